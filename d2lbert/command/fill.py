@@ -45,7 +45,8 @@ def run(args):
         raise UsageError('give a text, or --file FILE with a text on each '
                          'line' + (', not both' if args.file else ''))
     lines = ([Line('the text', args.text)] if args.file is None else
-             Lines(args.file, args.text_field, args.skip_empty, twice=False))
+             Lines(args.file, args.text_field, args.skip_empty,
+                   single_pass=True))
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False, precision=args.precision)
     is_first = True
@@ -70,5 +71,5 @@ def run(args):
             f'{guess.token} {guess.probability:.4f}' for guess in mask_guesses)
             for mask_guesses in guesses), flush=True)
     if args.file is not None and lines.skipped:
-        note(lines.skipped_words())
+        note(lines.skipped_note())
     return 0

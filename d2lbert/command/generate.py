@@ -57,7 +57,7 @@ def run(args):
         lines = Lines(args.file, args.text_field, args.skip_empty)
         texts = [line.text for line in lines]
         if lines.skipped:
-            note(lines.skipped_words())
+            note(lines.skipped_note())
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False)
     outputs = generate(net, tokenizer, texts, args.num_beams, args.max_len,

@@ -1,6 +1,7 @@
-"""The work of `d2lbert encode` and `similar`: encode texts as vectors.
+"""This module does the work of `d2lbert encode` and `d2lbert similar`.
 
-Memory use does not depend on the number of texts.
+Both encode texts as vectors. Memory use does not depend on the number of
+texts.
 """
 import contextlib
 import functools
@@ -22,38 +23,39 @@ from d2lbert.pretrained.tokenizers.encoded import UnknownWords
 from d2lbert.progress import bar
 from d2lbert.texts.text_sources import Lines
 
-#: Number of texts encoded again to check vectors from a file.
-CHECKED = 8
+#: The number of texts that are encoded again to check vectors from a file.
+NUM_CHECKED = 8
 
 
 def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
            force=False, text_field=None, skip_empty=False, is_json=False,
-           **choices):
+           **options):
     """Print or write the vectors of a text, or of each line of a file.
 
-    The arguments are the flags of the command; choices: see `_encoder`.
-    Raises ValueError for invalid arguments, if possible before loading the
-    net.
+    The arguments are the flags of the command; is_json: --json; options: see
+    `_encoder`. Raises ValueError for invalid arguments, if possible before
+    loading the net.
     """
     pooling = _pooling(folder, pool, is_array=None not in (file, out))
     _check_arguments(text, pair, file, pooling, out)
     lines, total = None, None
     if file is not None:
-        # To print vectors, read and encode texts as they come, in one pass
-        lines = Lines(file, text_field, skip_empty, twice=out is not None)
+        # Vectors to print are printed as texts arrive, in a single pass
+        lines = Lines(file, text_field, skip_empty, single_pass=out is None)
         if not lines.is_stream:
-            total, digest = _counted(lines)
+            total, digest = _count_and_digest(lines)
     with contextlib.ExitStack() as stack:
-        rows = out and stack.enter_context(vectors_file(
+        writer = out and stack.enter_context(vectors_file(
             out, force, [folder, *(lines.sources if lines else ())],
             'text' if pooling else 'token'))
-        encoder = _encoder(folder, pooling=pooling, **choices)
-        words = UnknownWords(encoder.tokenizer)
-        write = (functools.partial(_add, rows, words) if rows else
-                 functools.partial(_print_json, words) if is_json else
-                 _print_pooled if pooling else functools.partial(
-                     _print_tokens if file is None else _print_block, words))
-        shown = stack.enter_context(bar(
+        encoder = _encoder(folder, pooling=pooling, **options)
+        unknown = UnknownWords(encoder.tokenizer)
+        output = (functools.partial(_write, writer, unknown) if writer else
+                  functools.partial(_print_json, unknown) if is_json else
+                  _print_pooled if pooling else functools.partial(
+                      _print_tokens if file is None else _print_block,
+                      unknown))
+        progress = stack.enter_context(bar(
             total, what='encoding', unit='texts', quiet=file is None
             or out is None and (total is None or sys.stdout.isatty())))
         if lines is None:
@@ -63,78 +65,79 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
                        for batch in lines.batches())
         for batch in batches:
             for item, encoding in zip(batch, encoder.encode(batch)):
-                words.count(encoding)
-                write(encoding, item.text)
-                shown.update(1)
-        if rows and lines:
-            rows.about = dict(texts=digest)
-    _report(encoder, lines, words.sentence())
-    if rows and is_json:
-        print_json(dict(out=str(out), texts=encoder.count,
-                        truncated=encoder.truncated))
+                unknown.count(encoding)
+                output(encoding, item.text)
+                progress.update(1)
+        if writer and lines:
+            writer.about = dict(texts=digest)
+    _report(encoder, lines, unknown.note())
+    if writer and is_json:
+        print_json(dict(out=str(out), texts=encoder.num_texts,
+                        truncated=encoder.num_truncated))
 
 
 def similar(folder, query, file, top=5, pool=None, vectors=None,
-            text_field=None, skip_empty=False, is_json=False, **choices):
-    """Print the texts of a file that are nearest to a query, a line each.
+            text_field=None, skip_empty=False, is_json=False, **options):
+    """Print the `top` texts of a file that are nearest to a query.
 
-    Each line begins with the cosine similarity of the pooled vectors. Equal
-    similarities keep the order of the file. vectors: a .npy file with the
-    vectors of the texts; if it does not exist, it is written.
+    Each line has the cosine similarity of the pooled vectors, and the text.
+    Equal similarities keep the order of the file. vectors: a .npy file of the
+    texts' vectors; if it does not exist, it is written. Other arguments are
+    as for `encode`.
     """
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
     lines = Lines(file, text_field, skip_empty)
-    total, digest = _counted(lines)
-    kept = _kept_vectors(vectors, total, digest, lines)
+    total, digest = _count_and_digest(lines)
+    stored = _read_vectors(vectors, total, digest)
     with contextlib.ExitStack() as stack:
-        rows = None
-        if vectors is not None and kept is None:
-            rows = stack.enter_context(vectors_file(
+        writer = None
+        if vectors is not None and stored is None:
+            writer = stack.enter_context(vectors_file(
                 vectors, False, [folder, *lines.sources], flag='--vectors'))
-        encoder = _encoder(folder, pooling=pool or 'own', **choices)
-        words, asked_words = (UnknownWords(encoder.tokenizer)
-                              for _ in range(2))
-        (asked,) = encoder.encode([Text('query', query)])
-        asked_words.count(asked)
-        if kept is None:
-            found = _encoded(encoder, words, lines, total, rows)
+        encoder = _encoder(folder, pooling=pool or 'own', **options)
+        unknown, unknown_in_query = (UnknownWords(encoder.tokenizer)
+                                     for _ in range(2))
+        (query_encoding,) = encoder.encode([Text('query', query)])
+        unknown_in_query.count(query_encoding)
+        if stored is None:
+            pairs = _encode_lines(encoder, unknown, lines, total, writer)
         else:
-            _check_vectors(vectors, kept, encoder, lines)
-            found = zip((line.text for line in lines), kept)
+            _check_vectors(vectors, stored, encoder, lines)
+            pairs = zip((line.text for line in lines), stored)
         # A heap of (cosine, -index, text): if equal, the first text wins
         nearest = []
-        for k, (text, vector) in enumerate(found):
-            item = _cosine(asked.vectors, vector), -k, text
+        for k, (text, vector) in enumerate(pairs):
+            item = _cosine(query_encoding.vectors, vector), -k, text
             if len(nearest) < top:
                 heapq.heappush(nearest, item)
             else:
                 heapq.heappushpop(nearest, item)
-        if rows is not None:
-            rows.about = dict(texts=digest)
+        if writer is not None:
+            writer.about = dict(texts=digest)
     for cosine, minus_k, text in sorted(nearest, reverse=True):
         if is_json:
             print_json(dict(text=text, similarity=cosine, row=-minus_k))
         else:
             print(f'{cosine:.4f} {text}')
-    _report(encoder, lines, asked_words.sentence('the query'),
-            words.sentence('the texts'))
+    _report(encoder, lines, unknown_in_query.note('the query'),
+            unknown.note('the texts'))
 
 
-def _encoded(encoder, words, lines, total, rows):
-    """Yield (text, vector) for each text; write the vectors to a file."""
-    with bar(total, what='encoding', unit='texts') as shown:
+def _encode_lines(encoder, unknown, lines, total, writer):
+    """Yield (text, vector) for each text; write the vectors, if to a file."""
+    with bar(total, what='encoding', unit='texts') as progress:
         for batch in lines.batches():
             encoded = encoder.encode([Text(*line) for line in batch])
             for line, encoding in zip(batch, encoded):
-                words.count(encoding)
-                if rows is not None:
-                    rows.add([line.text], encoding.vectors[None])
+                unknown.count(encoding)
+                if writer is not None:
+                    writer.add([line.text], encoding.vectors[None])
                 yield line.text, encoding.vectors
-                shown.update(1)
+                progress.update(1)
 
 
-def _counted(lines):
+def _count_and_digest(lines):
     """The number of texts and their digest; raises for an invalid text."""
     count, content = 0, hashlib.sha256()
     for line in lines:
@@ -145,28 +148,31 @@ def _counted(lines):
 
 # Vectors from a file
 
-def _kept_vectors(path, total, digest, lines):
-    """The rows of the file --vectors, or None if it does not exist."""
+def _read_vectors(path, total, digest):
+    """The vectors (total, H) in the file --vectors; None if it is missing.
+
+    digest: of the texts. Raises ValueError for vectors of other texts.
+    """
     if path is None:
         return None
     if Path(path).suffix.lower() != '.npy':
         raise UsageError(f'--vectors {path} must end in .npy')
     if not Path(path).exists():
         return None
-    rows, about = read_npy(path, '--vectors')
+    vectors, about = read_npy(path, '--vectors')
     remedy = 'name a file that is not there yet, and they are written to it'
-    if len(rows) != total:
-        raise ValueError(f'--vectors {path} has {len(rows):,} rows, and the '
-                         f'file has {total:,} texts: {remedy}')
+    if len(vectors) != total:
+        raise ValueError(f'--vectors {path} has {len(vectors):,} rows, and '
+                         f'the file has {total:,} texts: {remedy}')
     if about.get('texts', digest) != digest:
         raise ValueError(f'--vectors {path} was made from other texts: '
                          f'{remedy}')
-    return rows
+    return vectors
 
 
 def _check_vectors(path, rows, encoder, lines):
-    """Encode some texts again; raise if their rows differ."""
-    checked = set(onp.linspace(0, len(rows) - 1, CHECKED).astype(int).tolist())
+    """Encode some texts again; raise if a vector differs from its row."""
+    checked = onp.linspace(0, len(rows) - 1, NUM_CHECKED).astype(int).tolist()
     texts = [(k, Text(*line)) for k, line in enumerate(lines) if k in checked]
     for (k, text), encoding in zip(texts, encoder.encode(
             [text for _, text in texts])):
@@ -189,10 +195,10 @@ def _cosine(x, y):
 # The model and the flags
 
 def _pooling(folder, pool, is_array):
-    """The pooling for `--pool`: 'own', 'cls', 'mean' or None.
+    """The argument `pooling` of `TextEncoder` for the flag --pool.
 
     None gives the vectors of all tokens. It is the default for a run, unless
-    the texts of a file become one array (is_array). The other default is
+    the texts of a file become one array (is_array). Otherwise the default is
     'own', the pooling that the folder stores.
     """
     if pool == 'none':
@@ -201,11 +207,11 @@ def _pooling(folder, pool, is_array):
     return pool or ('own' if is_pretrained or is_array else None)
 
 
-def _encoder(folder, precision=None, devices='auto', **choices):
+def _encoder(folder, precision=None, devices='auto', **options):
     """The `TextEncoder` of a folder; for a run, long texts are errors.
 
-    precision: as for `load_pretrained`; devices: as the flag; choices: see
-    `TextEncoder`.
+    precision: as for `load_pretrained`. devices: the flag --devices. options:
+    other arguments of `TextEncoder`.
     """
     loaded = None
     if (precision in (None, 'int8') and devices in ('auto', 'cpu')
@@ -218,25 +224,26 @@ def _encoder(folder, precision=None, devices='auto', **choices):
                       precision=precision)[1:]
     net, tokenizer = loaded
     return TextEncoder(net, tokenizer, truncates=tokenizer.pooling is not None,
-                       **choices)
+                       **options)
 
 
-def _report(encoder, lines, *sentences):
-    """Print sentences, and how many texts were cut or skipped, to stderr."""
+def _report(encoder, lines, *notes):
+    """Print notes to standard error, and those on cut and skipped texts."""
     cut = encoder.truncation_note()
-    for line in (*sentences, cut and f'{cut}; --overlap would keep them',
-                 lines and lines.skipped_words()):
-        if line:
-            note(line)
+    for sentence in (*notes, cut and f'{cut}; --overlap would keep them',
+                     lines and lines.skipped_note()):
+        if sentence:
+            note(sentence)
 
 
 def _check_arguments(text, pair, file, pooling, out):
+    """Raise `UsageError` if arguments of `encode` do not go together."""
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
                          'line' + (', not both' if file else ''))
     if file is None:
-        for name, given in (('text', text), ('--pair', pair)):
-            if given is not None and not given.strip():
+        for name, value in (('text', text), ('--pair', pair)):
+            if value is not None and not value.strip():
                 raise UsageError(f'{name} is empty: give at least one word')
     elif pair is not None:
         raise UsageError('--pair goes with one text, not with --file')
@@ -249,36 +256,40 @@ def _check_arguments(text, pair, file, pooling, out):
 
 # Writing and printing vectors
 
-def _add(rows, words, encoding, text):
-    """Append the token vectors of an `Encoding`, or its pooled vector."""
-    names = [text] if encoding.vectors.ndim == 1 else words.shown(encoding)
-    rows.add(names, onp.atleast_2d(encoding.vectors))
+# The last arguments of these functions are an `Encoding` and its text
+
+def _write(writer, unknown, encoding, text):
+    """Add the token vectors, or the pooled vector, to a file of vectors."""
+    names = ([text] if encoding.vectors.ndim == 1
+             else unknown.readable_tokens(encoding))
+    writer.add(names, onp.atleast_2d(encoding.vectors))
 
 
 def _print_pooled(encoding, text):
-    print(_numbers(encoding.vectors), flush=True)
+    print(_format(encoding.vectors), flush=True)
 
 
-def _print_json(words, encoding, text):
+def _print_json(unknown, encoding, text):
     vectors = encoding.vectors
     if vectors.ndim == 1:
         print_json(dict(text=text, vector=rounded(vectors)))
     else:
-        print_json(dict(text=text, tokens=words.shown(encoding),
+        print_json(dict(text=text, tokens=unknown.readable_tokens(encoding),
                         vectors=list(map(rounded, vectors))))
 
 
-def _numbers(vector):
+def _format(vector):
     return ' '.join(f'{x:.4f}' for x in vector)
 
 
-def _print_tokens(words, encoding, text):
+def _print_tokens(unknown, encoding, text):
     """Print each token and its vector."""
-    for token, vector in zip(words.shown(encoding), encoding.vectors):
-        print(token, _numbers(vector))
+    for token, vector in zip(unknown.readable_tokens(encoding),
+                             encoding.vectors):
+        print(token, _format(vector))
 
 
-def _print_block(words, encoding, text):
+def _print_block(unknown, encoding, text):
     """As `_print_tokens`, with an empty line at the end."""
-    _print_tokens(words, encoding, text)
+    _print_tokens(unknown, encoding, text)
     print(flush=True)

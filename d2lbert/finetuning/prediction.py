@@ -336,7 +336,7 @@ def read_lines(file, has_pairs, skip_empty=False, text_field=None,
     lines = Lines(file, text_field, skip_empty)
     texts = list(lines)
     if lines.skipped:
-        note(lines.skipped_words())
+        note(lines.skipped_note())
     if not has_pairs:
         return [line.text for line in texts], None
     for name, text in texts:

@@ -136,7 +136,8 @@ def sample_of_file(path, text_field=None):
     text_field: the field of JSON lines that holds the text. Raises ValueError
     for an invalid line.
     """
-    lines = text_sources.Lines(path, text_field, skip_empty=True, twice=False)
+    lines = text_sources.Lines(path, text_field, skip_empty=True,
+                               single_pass=True)
     return Sample(Path(path).name, [line.text for line in lines])
 
 

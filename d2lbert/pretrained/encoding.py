@@ -1,6 +1,8 @@
-"""Vectors of many texts, computed in batches without padding.
+"""This module computes the vectors of many texts, in batches without padding.
 
-N texts, T tokens of a text including special tokens, H hiddens.
+N: the number of texts. T: the number of tokens of a text, special tokens
+included. H: the size of a vector. A long text can be encoded in windows,
+which are ranges of its tokens that overlap.
 """
 import sys
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
@@ -15,31 +17,32 @@ from d2lbert.machine.arguments import (
 )
 from d2lbert.machine.terminal import warn_once
 from d2lbert.pretrained.contents import QuantizedModel
-from d2lbert.pretrained.pooling import Pooling, chosen_pooling
+from d2lbert.pretrained.pooling import Pooling, choose_pooling
 from d2lbert.pretrained.tokenizers.encoded import UnknownWords
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.progress import bar, in_notebook
 from d2lbert.texts.examples import pad_rows
 
-#: Texts that are sorted by length together.
-TEXTS = 1 << 12
+#: The number of texts that are sorted by length together.
+SORTED_TEXTS = 1 << 12
 
-#: Texts per call of the tokenizer.
-TOKENIZED = 1 << 8
+#: The number of texts per call of the tokenizer.
+TOKENIZED_TEXTS = 1 << 8
 
-#: Tokens per forward pass when batch_size is None. Each matrix product packs
-#: its weights again, so a pass needs many rows to be efficient. A quantized
-#: encoder keeps its weights packed, so smaller passes are efficient, too.
+#: The maximum of tokens in a forward pass if batch_size is None. A product of
+#: matrices packs its weights again, so a pass needs many tokens to be
+#: efficient. A quantized encoder keeps its weights packed.
 TOKENS, QUANTIZED_TOKENS = 1 << 13, 1 << 12
 
-#: {modes of `Pooling`: argument `rows` of `QuantizedEncoder.encode`}
+#: The poolings that a quantized encoder computes itself: {modes of `Pooling`:
+#: argument `rows` of `QuantizedEncoder.encode`}.
 QUANTIZED_POOLS = {('cls',): 'first', ('mean',): 'mean'}
 
 
 class Text(NamedTuple):
-    """A text or a pair of texts, and where it comes from."""
+    """A text or a pair of texts, and its name in messages."""
 
-    name: str       # its argument, or its file and line, for messages
+    name: str       # the argument that has it, or its file and line
     text: str
     pair: Optional[str] = None
 
@@ -55,8 +58,8 @@ class Encoding(NamedTuple):
 class _Input(NamedTuple):
     """One input sequence of the net: a text, or a window of a text."""
 
-    text: int           # index of the text
-    window: int         # index of the window in the text
+    text_index: int
+    window_index: int   # 0 for a text that is not in windows
     ids: list
     segments: list
 
@@ -81,8 +84,8 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     index of the block whose output to use; 0 is the embeddings, -1 the last
     block.
 
-    max_len: most tokens of a text, special tokens included. The default is
-    the limit in the model's folder, or the number of positions. Longer texts
+    max_len: maximum of tokens of a text, special tokens included. By default
+    it is that of the model's folder, or the number of positions. Longer texts
     are truncated, with one `TextWarning` for each tokenizer and a log record
     of the logger d2lbert for each call. overlap: encode long texts in
     windows of max_len tokens that overlap by this number instead. A token
@@ -105,18 +108,18 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     """
     encoder = TextEncoder(net, tokenizer, pooling, layer, batch_size,
                           max_len, overlap, normalize)
-    texts, tokenizer = _named(texts), encoder.tokenizer
-    words, vectors = UnknownWords(tokenizer), []
-    with text_bar(len(texts), 'encoding', show_progress) as shown:
-        for first in range(0, len(texts), TEXTS):
-            for encoding in encoder.encode(texts[first:first + TEXTS],
-                                           shown.update):
-                words.count(encoding)
+    texts, tokenizer = _to_texts(texts), encoder.tokenizer
+    unknown, vectors = UnknownWords(tokenizer), []
+    with text_bar(len(texts), 'encoding', show_progress) as progress:
+        for first in range(0, len(texts), SORTED_TEXTS):
+            for encoding in encoder.encode(texts[first:first + SORTED_TEXTS],
+                                           progress.update):
+                unknown.count(encoding)
                 vectors.append(encoding.vectors)
     note = encoder.truncation_note()
     if note:
         warn_once(tokenizer, 'cut', f'{note}; overlap= would keep them')
-    words.warn()
+    unknown.warn()
     if encoder.pooling is None:
         return vectors
     if not vectors:
@@ -125,28 +128,30 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     return onp.stack(vectors)
 
 
-def text_bar(total, what, shown):
-    """A progress bar of texts; shown: see `show_progress` of `encode`."""
-    if shown is None:
-        shown = in_notebook() or (sys.stderr is not None
-                                  and sys.stderr.isatty())
+def text_bar(total, what, show_progress):
+    """A progress bar that counts texts.
+
+    what: the label of the bar. show_progress: as for `encode`.
+    """
+    delay = 0
+    if show_progress is None:
+        show_progress = in_notebook() or (sys.stderr is not None
+                                          and sys.stderr.isatty())
         delay = 1
-    else:
-        delay = 0
-    return bar(total, what, 'texts', quiet=not shown, delay=delay)
+    return bar(total, what, 'texts', quiet=not show_progress, delay=delay)
 
 
-def _named(texts):
+def _to_texts(texts):
     """Convert texts or pairs to `Text`s, named texts[0], texts[1], ..."""
-    named = []
+    found = []
     for i, text in enumerate(items_of(texts)):
         parts = [text] if isinstance(text, str) else text
         if not (isinstance(parts, (list, tuple)) and len(parts) in (1, 2)
                 and all(isinstance(part, str) for part in parts)):
             raise TypeError(f'texts[{i}] must be a string, or a pair of '
                             f'them, not {text!r}')
-        named.append(Text(f'texts[{i}]', *parts))
-    return named
+        found.append(Text(f'texts[{i}]', *parts))
+    return found
 
 
 def _check_not_empty(texts):
@@ -161,10 +166,10 @@ def _check_not_empty(texts):
 class TextEncoder:
     """A net and a tokenizer that turn `Text`s into `Encoding`s.
 
-    Arguments as for `encode`. With truncates=False a text that is too long
-    is an error, unless max_len or overlap are given. `count` is the number
-    of texts so far, `truncated` the number of truncated texts, and
-    `left_out` the number of tokens that they lost.
+    Arguments as for `encode`. truncates=False: a text that is too long is an
+    error, unless max_len or overlap is given. `num_texts` counts the texts so
+    far, `num_truncated` the truncated texts, and `num_lost_tokens` the tokens
+    that truncation removed.
     """
 
     def __init__(self, net, tokenizer, pooling='own', layer=-1,
@@ -178,25 +183,26 @@ class TextEncoder:
                             ('overlap', overlap)):
             if value is not None:
                 whole_number(name, value)
-        self.pooling, self._prepared = chosen_pooling(tokenizer, pooling,
-                                                      normalize)
+        self.pooling, self._prepare = choose_pooling(tokenizer, pooling,
+                                                     normalize)
         self._truncates = truncates or (max_len, overlap) != (None, None)
-        self.max_len = (_limit(net, tokenizer, max_len) if self._truncates
+        self.max_len = (_max_len(net, tokenizer, max_len) if self._truncates
                         else net.encoder.max_len)
-        self._room = self.max_len - tokenizer.num_special()
-        if self._room < 1:
+        # The maximum of tokens in a window, special tokens not counted
+        self._window_len = self.max_len - tokenizer.num_special()
+        if self._window_len < 1:
             raise ValueError(f'max_len={self.max_len} leaves no room for a '
                              f'text: give {tokenizer.num_special() + 1} or '
                              'more')
-        if overlap is not None and not 0 <= overlap < self._room:
+        if overlap is not None and not 0 <= overlap < self._window_len:
             raise ValueError(
                 f'overlap={overlap} must be at least 0 and less than the '
-                f'{self._room} tokens of a text that max_len={self.max_len} '
-                'has room for')
+                f'{self._window_len} tokens of a text that '
+                f'max_len={self.max_len} has room for')
         if batch_size is not None and batch_size < 1:
             raise ValueError(f'batch_size={batch_size} must be at least 1')
         self._overlap, self._batch_size = overlap, batch_size
-        self.count = self.truncated = self.left_out = 0
+        self.num_texts = self.num_truncated = self.num_lost_tokens = 0
 
     def encode(self, texts, advance=lambda num_texts: None):
         """Encode a list of `Text`s: a list of `Encoding`s in its order.
@@ -205,61 +211,62 @@ class TextEncoder:
         advance: called with 1 after each text.
         """
         _check_not_empty(texts)
-        texts = [text._replace(text=self._prepared(text.text))
+        texts = [text._replace(text=self._prepare(text.text))
                  for text in texts]
         encoded, vectors = [None] * len(texts), [None] * len(texts)
-        unfinished = {}     # {index of a text: {window: its vectors}}
+        unfinished = {}     # {index of a text: {index of a window: vectors}}
         inputs = self._inputs(texts, encoded)
         for batch, arrays in self._forward(inputs):
-            for one, X in zip(batch, arrays):
-                begins = self._windows(encoded[one.text])
+            for item, X in zip(batch, arrays):
+                k = item.text_index
+                begins = self._window_begins(encoded[k])
                 if len(begins) > 1:
-                    windows = unfinished.setdefault(one.text, {})
-                    windows[one.window] = X.copy()
+                    windows = unfinished.setdefault(k, {})
+                    windows[item.window_index] = X.copy()
                     if len(windows) < len(begins):
                         continue
-                    X = _joined([windows[w] for w in range(len(begins))],
-                                begins, self._room)
-                    del unfinished[one.text]
+                    X = _join_windows([windows[w] for w in range(len(begins))],
+                                      begins, self._window_len)
+                    del unfinished[k]
                 if self.pooling is None:
                     # A view would keep the whole batch in memory
                     X = X.copy()
                 elif self._overlap is not None:
-                    # Without overlap, `_start` has pooled it
+                    # With overlap, `_start` returns unpooled vectors
                     X = self.pooling(X)
-                vectors[one.text] = X
+                vectors[k] = X
                 advance(1)
-        return [Encoding(*each) for each in zip(texts, encoded, vectors)]
+        return [*map(Encoding, texts, encoded, vectors)]
 
     def truncation_note(self):
         """A sentence about truncated texts, or None if there are none."""
-        if not self.truncated:
+        if not self.num_truncated:
             return None
-        return (f'{self.truncated} of {self.count} texts have more than '
-                f'{self.max_len} tokens and were cut; {self.left_out} tokens '
-                'were left out')
+        return (f'{self.num_truncated} of {self.num_texts} texts have more '
+                f'than {self.max_len} tokens and were cut; '
+                f'{self.num_lost_tokens} tokens were left out')
 
     def _inputs(self, texts, encoded):
         """Yield the `_Input`s of texts, by falling number of characters.
 
-        The results of the tokenizer are stored in `encoded`. It tokenizes
-        `TOKENIZED` texts at a time, while the net computes a batch.
+        Store the results of the tokenizer in the list `encoded`. It tokenizes
+        `TOKENIZED_TEXTS` texts at a time, while the net computes a batch.
         """
         order = sorted(range(len(texts)), key=lambda k: -sum(
             len(part or '') for part in texts[k][1:]))
-        for first in range(0, len(order), TOKENIZED):
-            part = order[first:first + TOKENIZED]
-            found = self._tokenized([texts[k] for k in part])
-            for k, one in zip(part, found):
-                self.count += 1
-                if len(one.ids) > self.max_len:
+        for first in range(0, len(order), TOKENIZED_TEXTS):
+            indices = order[first:first + TOKENIZED_TEXTS]
+            results = self._tokenize([texts[k] for k in indices])
+            for k, text_encoded in zip(indices, results):
+                self.num_texts += 1
+                if len(text_encoded.ids) > self.max_len:
                     if not self._truncates:
-                        self._refuse_first(texts)
-                    one = self._shortened(texts[k], one)
-                encoded[k] = one
-                yield from self._inputs_of(k, one)
+                        self._raise_for_first(texts)
+                    text_encoded = self._truncate(texts[k], text_encoded)
+                encoded[k] = text_encoded
+                yield from self._inputs_of(k, text_encoded)
 
-    def _tokenized(self, texts):
+    def _tokenize(self, texts):
         firsts = [text.text for text in texts]
         pairs = [text.pair for text in texts]
         if pairs == [None] * len(texts):
@@ -269,28 +276,30 @@ class TextEncoder:
     def _inputs_of(self, k, encoded):
         """Yield the `_Input` of text k, or of each of its windows."""
         ids, segments = encoded.ids, encoded.segments
-        begins = self._windows(encoded)
+        begins = self._window_begins(encoded)
         if len(begins) == 1:
             yield _Input(k, 0, ids, segments)
             return
-        for window, first in enumerate(begins):
-            kept = [0, *range(first + 1, first + 1 + self._room),
-                    *range(len(ids) - self._trailing, len(ids))]
+        # One special token is before the text, the others are after it
+        num_after = self.tokenizer.num_special() - 1
+        for window, begin in enumerate(begins):
+            kept = [0, *range(begin + 1, begin + 1 + self._window_len),
+                    *range(len(ids) - num_after, len(ids))]
             yield _Input(k, window, [ids[i] for i in kept],
                          [segments[i] for i in kept])
 
-    def _refuse_first(self, texts):
+    def _raise_for_first(self, texts):
         """Raise ValueError for the first text of the list that is too long.
         """
         for text in texts:
-            T = len(self._tokenized([text])[0].ids)
+            T = len(self._tokenize([text])[0].ids)
             if T > self.max_len:
                 raise ValueError(f'{text.name}: {T} tokens are more than the '
                                  f'{self.max_len} positions of this model: '
                                  'cut the text')
 
-    def _shortened(self, text, encoded):
-        """The `Encoded` of a long text: truncated, or whole for windows."""
+    def _truncate(self, text, encoded):
+        """Truncate the `Encoded` of a long text, but not for windows."""
         T = len(encoded.ids)
         if self._overlap is not None:
             if text.pair is None:
@@ -299,58 +308,56 @@ class TextEncoder:
                              f'{self.max_len}, and windows are of single '
                              'texts: cut the pair')
         encoded = self.tokenizer.encode(*text[1:], self.max_len)
-        self.truncated += 1
-        self.left_out += T - len(encoded.ids)
+        self.num_truncated += 1
+        self.num_lost_tokens += T - len(encoded.ids)
         return encoded
 
-    @property
-    def _trailing(self):
-        # The first special token is before the text, the others after it
-        return self.tokenizer.num_special() - 1
-
-    def _windows(self, encoded):
-        """The index of the first token of each window, <cls> not counted."""
+    def _window_begins(self, encoded):
+        """The index of the first token of each window, counted after <cls>."""
         if len(encoded.ids) <= self.max_len:
             return [0]
         n = len(encoded.ids) - self.tokenizer.num_special()
-        return [*range(0, n - self._room, self._room - self._overlap),
-                n - self._room]
+        return [*range(0, n - self._window_len,
+                       self._window_len - self._overlap), n - self._window_len]
 
     def _batches(self, inputs):
         """Yield lists of inputs, one list for each forward pass."""
-        batch, tokens = [], 0
-        most = TOKENS if self._quantized() is None else QUANTIZED_TOKENS
-        for one in inputs:
-            full = (tokens + len(one.ids) > most
-                    if self._batch_size is None
-                    else len(batch) == self._batch_size)
-            if batch and full:
+        batch, num_tokens = [], 0
+        max_tokens = TOKENS if self._quantized() is None else QUANTIZED_TOKENS
+        for item in inputs:
+            is_full = (num_tokens + len(item.ids) > max_tokens
+                       if self._batch_size is None
+                       else len(batch) == self._batch_size)
+            if batch and is_full:
                 yield batch
-                batch, tokens = [], 0
-            batch.append(one)
-            tokens += len(one.ids)
+                batch, num_tokens = [], 0
+            batch.append(item)
+            num_tokens += len(item.ids)
         if batch:
             yield batch
 
     def _forward(self, inputs):
-        """Yield batches of inputs, and a list of their arrays.
+        """Yield (list of inputs, list of their arrays) for each batch.
 
-        An array holds the token vectors (T, H) of an input. If texts are
-        pooled and overlap is None, it is the pooled vector instead. The next
-        batch is computed while the caller uses this one.
+        An array has the token vectors (T, H) of an input. If texts are pooled
+        and overlap is None, it is the pooled vector instead. The next batch
+        is computed while the caller uses this one.
         """
-        previous = None
-        for batch in self._batches(inputs):
-            started = batch, self._start(batch)
-            if previous:
-                yield previous[0], previous[1]()
-            previous = started
-        if previous:
-            yield previous[0], previous[1]()
+        batch = finish = None
+        for next_batch in self._batches(inputs):
+            next_finish = self._start(next_batch)
+            if finish:
+                yield batch, finish()
+            batch, finish = next_batch, next_finish
+        if finish:
+            yield batch, finish()
 
     def _start(self, batch):
-        """Start the forward pass of a batch: a function that finishes it."""
-        lens = [len(one.ids) for one in batch]
+        """Start the forward pass of a batch.
+
+        Returns a function that waits for it and returns the batch's arrays.
+        """
+        lens = [len(item.ids) for item in batch]
         offsets = onp.cumsum([0, *lens])
         pooled = self.pooling is not None and self._overlap is None
         quantized = self._quantized()
@@ -358,8 +365,8 @@ class TextEncoder:
             rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all') if pooled
                     else 'all')
             future = quantized.begin(
-                offsets, [i for one in batch for i in one.ids],
-                [i for one in batch for i in one.segments], self.layer, rows)
+                offsets, [i for item in batch for i in item.ids],
+                [i for item in batch for i in item.segments], self.layer, rows)
             if rows != 'all':
                 return lambda: self.pooling.scaled(future.result())
             wait, begins = future.result, offsets
@@ -384,8 +391,8 @@ class TextEncoder:
         layer = self.layer
         if layer == -1 and isinstance(self.net, FineTuned):
             layer = self.net.encoder.blks.num_layers    # below the task head
-        ids = pad_rows([one.ids for one in batch], self.tokenizer.pad_id)
-        segments = pad_rows([one.segments for one in batch])
+        ids = pad_rows([item.ids for item in batch], self.tokenizer.pad_id)
+        segments = pad_rows([item.segments for item in batch])
         with autograd.pause():
             encoded = packed.encode(self.net, ids, segments, lens,
                                     layer=layer)
@@ -402,29 +409,29 @@ class TextEncoder:
             has_plain_call, (self.net, encoder))) else None
 
 
-def _joined(parts, begins, room):
-    """The (T, H) of a text, from the arrays of its windows.
+def _join_windows(windows, begins, window_len):
+    """The token vectors (T, H) of a text, from the arrays of its windows.
 
-    room: tokens of a window without special tokens.
+    begins: see `_window_begins`. window_len: without special tokens.
     """
-    n = begins[-1] + room
-    # (windows, n): the index of a token in a window, <cls> not counted.
+    n = begins[-1] + window_len
+    # (windows, n): the index of a token in a window, counted after <cls>.
     # Outside the window the distance to the nearer end is negative
-    at = onp.arange(n) - onp.array(begins)[:, None]
-    nearer_end = onp.minimum(at, room - 1 - at)
-    best = nearer_end.argmax(axis=0)                # (n,) window numbers
-    parts = onp.stack(parts)
-    body = parts[best, 1 + at[best, onp.arange(n)]]
-    ends = parts.mean(axis=0)
-    return onp.concatenate([ends[:1], body, ends[1 + room:]])
+    indices = onp.arange(n) - onp.array(begins)[:, None]
+    nearer_end = onp.minimum(indices, window_len - 1 - indices)
+    best = nearer_end.argmax(axis=0)                # (n,) window indices
+    windows = onp.stack(windows)
+    body = windows[best, 1 + indices[best, onp.arange(n)]]
+    special = windows.mean(axis=0)
+    return onp.concatenate([special[:1], body, special[1 + window_len:]])
 
 
-def _limit(net, tokenizer, max_len):
-    """The most tokens of a text, special tokens included."""
+def _max_len(net, tokenizer, max_len):
+    """The maximum of tokens of a text; max_len: argument of `encode`."""
     positions = net.encoder.max_len
     if max_len is None:
-        own = tokenizer.pooling or Pooling()
-        return min(own.max_len or tokenizer.max_len or positions, positions)
+        stored = tokenizer.pooling or Pooling()
+        return min(stored.max_len or tokenizer.max_len or positions, positions)
     if max_len > positions:
         raise ValueError(f'max_len={max_len} is more than the {positions} '
                          'positions of this model: lower it')

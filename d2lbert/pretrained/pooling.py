@@ -1,7 +1,8 @@
-"""Pooling: one vector of a text from its token vectors (T, H).
+"""This module pools the token vectors (T, H) of a text to one vector (H,).
 
-Folders of sentence-transformers describe it; `load_pooling` and `files_of`
-read and write that description.
+A folder of sentence-transformers has files with the settings of pooling;
+`load_pooling` reads and `files_of` writes them. N: the number of texts. T: the
+number of tokens of a text. H: the size of a vector.
 """
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -13,15 +14,16 @@ from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 MODULES, PROMPTS = 'modules.json', 'config_sentence_transformers.json'
 POOLING = '1_Pooling/config.json'
 
-#: The folder of each module type.
+#: The usual folder of each type of module. The modules of a model compute the
+#: vector of a text in turn.
 MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
                   'Normalize': '2_Normalize'}
 
-#: Supported lists of modules.
+#: The supported lists of module types.
 SUPPORTED = ['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']
 
 #: Names of the file with the maximum length, one for each type of model.
-LENGTHS = [f'sentence_{kind}_config.json' for kind in (
+LENGTH_FILES = [f'sentence_{kind}_config.json' for kind in (
     'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta',
     'xlnet')]
 
@@ -34,7 +36,7 @@ SWITCHES = {'pooling_mode_cls_token': 'cls',
             'pooling_mode_lasttoken': 'lasttoken'}
 
 
-def _weighted(X):
+def _weighted_mean(X):
     """The mean of X (T, H) with weights 1, 2, ..., T."""
     weights = onp.arange(1, len(X) + 1, dtype=X.dtype)[:, None]
     return (X * weights).sum(axis=0) / weights.sum()
@@ -46,20 +48,20 @@ POOLS = {'cls': lambda X: X[0],
          'mean': lambda X: X.sum(axis=0) / len(X),
          'max': lambda X: X.max(axis=0),
          'mean_sqrt_len_tokens': lambda X: X.sum(axis=0) / len(X) ** 0.5,
-         'weightedmean': _weighted,
+         'weightedmean': _weighted_mean,
          'lasttoken': lambda X: X[-1]}
 
 
 class Pooling(NamedTuple):
     """The settings by which token vectors become one vector of a text.
 
-    `load_pooling` reads them from a folder of sentence-transformers, into
-    the attribute `pooling` of its tokenizer.
+    The tokenizer of a folder has them in its attribute `pooling`.
     """
 
-    modes: tuple = ('mean',)        # names in POOLS; several are joined
+    modes: tuple = ('mean',)        # names in POOLS; vectors of several are
+                                    # concatenated
     normalize: bool = False         # scale vectors to length 1
-    max_len: Optional[int] = None   # most tokens of a text; None: no limit
+    max_len: Optional[int] = None   # maximum of tokens of a text, or None
     prompt: str = ''                # put before each text
     lowercase: bool = False         # lower-case texts before tokenizing
     refusal: str = ''               # why the folder's pooling is unsupported
@@ -71,7 +73,7 @@ class Pooling(NamedTuple):
         return self.scaled(onp.concatenate(vectors)[None])[0]
 
     def scaled(self, vectors):
-        """Pooled vectors (N, H) as float32, with length 1 if `normalize`."""
+        """Return pooled vectors (N, H) as float32; normalize if required."""
         if self.normalize:
             exact = vectors.astype('float64')
             # Added in order; in a dot product the order depends on the CPU
@@ -79,14 +81,14 @@ class Pooling(NamedTuple):
             vectors = exact / onp.maximum(onp.sqrt(squares), 1e-12)
         return onp.array(vectors, dtype='float32')
 
-    def prepared(self, text):
-        """The text after its prompt, in lower case if `lowercase`."""
+    def prepare(self, text):
+        """Put the prompt before a text, and lower-case it if required."""
         text = self.prompt + text
         return text.lower() if self.lowercase else text
 
 
-def chosen_pooling(tokenizer, pooling, normalize):
-    """The `Pooling` or None, and the function that prepares a text.
+def choose_pooling(tokenizer, pooling, normalize):
+    """Return the `Pooling` or None, and a function that prepares a text.
 
     pooling, normalize: arguments of `encode`.
     """
@@ -95,7 +97,7 @@ def chosen_pooling(tokenizer, pooling, normalize):
         if normalize:
             raise ValueError('normalize=True is for one vector a text, which '
                              'pooling=None does not make')
-        return None, own.prepared
+        return None, own.prepare
     chosen = own
     if pooling == 'own':
         if own.refusal:
@@ -107,13 +109,13 @@ def chosen_pooling(tokenizer, pooling, normalize):
         chosen = own._replace(modes=(pooling,), normalize=False)
     if normalize is not None:
         chosen = chosen._replace(normalize=normalize)
-    return chosen, own.prepared
+    return chosen, own.prepare
 
 
 def cosines(X, Y):
-    """Cosine similarities of vectors X (N, H) and Y (M, H): (N, M) float32.
+    """Cosine similarities of N vectors X and M vectors Y: (N, M) float32.
 
-    A vector of zeros has similarity 0 to all.
+    X (N, H); Y (M, H). A vector of zeros has similarity 0 to all.
     """
     def unit(X):
         X = onp.asarray(X, 'float64')
@@ -123,65 +125,67 @@ def cosines(X, Y):
 
 
 def load_pooling(folder):
-    """Read the `Pooling` of a folder; without modules.json, the mean.
+    """Read the `Pooling` of a folder; without modules.json it is the mean.
 
-    Unsupported modules are named in its `refusal`, because the model can
-    still serve other purposes. Raises `PretrainedError` for damaged files.
+    If modules are unsupported, `refusal` names them instead of an error,
+    since the model has other uses. Raises `PretrainedError` for damaged files.
     """
     folder = Path(folder)
     if not (folder / MODULES).is_file():
         return Pooling()
     modules = read_json(folder / MODULES, list)
-    paths, found = _module_paths(modules, folder), {MODULES: modules}
+    paths, contents = _module_paths(modules, folder), {MODULES: modules}
     if list(paths) in SUPPORTED:
-        for name in LENGTHS:
+        for name in LENGTH_FILES:
             path = folder / paths['Transformer'] / name
             if path.is_file():
-                found[name] = read_json(path)
+                contents[name] = read_json(path)
                 break
-        found[POOLING] = read_json(folder / paths['Pooling'] / 'config.json')
+        contents[POOLING] = read_json(
+            folder / paths['Pooling'] / 'config.json')
         if (folder / PROMPTS).is_file():
-            found[PROMPTS] = read_json(folder / PROMPTS)
+            contents[PROMPTS] = read_json(folder / PROMPTS)
         # `save_pretrained` writes the modules to the usual folders
-        found[MODULES] = [dict(module, path=MODULE_FOLDERS[kind])
-                          for module, kind in zip(modules, paths)]
-    return pooling_of(found, folder)
+        contents[MODULES] = [dict(module, path=MODULE_FOLDERS[kind])
+                             for module, kind in zip(modules, paths)]
+    return pooling_of(contents, folder)
 
 
-def pooling_of(found, folder):
+def pooling_of(contents, folder):
     """The `Pooling` that files describe; raises `PretrainedError`.
 
-    found: {file name: its JSON}. folder: its path, for messages.
+    contents: {file name: its JSON}. folder: its path, for messages.
     """
-    kinds = {MODULES: list, **{name: dict for name in (*LENGTHS, POOLING,
-                                                       PROMPTS)}}
-    if not isinstance(found, dict) or not all(
-            isinstance(content, kinds.get(name, ()))
-            for name, content in found.items()):
+    json_types = {MODULES: list, **{
+        name: dict for name in (*LENGTH_FILES, POOLING, PROMPTS)}}
+    if not isinstance(contents, dict) or not all(
+            isinstance(content, json_types.get(name, ()))
+            for name, content in contents.items()):
         raise PretrainedError(f'{folder} is damaged: its pooling files are '
                               'not in the format of sentence-transformers')
-    order = list(_module_paths(found.get(MODULES, []), folder))
-    if order not in SUPPORTED or POOLING not in found:
-        return Pooling(files=found, refusal=(
-            f'{folder / MODULES} lists {", ".join(order) or "nothing"}, but '
+    modules = list(_module_paths(contents.get(MODULES, []), folder))
+    if modules not in SUPPORTED or POOLING not in contents:
+        return Pooling(files=contents, refusal=(
+            f'{folder / MODULES} lists {", ".join(modules) or "nothing"}, but '
             'only Transformer, Pooling and, last, Normalize are supported: '
             'choose a pooling, such as mean, to ignore the others'))
-    name = next((name for name in LENGTHS if name in found), LENGTHS[0])
-    config = found.get(name, {})
-    modes, with_prompt = _modes(found[POOLING], folder / POOLING)
-    prompt = _prompt(found.get(PROMPTS, {}), folder / PROMPTS)
+    name = next((name for name in LENGTH_FILES if name in contents),
+                LENGTH_FILES[0])
+    config = contents.get(name, {})
+    modes, with_prompt = _modes(contents[POOLING], folder / POOLING)
+    prompt = _prompt(contents.get(PROMPTS, {}), folder / PROMPTS)
     refusal = ''
     if prompt and not with_prompt:
         refusal = (f'{folder} puts {prompt!r} before each text and excludes '
                    'it from the pooling, which is not supported: choose a '
                    'pooling, such as mean, to include it')
-    return Pooling(modes, 'Normalize' in order,
+    return Pooling(modes, 'Normalize' in modules,
                    _length(config, folder / name), prompt,
-                   bool(config.get('do_lower_case', False)), refusal, found)
+                   bool(config.get('do_lower_case', False)), refusal, contents)
 
 
 def files_of(pooling, num_hiddens):
-    """Describe a `Pooling` in files: {name: JSON}, empty for the default.
+    """The files for a `Pooling`: {name: JSON}, empty for the default.
 
     With these files sentence-transformers computes the same vectors.
     num_hiddens: the size of a token vector. Raises `PretrainedError` if the
@@ -189,46 +193,46 @@ def files_of(pooling, num_hiddens):
     """
     if pooling is None or pooling == Pooling():
         return {}
-    found = pooling.files
-    if found is not None:
-        original = pooling_of(found, Path())
-        if original.refusal and POOLING not in found:
+    contents = pooling.files
+    if contents is not None:
+        original = pooling_of(contents, Path())
+        if original.refusal and POOLING not in contents:
             raise PretrainedError(
                 'the folder of this model has other modules than '
                 'Transformer, Pooling and Normalize, and a copy without them '
                 'would give different vectors: set tokenizer.pooling = None '
                 'to write the model alone')
         if original._replace(refusal='') == pooling._replace(refusal=''):
-            return found
-    return _described(pooling, num_hiddens)
+            return contents
+    return _new_files(pooling, num_hiddens)
 
 
-def _described(pooling, num_hiddens):
-    """The files of a `Pooling` that was not read from a folder."""
-    kinds = ['Transformer', 'Pooling', *['Normalize'] * pooling.normalize]
+def _new_files(pooling, num_hiddens):
+    """The files for a `Pooling` that is not that of its own files."""
+    modules = ['Transformer', 'Pooling', *['Normalize'] * pooling.normalize]
     switched = [mode for mode in SWITCHES.values() if mode in pooling.modes]
-    if list(pooling.modes) == switched:     # in the format of all versions
+    if list(pooling.modes) == switched:     # all versions read these fields
         config = {'word_embedding_dimension': num_hiddens,
                   **{switch: mode in pooling.modes
                      for switch, mode in SWITCHES.items()}}
     else:
         config = {'embedding_dimension': num_hiddens,
                   'pooling_mode': list(pooling.modes)}
-    found = {
+    contents = {
         MODULES: [dict(idx=i, name=str(i), path=MODULE_FOLDERS[kind],
                        type=f'sentence_transformers.models.{kind}')
-                  for i, kind in enumerate(kinds)],
-        LENGTHS[0]: dict(max_seq_length=pooling.max_len,
+                  for i, kind in enumerate(modules)],
+        LENGTH_FILES[0]: dict(max_seq_length=pooling.max_len,
                          do_lower_case=pooling.lowercase),
         POOLING: dict(config, include_prompt=True)}
     if pooling.prompt:
-        found[PROMPTS] = dict(prompts={'default': pooling.prompt},
+        contents[PROMPTS] = dict(prompts={'default': pooling.prompt},
                               default_prompt_name='default')
-    return found
+    return contents
 
 
 def _module_paths(modules, folder):
-    """{module type: its path} in the order of the modules."""
+    """{type of module: its path}, in the order of modules.json."""
     paths = {}
     for module in modules:
         if not (isinstance(module, dict) and isinstance(
@@ -252,7 +256,7 @@ def _length(config, path):
 
 
 def _modes(config, path):
-    """The pooling modes, and a bool: whether they include the prompt."""
+    """The pooling modes, and True if they include the prompt."""
     modes = config.get('pooling_mode')
     if modes is None:
         # The library's default is the mean

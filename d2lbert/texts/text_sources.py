@@ -271,19 +271,18 @@ class Line(NamedTuple):
 class Lines:
     """The texts of a file, one per line.
 
-    path, text_field: as for `sources`. skip_empty: skip empty lines, and count
-    them in `skipped`; if False, an empty line is an error. twice: True if the
-    lines are iterated more than once, so that a pipe must be copied. flag: the
-    command's flag that named the path, for messages.
+    path, text_field, single_pass: as for `sources`. skip_empty: skip empty
+    lines, and count them in `skipped`; if False, an empty line is an error.
+    flag: the command's flag that named the path, for messages.
     """
 
-    def __init__(self, path, text_field=None, skip_empty=False, twice=True,
-                 flag='--file'):
+    def __init__(self, path, text_field=None, skip_empty=False,
+                 single_pass=False, flag='--file'):
         self._flag, self._path, self._skip_empty = flag, path, skip_empty
         # The number of skipped lines, and the name of the first one
         self.skipped, self.first_skipped = 0, None
         with failures_of(flag, path, 'read'):
-            self.sources = sources([path], text_field, single_pass=not twice)
+            self.sources = sources([path], text_field, single_pass)
         self.is_stream = any(source.stream for source in self.sources)
 
     def __iter__(self):
@@ -333,7 +332,7 @@ class Lines:
         """Read the lines and return the number of texts; raises any error."""
         return sum(1 for _ in self)
 
-    def skipped_words(self):
+    def skipped_note(self):
         """A message with the number of skipped lines, or None if 0."""
         if not self.skipped:
             return None

@@ -179,7 +179,7 @@ def test_similar_takes_kept_vectors(maker, folder, model, lines, capsys,
     onp.testing.assert_array_equal(onp.load('x.npy'),
                                    d2l.encode(*model, LINES))
     # The query, and some texts for a check, are all that is encoded now
-    monkeypatch.setattr(vectors, 'CHECKED', 2)
+    monkeypatch.setattr(vectors, 'NUM_CHECKED', 2)
     encoded, encode = [], vectors.TextEncoder.encode
     monkeypatch.setattr(vectors.TextEncoder, 'encode', lambda self, texts: (
         encoded.extend(texts), encode(self, texts))[1])

@@ -44,16 +44,16 @@ def test_a_text_is_read_in_any_form_from_any_place(data, chunk, monkeypatch,
                                                    tmp_path):
     monkeypatch.setattr(text_sources, 'READ_BYTES', chunk)
     assert read(write(data)) == LINES
-    for twice in True, False:
+    for single_pass in True, False:
         monkeypatch.setattr('sys.stdin', types.SimpleNamespace(
             buffer=io.BytesIO(data)))
-        assert read('-', twice=twice) == LINES
+        assert read('-', single_pass=single_pass) == LINES
         if not Path('pipe').exists():
             os.mkfifo('pipe')
         thread = threading.Thread(target=Path('pipe').write_bytes,
                                   args=[data])
         thread.start()
-        assert read('pipe', twice=twice) == LINES
+        assert read('pipe', single_pass=single_pass) == LINES
         thread.join()
 
 
@@ -96,8 +96,8 @@ def test_empty_lines_are_named_or_left_out_and_counted(empty):
     assert [line.text for line in found] == ['a']
     lines = Lines('x', skip_empty=True)
     assert [line.name for line in lines] == ['x, line 1', 'x, line 3']
-    assert lines.skipped_words() == ('2 empty lines were left out, the first '
-                                     'x, line 2')
+    assert lines.skipped_note() == ('2 empty lines were left out, the first '
+                                    'x, line 2')
     with pytest.raises(TextFileError, match='x holds no text'):
         read(write(b'\n \n'), skip_empty=True)
 
