@@ -290,13 +290,13 @@ class BookCutter:
         """Return the `Cut` of a `Stretch`; any thread may call this method."""
         found = None
         if draw.library() is not None:
-            if not hasattr(self._of_thread, 'room'):
-                self._of_thread.room = cut.Room()       # memory for cut.text
+            if not hasattr(self._of_thread, 'memory'):
+                self._of_thread.memory = cut.TextMemory()
             # A limit of bytes: a paragraph has at most as many words
             found = cut.text(stretch.all_bytes,
                              cut.WIKI if stretch.is_wiki else cut.PARTS,
                              self.lower, text_reader.MAX_WORDS,
-                             self._of_thread.room)
+                             self._of_thread.memory)
         if found is None:
             # A paragraph is too long and Python splits it, or the text is
             # not UTF-8 and Python raises an error with the line

@@ -50,7 +50,7 @@ def looked_up(table, types):
     """Return table[types], by C++ where it is compiled; types int32."""
     if draw.library() is None:
         return table[types]
-    return compiled.looked_up(table, types)
+    return compiled.look_up(table, types)
 
 
 def spread(table, begins, lengths, types, ends, size):
@@ -73,7 +73,7 @@ def counted(types, num_types, table=None):
     table: if not None, types becomes table[types], in place.
     """
     if draw.library() is not None:
-        return compiled.counted(types, num_types, table)
+        return compiled.count_types(types, num_types, table)
     counts = onp.bincount(types, minlength=num_types)
     if table is not None:
         types[:] = table[types]

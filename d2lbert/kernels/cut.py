@@ -1,8 +1,10 @@
-"""Cut texts into words and word pieces, by cut.cc, types.cc and pieces.cc.
+"""This module cuts texts into words and word pieces, in C++.
 
-Callers check first that `draw.library` is not None. Each function gives the
-same result as the Python code of its caller. Other Python threads run while
-the C++ code works.
+The C++ files are cut.cc, types.cc and pieces.cc. Callers check first that
+`draw.library()` is not None. Each function gives the same result as the Python
+code of its caller. Other Python threads run while the C++ code works.
+
+A type is the number of a different word, by first occurrence in the text.
 """
 import ctypes
 import weakref
@@ -12,66 +14,68 @@ import numpy as onp
 from d2lbert.kernels import draw
 from d2lbert.machine.workers import interruptible
 
-#: The kinds of lines in `text`. PARAGRAPHS: each line is a paragraph. WIKI:
-#: lines of WikiText with headings; the first and the last line are context.
-#: PARTS: lines are parts of paragraphs, with blank lines between paragraphs.
+#: The kinds of lines, an argument of `text`. PARAGRAPHS: each line is a
+#: paragraph. WIKI: lines of WikiText with headings; the first and last line
+#: are context for the others, and not cut. PARTS: lines are parts of
+#: paragraphs, with blank lines between paragraphs.
 PARAGRAPHS, WIKI, PARTS = range(3)
 
-#: Unused entries at the end of a table for `spread`.
+#: The number of unused entries at the end of a table for `spread`, because it
+#: copies this number of entries at a time.
 SPARE = 4
 
-#: A text of this many bytes, which take about 0.1 s, is cut in another thread.
-#: So signals are handled in the meantime.
-LONG = 1 << 25
+#: A text of this many bytes takes about 0.1 s. It is cut in another thread, so
+#: that signals are handled in the meantime.
+LONG_BYTES = 1 << 25
 
 #: No limit for the bytes of a paragraph.
-NO_BOUND = (1 << 63) - 1
+NO_LIMIT = (1 << 63) - 1
 
 
-class Room:
+class TextMemory:
     """Memory for `text`, which several texts use one after the other.
 
-    New memory for each text would take most of the time. A room serves one
-    thread at a time.
+    New memory for each text would take most of the time. One thread at a time
+    may use it.
     """
 
     def __init__(self):
         self.library = draw.library()
-        self.handle = _made(self, self.library, 'text')
+        self.handle = _new_handle(self, self.library, 'text')
 
 
-def text(data, lines, lower=True, most=NO_BOUND, room=None):
+def text(data, lines, lower=True, max_paragraph_bytes=NO_LIMIT, memory=None):
     """Cut a text, bytes of UTF-8, into words.
 
     lines: PARAGRAPHS, WIKI or PARTS. lower: convert words to lower case.
-    most: the limit for the bytes of a paragraph. room: a `Room` to use.
-    Returns types (words,) int32; sentences and paragraphs, (their number + 1,)
-    int64, as in `TokenizedText`; articles (titles,) int64, the paragraph after
-    each title; names, bytes, a line for each different word; passed (2,)
-    int64, the number of paragraphs that were left out and the number of their
-    words. Paragraphs without an inner sentence end are left out; headings do
-    not count. Returns None if a paragraph exceeds the limit or the text is
-    not UTF-8.
+    memory: a `TextMemory` to use. Returns types (words,) int32; sentences and
+    paragraphs, (their number + 1,) int64, as in `TokenizedText`; articles
+    (titles,) int64, the paragraph after each title; names, bytes, a line for
+    each different word; left_out (2,) int64, the number of paragraphs that
+    were left out and the number of their words. Paragraphs without an inner
+    sentence end are left out; headings are left out, too, but do not count.
+    Returns None if a paragraph exceeds the limit or the text is not UTF-8.
     """
-    room = room or Room()
-    library, handle = room.library, room.handle
-    sizes = onp.zeros(9, 'int64')
+    memory = memory or TextMemory()
+    library, handle = memory.library, memory.handle
+    sizes = onp.zeros(9, 'int64')       # see text_cut in cut.cc
 
     def cut(is_abandoned=None):
-        library.text_cut(room.handle, data, len(data), lines, lower, most,
-                         sizes)
-    if len(data) < LONG:
+        library.text_cut(memory.handle, data, len(data), lines, lower,
+                         max_paragraph_bytes, sizes)
+    if len(data) < LONG_BYTES:
         cut()
     else:
         interruptible(cut)
     if sizes[6]:
         return None
     if sizes[5]:
-        # Blanks separate the words, so no letter depends on another word
+        # Words with letters beyond ASCII, separated by line feeds, so that
+        # the lower case of a letter does not depend on another word
         foreign = onp.empty(sizes[5], 'uint8')
         library.text_foreign(handle, foreign, len(foreign))
-        small = foreign.tobytes().decode().lower().encode()
-        library.text_rename(handle, small, len(small), sizes)
+        lowered = foreign.tobytes().decode().lower().encode()
+        library.text_rename(handle, lowered, len(lowered), sizes)
     arrays = [onp.empty(size, dtype) for size, dtype in zip(
         sizes, ('int32', 'int64', 'int64', 'int64', 'uint8'))]
     library.text_copy(handle, *arrays, sizes)
@@ -79,11 +83,12 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
 
 
 def first_places(types, lengths, places, first):
-    """Lower first[k] to the first position of type k, if that is smaller.
+    """Set first[k] to the first place of type k, if that is smaller.
 
-    types (words,) uint16 or int32: the words of all paragraphs. lengths
-    (paragraphs,) int64: the number of words of each paragraph. places
-    (paragraphs,) int64: the position of its first word. first (types,) int64.
+    types (words,) uint16 or int32: the words of all paragraphs, one after
+    another. For each paragraph, lengths (paragraphs,) int64 has its number of
+    words, and places (paragraphs,) int64 the place of its first word in a
+    larger text. first (number of types,) int64.
     """
     types = onp.ascontiguousarray(types)
     assert types.itemsize in (2, 4) and len(places) == len(lengths)
@@ -92,7 +97,7 @@ def first_places(types, lengths, places, first):
         len(lengths), lengths, places, first)
 
 
-def looked_up(table, types):
+def look_up(table, types):
     """Return table[types]; type -1 reads the last entry. Thread-safe.
 
     table uint16 or int32; types (words,) int32.
@@ -105,12 +110,12 @@ def looked_up(table, types):
 
 
 def spread(table, begins, lengths, types, ends, size):
-    """Join table[begins[k]:begins[k] + lengths[k]] for each k of types.
+    """Join table[begins[k]:begins[k] + lengths[k]] for each k in types.
 
-    table (entries + SPARE,) uint16 or int32; begins (types,) int64; lengths
-    (types,) int32; types (words,) int32. ends (ends,) int64: increasing
-    indices into types. size: the length of the result. Returns the joined
-    entries, and `ends` as indices into them, int64. Thread-safe.
+    table (entries + SPARE,) uint16 or int32; begins int64 and lengths int32,
+    an entry for each type; types (words,) int32. ends int64: increasing
+    indices of types. size: the number of joined entries. Returns the joined
+    entries, and for each of `ends` its index among them. Thread-safe.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     assert len(begins) >= len(lengths)
@@ -122,11 +127,11 @@ def spread(table, begins, lengths, types, ends, size):
     return found[:size], ends
 
 
-def counted(types, num_types, table=None):
+def count_types(types, num_types, table=None):
     """Count the occurrences of each type: (num_types,) int64.
 
-    types (words,) int32. With a table (num_types,) int32, types becomes
-    table[types] in place.
+    types (words,) int32. table (num_types,) int32: if given, also set types
+    to table[types] in place, after counting.
     """
     assert table is None or table.dtype == 'int32' and len(table) >= num_types
     counts = onp.zeros(num_types, 'int64')
@@ -140,8 +145,9 @@ class Names:
 
     def __init__(self):
         self._library = draw.library()
-        self._handle = _made(self, self._library, 'names')
-        # Number of words in the last call of add, of words and letters in all
+        self._handle = _new_handle(self, self._library, 'names')
+        # The numbers of words in the last call of add, of different words,
+        # and of their letters
         self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):
@@ -149,14 +155,14 @@ class Names:
 
     @property
     def letters(self):
-        """The number of letters of all words."""
+        """The number of letters of the different words."""
         return int(self._sizes[2])
 
     def add(self, lines, kept=None):
-        """Return the numbers of words, (words,) int32. New words are added.
+        """Return the numbers of words, (words,) int32; add new words.
 
-        lines: bytes, a line for each word. kept (words,) bool: words with
-        False are left out and get -1.
+        lines: bytes, a line for each word. kept (words,) bool: False leaves a
+        word out, whose number is then -1.
         """
         # A word and its line feed take two bytes or more
         numbers = onp.empty(len(lines) // 2, 'int32')
@@ -170,7 +176,7 @@ class Names:
         return numbers[:self._sizes[0]]
 
     def text(self, first=0):
-        """The words from number `first` on: bytes, a line for each word."""
+        """The different words from number `first` on: bytes, a line each."""
         size = ctypes.c_int64()
         self._library.names_copy(self._handle, first, None, size)
         names = onp.empty(size.value, 'uint8')
@@ -181,23 +187,23 @@ class Names:
 class Pieces:
     """Cut texts into word pieces, by the rule of BERT. Thread-safe.
 
-    begin, more: {piece: number} of initial pieces and of continuation pieces,
-    without their '##'. unknown: the number for words that cannot be cut or
-    have more than `most` letters. lower: convert texts to lower case.
+    initial, continuation: {piece: id}; continuation pieces are without their
+    '##'. unknown_id: the id for words that cannot be cut, or have more than
+    max_letters letters. lower: convert texts to lower case.
     """
 
-    def __init__(self, begin, more, unknown, most, lower):
+    def __init__(self, initial, continuation, unknown_id, max_letters, lower):
         tables = []
-        for pieces in (begin, more):
-            # Only texts of printable ASCII are cut here
+        for pieces in (initial, continuation):
+            # C++ only cuts texts of printable ASCII
             pieces = {piece: idx for piece, idx in pieces.items()
                       if piece.isascii() and piece.isprintable()}
             lines = ''.join(f'{piece}\n' for piece in pieces).encode()
             ids = onp.array([*pieces.values()], 'int32')
             tables += [lines, len(lines), ids, len(ids)]
         self._library = draw.library()
-        self._handle = _made(self, self._library, 'pieces', *tables, unknown,
-                             most, lower)
+        self._handle = _new_handle(self, self._library, 'pieces', *tables,
+                                   unknown_id, max_letters, lower)
 
     def cut(self, lines):
         """Cut texts, bytes with a line for each: (counts, ids), int32.
@@ -212,8 +218,8 @@ class Pieces:
         return counts, ids[:size.value].copy()
 
 
-def _made(owner, library, kind, *arguments):
-    """Return a C++ handle that is freed with its owner."""
+def _new_handle(owner, library, kind, *arguments):
+    """Call {kind}_new of C++: a handle that is freed with its owner."""
     handle = ctypes.c_void_p()
     getattr(library, f'{kind}_new')(*arguments, handle)
     free = weakref.finalize(owner, getattr(library, f'{kind}_free'), handle)

@@ -1,6 +1,7 @@
-// Cut texts into word pieces: again and again the longest piece that fits, from
-// the left of a word (Wu et al. 2016, section 4.1), as the library `tokenizers`
-// does. It does not need MXNet.
+// This file cuts texts into word pieces, as the library `tokenizers` does. The
+// first piece of a word is the longest initial piece that the word begins with.
+// Then follows the longest continuation piece that the rest begins with, and so
+// on (Wu et al. 2016, section 4.1). It does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,16 +16,17 @@
 
 namespace {
 
-// A table of pieces, either initial or continuation pieces, and their numbers.
-// It is a trie, whose branches are in an open-addressing table.
-class Pieces {
+// A trie of the initial pieces or of the continuation pieces, with their ids. A
+// branch leads from one node to the next by a letter (a byte). The branches are
+// in a hash table with open addressing; cut.h has its hash function, `mix`.
+class Trie {
  public:
-  // Read pieces, a line for each, and their numbers.
-  void read(std::string_view lines, const int32_t* from, int64_t count) {
-    require(std::count(lines.begin(), lines.end(), '\n') == count &&
+  // Read pieces, a line for each, and the id of each.
+  void read(std::string_view lines, const int32_t* ids, int64_t num_pieces) {
+    require(std::count(lines.begin(), lines.end(), '\n') == num_pieces &&
             (lines.empty() || lines.back() == '\n'));
     size_t size = 64;
-    // A letter adds one branch at most, a line feed none: some slots stay free
+    // A letter adds at most one branch, a line feed none: a slot stays free
     while (size < lines.size()) size *= 2;
     branches_.assign(size, Branch());
     ids_.assign(1, -1);
@@ -34,40 +36,40 @@ class Pieces {
         node = child(node, letter);
         continue;
       }
-      if (ids_[node] < 0) ids_[node] = *from;
-      ++from;
+      if (ids_[node] < 0) ids_[node] = *ids;
+      ++ids;
       node = 0;
     }
   }
 
-  // The number of the longest piece at the begin of `word`, and its size in
-  // bytes, which is 0 if no piece fits.
-  int32_t longest_of(std::string_view word, size_t* size) const {
-    int32_t found = -1;
+  // Return the id of the longest piece that `rest` begins with, and write its
+  // size in bytes; -1 and 0 if there is none.
+  int32_t longest_piece(std::string_view rest, size_t* size) const {
+    int32_t id = -1;
     *size = 0;
     uint32_t node = 0;
-    for (size_t k = 0; k < word.size();) {
-      node = branches_[slot(node, word[k])].to;
+    for (size_t k = 0; k < rest.size();) {
+      node = branches_[slot(node, rest[k])].to;
       if (!node) break;
       ++k;
       if (ids_[node] < 0) continue;
-      found = ids_[node];
+      id = ids_[node];
       *size = k;
     }
-    return found;
+    return id;
   }
 
  private:
   struct Branch {
     uint64_t key = 0;
-    uint32_t to = 0;    // 0 is a free slot, since no branch leads to the root
+    uint32_t to = 0;    // a node; 0 in a free slot: none leads to the root
   };
 
   static uint64_t key_of(uint32_t node, char letter) {
     return uint64_t{node} << 8 | static_cast<uint8_t>(letter);
   }
 
-  // The slot of the branch from a node by a letter, or the free slot for it.
+  // The index of the branch from a node by a letter, or of a free slot for it.
   size_t slot(uint32_t node, char letter) const {
     const uint64_t key = key_of(node, letter);
     size_t k = (mix(key ^ kSecret.start) >> 32) & (branches_.size() - 1);
@@ -77,7 +79,7 @@ class Pieces {
     return k;
   }
 
-  // The node after this letter, which is added if it is new.
+  // The node to which a letter leads from this one; add it if it is new.
   uint32_t child(uint32_t node, char letter) {
     Branch& branch = branches_[slot(node, letter)];
     if (!branch.to) {
@@ -88,33 +90,36 @@ class Pieces {
   }
 
   std::vector<Branch> branches_;
-  std::vector<int32_t> ids_;    // of nodes; -1 if no piece ends there
+  std::vector<int32_t> ids_;    // for each node: of the piece that ends there
+                                // or -1
 };
 
+// The pieces of a model, and the arguments of pieces_new.
 class Cutter {
  public:
-  Cutter(int32_t unknown, size_t most, bool lower)
-      : unknown_(unknown), most_(most), lower_(lower) {}
+  Cutter(int32_t unknown_id, size_t max_letters, bool lower)
+      : unknown_id_(unknown_id), max_letters_(max_letters), lower_(lower) {}
 
-  Pieces begin, more;
+  Trie initial, continuation;
 
-  // Write the pieces of a text. Returns null if it has a character other than
-  // printable ASCII. room: memory for the text in lower case.
-  int32_t* cut(std::string_view text, int32_t* to, std::string* room) const {
-    room->assign(text.data(), text.size());
-    for (char& c : *room) {
+  // Write the ids of the pieces of a text, and return the end of the ids; null
+  // if the text has a character other than printable ASCII. buffer: memory for
+  // the text in lower case.
+  int32_t* cut(std::string_view text, int32_t* ids, std::string* buffer) const {
+    buffer->assign(text.data(), text.size());
+    for (char& c : *buffer) {
       if (c < ' ' || c > '~') return nullptr;
       if (lower_ && c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
     }
-    const std::string_view rest(*room);
-    for (size_t i = 0, j; i < rest.size(); i = j) {
+    text = *buffer;
+    for (size_t i = 0, j; i < text.size(); i = j) {
       j = i + 1;
-      if (rest[i] == ' ') continue;
-      // Letters and digits stay together, each punctuation mark is a part
-      if (is_letter(rest[i])) while (j < rest.size() && is_letter(rest[j])) ++j;
-      to = cut_part(rest.substr(i, j - i), to);
+      if (text[i] == ' ') continue;
+      // A word has letters and digits, or is a single punctuation mark
+      if (is_letter(text[i])) while (j < text.size() && is_letter(text[j])) ++j;
+      ids = cut_word(text.substr(i, j - i), ids);
     }
-    return to;
+    return ids;
   }
 
  private:
@@ -123,25 +128,26 @@ class Cutter {
     return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
   }
 
-  // Write the pieces of a part; `unknown` if it is too long or cannot be cut.
-  int32_t* cut_part(std::string_view part, int32_t* const to) const {
-    int32_t* end = to;
-    const Pieces* pieces = &begin;
-    if (part.size() > most_) part = {};
-    size_t size = 0;    // of the last piece
-    while (!part.empty()) {
-      *end++ = pieces->longest_of(part, &size);
+  // Write the ids of a word's pieces, or `unknown_id_` if the word is too long
+  // or cannot be cut. Returns the end of the ids.
+  int32_t* cut_word(std::string_view word, int32_t* const ids) const {
+    int32_t* end = ids;
+    const Trie* pieces = &initial;
+    if (word.size() > max_letters_) word = {};
+    size_t size = 0;    // of the last piece; 0 if the word cannot be cut
+    while (!word.empty()) {
+      *end++ = pieces->longest_piece(word, &size);
       if (!size) break;
-      part.remove_prefix(size);
-      pieces = &more;
+      word.remove_prefix(size);
+      pieces = &continuation;
     }
     if (size) return end;
-    *to = unknown_;
-    return to + 1;
+    *ids = unknown_id_;
+    return ids + 1;
   }
 
-  const int32_t unknown_;
-  const size_t most_;
+  const int32_t unknown_id_;
+  const size_t max_letters_;
   const bool lower_;
 };
 
@@ -149,46 +155,49 @@ class Cutter {
 
 extern "C" {
 
-// Make a cutter from initial pieces (begin) and continuation pieces (more), a
-// line and a number for each. A word of more than `most` letters, or one that
-// cannot be cut, becomes `unknown`. lower: convert texts to lower case. `made`
-// receives the cutter. Returns a Status.
-int pieces_new(const char* begin, int64_t begin_size,
-               const int32_t* begin_ids, int64_t num_begin, const char* more,
-               int64_t more_size, const int32_t* more_ids, int64_t num_more,
-               int32_t unknown, int64_t most, int lower, void** made) try {
+// Make a cutter from initial and continuation pieces: lines of `size` bytes,
+// and an id for each line. A word of more than max_letters letters, or one that
+// cannot be cut, becomes unknown_id. lower: convert texts to lower case.
+// `handle` receives the cutter. Returns a Status.
+int pieces_new(const char* initial, int64_t initial_size,
+               const int32_t* initial_ids, int64_t num_initial,
+               const char* continuation, int64_t continuation_size,
+               const int32_t* continuation_ids, int64_t num_continuation,
+               int32_t unknown_id, int64_t max_letters, int lower,
+               void** handle) try {
   auto cutter = std::make_unique<Cutter>(
-      unknown, static_cast<size_t>(most), lower != 0);
-  cutter->begin.read({begin, static_cast<size_t>(begin_size)}, begin_ids,
-                     num_begin);
-  cutter->more.read({more, static_cast<size_t>(more_size)}, more_ids,
-                    num_more);
-  *made = cutter.release();
+      unknown_id, static_cast<size_t>(max_letters), lower != 0);
+  cutter->initial.read({initial, static_cast<size_t>(initial_size)},
+                       initial_ids, num_initial);
+  cutter->continuation.read(
+      {continuation, static_cast<size_t>(continuation_size)}, continuation_ids,
+      num_continuation);
+  *handle = cutter.release();
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// Cut texts, `size` bytes with a line for each. counts (num_texts) receives the
-// number of pieces of each text, or -1 for a text that Python has to cut. ids
-// (size) receives the pieces, and num_ids their number. Returns a Status.
+// Cut texts: lines of `size` bytes, a line for each text. counts (num_texts)
+// receives the number of pieces of each text, or -1 for a text with a character
+// other than printable ASCII. ids (size) receives the ids of the pieces, and
+// num_ids their number. Returns a Status.
 int pieces_cut(const void* handle, const char* lines, int64_t size,
                int32_t* counts, int64_t num_texts, int32_t* ids,
                int64_t* num_ids) try {
   auto* cutter = static_cast<const Cutter*>(handle);
-  std::string room;
-  // Each id covers at least one letter
-  int32_t* end_of_ids = ids;
+  std::string buffer;
+  int32_t* end_of_ids = ids;    // within ids: a piece has at least one letter
   const char* end = lines + size;
   for (int64_t k = 0; lines < end; ++k) {
-    const auto* stop = static_cast<const char*>(
+    const auto* line_end = static_cast<const char*>(
         std::memchr(lines, '\n', static_cast<size_t>(end - lines)));
-    require(stop && k < num_texts);
-    int32_t* to = cutter->cut({lines, static_cast<size_t>(stop - lines)},
-                              end_of_ids, &room);
-    counts[k] = to ? static_cast<int32_t>(to - end_of_ids) : -1;
-    if (to) end_of_ids = to;
-    lines = stop + 1;
+    require(line_end && k < num_texts);
+    int32_t* new_end = cutter->cut(
+        {lines, static_cast<size_t>(line_end - lines)}, end_of_ids, &buffer);
+    counts[k] = new_end ? static_cast<int32_t>(new_end - end_of_ids) : -1;
+    if (new_end) end_of_ids = new_end;
+    lines = line_end + 1;
   }
   *num_ids = end_of_ids - ids;
   return kDone;

@@ -29,9 +29,9 @@ SORTED_TEXTS = 1 << 12
 #: The number of texts per call of the tokenizer.
 TOKENIZED_TEXTS = 1 << 8
 
-#: The maximum of tokens in a forward pass if batch_size is None. A product of
-#: matrices packs its weights again, so a pass needs many tokens to be
-#: efficient. A quantized encoder keeps its weights packed.
+#: The largest number of tokens in a forward pass if batch_size is None. Each
+#: product of matrices packs its weights again, so a pass needs many tokens to
+#: be efficient. A quantized encoder keeps its weights packed.
 TOKENS, QUANTIZED_TOKENS = 1 << 13, 1 << 12
 
 #: The poolings that a quantized encoder computes itself: {modes of `Pooling`:
@@ -84,11 +84,11 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     index of the block whose output to use; 0 is the embeddings, -1 the last
     block.
 
-    max_len: maximum of tokens of a text, special tokens included. By default
-    it is that of the model's folder, or the number of positions. Longer texts
-    are truncated, with one `TextWarning` for each tokenizer and a log record
-    of the logger d2lbert for each call. overlap: encode long texts in
-    windows of max_len tokens that overlap by this number instead. A token
+    max_len: maximum number of tokens of a text, special tokens included. The
+    default is the limit in the model's folder, or the number of positions.
+    Longer texts are truncated, with one `TextWarning` for each tokenizer and a
+    log record of the logger d2lbert for each call. overlap: encode long texts
+    in windows of max_len tokens that overlap by this number instead. A token
     then has its vector from the window in which it is farthest from an end;
     special tokens have the mean over all windows.
 
@@ -188,7 +188,7 @@ class TextEncoder:
         self._truncates = truncates or (max_len, overlap) != (None, None)
         self.max_len = (_max_len(net, tokenizer, max_len) if self._truncates
                         else net.encoder.max_len)
-        # The maximum of tokens in a window, special tokens not counted
+        # The largest number of tokens in a window, without special tokens
         self._window_len = self.max_len - tokenizer.num_special()
         if self._window_len < 1:
             raise ValueError(f'max_len={self.max_len} leaves no room for a '
@@ -427,7 +427,7 @@ def _join_windows(windows, begins, window_len):
 
 
 def _max_len(net, tokenizer, max_len):
-    """The maximum of tokens of a text; max_len: argument of `encode`."""
+    """The largest number of tokens of a text; max_len: as for `encode`."""
     positions = net.encoder.max_len
     if max_len is None:
         stored = tokenizer.pooling or Pooling()

@@ -61,7 +61,7 @@ class Pooling(NamedTuple):
     modes: tuple = ('mean',)        # names in POOLS; vectors of several are
                                     # concatenated
     normalize: bool = False         # scale vectors to length 1
-    max_len: Optional[int] = None   # maximum of tokens of a text, or None
+    max_len: Optional[int] = None   # most tokens of a text; None: no limit
     prompt: str = ''                # put before each text
     lowercase: bool = False         # lower-case texts before tokenizing
     refusal: str = ''               # why the folder's pooling is unsupported

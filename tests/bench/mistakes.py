@@ -110,7 +110,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'exp(load(s + j) * p.scale), d',
      'test_attention_and_its_gradient'),
     ('C++ takes any number of pieces for any number of lines',
-     "'\\n') == count &&", "'\\n') == count ||",
+     "'\\n') == num_pieces &&", "'\\n') == num_pieces ||",
      'test_each_piece_has_one_number'),
     ('C++ looks up a number behind the end of a table',
      'require_range(types, size, -1, table_size);',

@@ -73,12 +73,12 @@ def test_each_piece_has_one_number(library):
 @pytest.mark.parametrize('wrong', [-2, 3, 1 << 30])
 def test_tables_have_an_entry_for_each_number(dtype, wrong):
     table = onp.arange(3).astype(dtype)
-    assert cut.looked_up(table, ints(2, -1)).tolist() == [2, 2]
+    assert cut.look_up(table, ints(2, -1)).tolist() == [2, 2]
     with outside:
-        cut.looked_up(table, ints(0, wrong))
+        cut.look_up(table, ints(0, wrong))
     for numbers in (None, ints(0, 1, 2)):
         with outside:
-            cut.counted(ints(0, wrong), 3, numbers)
+            cut.count_types(ints(0, wrong), 3, numbers)
 
 
 @pytest.mark.parametrize('begins, lengths, numbers, ends, size', [

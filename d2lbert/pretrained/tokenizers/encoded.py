@@ -104,8 +104,8 @@ class Tokens:
     def _set_tokens(self, idx_to_token, special, max_len=None):
         """Set the tokens, a list by id.
 
-        special: {role: token}; it may lack 'mask'. max_len: the maximum of
-        tokens of a text, or None.
+        special: {role: token}; it may lack 'mask'. max_len: the largest
+        number of tokens of a text, or None.
         """
         self.idx_to_token, self.max_len = idx_to_token, max_len
         self.token_to_idx = {}
@@ -128,8 +128,8 @@ class Tokens:
     def encode(self, text, pair=None, max_len=None):
         """Encode a text, or a pair of texts: an `Encoded`.
 
-        max_len: the maximum of tokens, special tokens included; None: no
-        maximum. Truncation removes the last tokens of the longer text first.
+        max_len: the largest number of tokens, special tokens included, or
+        None. Truncation removes the last tokens of the longer text first.
         """
         return self.encode_batch(
             [text], None if pair is None else [pair], max_len)[0]
@@ -195,7 +195,7 @@ def truncated_lengths(first, second, max_tokens):
                                         odd_to_first=first > second)))
 
 
-#: The maximum of unknown words that a message lists.
+#: The largest number of unknown words that a message lists.
 MAX_LISTED = 8
 
 

@@ -56,7 +56,7 @@ NO_LIMIT = 1 << 30
 
 
 class WordPiece(Tokens):
-    """A tokenizer of the library: BERT's, or that of any `tokenizer.json`.
+    """A tokenizer of the library `tokenizers`, such as BERT's word pieces.
 
     `train` and `load` construct one. It is thread-safe.
     """
@@ -299,9 +299,10 @@ class WordPiece(Tokens):
 class WholeWords(Tokens):
     """The words of a run's `Vocab`, in lower case.
 
-    White space separates words. Marks, see `is_word_alone`, are words by
-    themselves if they were in the text of the vocabulary: then it has tokens
-    of a single mark, and none of a mark and other characters.
+    White space separates words. A mark (punctuation, a symbol or a Chinese
+    character) is a word by itself if marks were words in the text of the
+    vocabulary: then it has tokens that are single marks, and no token of a
+    mark and other characters.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -522,7 +523,7 @@ def _option(value, field, default, folder):
 
 
 def _max_len(config):
-    """The maximum of tokens of a text in tokenizer_config.json, or None."""
+    """The limit of tokens of a text in tokenizer_config.json, or None."""
     limit = config.get('model_max_length')
     if (isinstance(limit, (int, float)) and not isinstance(limit, bool)
             and 0 < limit < NO_LIMIT):

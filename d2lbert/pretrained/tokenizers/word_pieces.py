@@ -22,17 +22,17 @@ from d2lbert.text import UNK
 from d2lbert.texts import text_files
 from d2lbert.texts.numbered_text import line_ends
 
-# The maximum of characters in a word; longer words are unknown, as in BERT
+# The most characters of a word; longer words are unknown, as in BERT
 MAX_WORD = 100
 
-# The maximum of different characters in pieces to train, the most frequent
-# ones; words with other characters become [UNK]
+# Trained pieces have at most this number of different characters, the most
+# frequent ones. Words with other characters become [UNK]
 MAX_LETTERS = 1000
 
-# The maximum of different words in a count; beyond, the rarer half is dropped
+# When more different words than this are counted, the rarer half is dropped
 MAX_TYPES = 1 << 21
 
-# The maximum of words for training; larger counts are scaled down
+# The most words to train on; larger counts are scaled down
 MAX_WORDS = 1 << 23
 
 # The bytes of words that a thread splits at a time
