@@ -90,11 +90,10 @@ class Trie {
   }
 
   std::vector<Branch> branches_;
-  std::vector<int32_t> ids_;    // for each node: of the piece that ends there
-                                // or -1
+  std::vector<int32_t> ids_;    // for each node the id of its piece, or -1
 };
 
-// The pieces of a model, and the arguments of pieces_new.
+// The pieces of a model, and the other arguments of pieces_new.
 class Cutter {
  public:
   Cutter(int32_t unknown_id, size_t max_letters, bool lower)
@@ -155,9 +154,9 @@ class Cutter {
 
 extern "C" {
 
-// Make a cutter from initial and continuation pieces: lines of `size` bytes,
-// and an id for each line. A word of more than max_letters letters, or one that
-// cannot be cut, becomes unknown_id. lower: convert texts to lower case.
+// Make a cutter from initial and continuation pieces: bytes with a line for each
+// piece, and an id for each. A word of more than max_letters letters, or one
+// that cannot be cut, becomes unknown_id. lower: convert texts to lower case.
 // `handle` receives the cutter. Returns a Status.
 int pieces_new(const char* initial, int64_t initial_size,
                const int32_t* initial_ids, int64_t num_initial,

@@ -399,7 +399,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "if (name.startswith('/')",
      'test_an_archive_cannot_write_outside_its_folder'),
     ('long words teach pieces',
-     'if len(part) <= MAX_WORD:', 'if True:',
+     'if len(part) <= MAX_WORD_CHARS:', 'if True:',
      'test_words_above_a_hundred_letters_teach_no_piece'),
     ('a folder above the cache may be exchanged by others',
      'if unsafe is not None:', 'if False:',

@@ -12,9 +12,10 @@ from d2lbert.machine.terminal import warn_once
 from d2lbert.text import CLS, MASK, PAD, SEP, UNK
 from d2lbert.texts.examples import truncate_pair
 
-#: The roles of special tokens, as in tokenizer_config.json, and {role: its
-#: default tokens}. The first default in the vocabulary has the role.
+#: The roles of special tokens, as in tokenizer_config.json.
 ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
+
+#: {role: tokens}. By default the first of these in the vocabulary has the role.
 DEFAULT_TOKENS = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
                       cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
                       mask=('[MASK]', MASK))
@@ -93,7 +94,7 @@ class Encoded:
 
 
 class Tokens:
-    """The base class of tokenizers: their tokens and the ids of these."""
+    """The base class of tokenizers: their tokens and the tokens' ids."""
 
     #: The `pooling.Pooling` of the folder with the tokenizer, or None
     pooling = None
@@ -216,7 +217,7 @@ class UnknownWords:
     def readable_tokens(self, encoding):
         """The tokens of an `encoding.Encoding`, a list of str.
 
-        In place of the unknown token it has the unknown word of the text.
+        In place of an unknown token, the list has the word of the text.
         """
         encoded, (_, *texts) = encoding.encoded, encoding.text
         return [token if idx != self._unk_id or end == 0

@@ -1,7 +1,7 @@
 """This module makes, trains and reads tokenizers of the library `tokenizers`.
 
-`bpe` makes those of byte pair encodings. `WordCutter` and `TextCutter` split
-into pieces in C++, where that gives the library's result.
+bpe.py makes the tokenizers with byte pair encodings. `WordCutter` and
+`TextCutter` split into pieces in C++, where that gives the library's result.
 """
 import collections
 import contextlib
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as onp
 
-from d2lbert.kernels import cut as compiled
-from d2lbert.kernels import draw
+from d2lbert.kernels import cut, draw
 from d2lbert.machine import files
 from d2lbert.machine.terminal import without_panics
 from d2lbert.machine.workers import in_order, interruptible
@@ -22,17 +21,17 @@ from d2lbert.text import UNK
 from d2lbert.texts import text_files
 from d2lbert.texts.numbered_text import line_ends
 
-# The most characters of a word; longer words are unknown, as in BERT
-MAX_WORD = 100
+# The largest number of characters in a word; longer words become [UNK]
+MAX_WORD_CHARS = 100
 
 # Trained pieces have at most this number of different characters, the most
 # frequent ones. Words with other characters become [UNK]
-MAX_LETTERS = 1000
+MAX_ALPHABET = 1000
 
 # When more different words than this are counted, the rarer half is dropped
 MAX_TYPES = 1 << 21
 
-# The most words to train on; larger counts are scaled down
+# The largest number of words to train on; larger counts are scaled down
 MAX_WORDS = 1 << 23
 
 # The bytes of words that a thread splits at a time
@@ -71,7 +70,7 @@ def bert_tokenizer(tokens, special, lowercase=True, strip_accents=None,
     t = library()
     tokenizer = t.Tokenizer(t.models.WordPiece(
         {token: idx for idx, token in enumerate(tokens)},
-        unk_token=special['unk'], max_input_chars_per_word=MAX_WORD))
+        unk_token=special['unk'], max_input_chars_per_word=MAX_WORD_CHARS))
     tokenizer.normalizer = t.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=handle_chinese_chars,
         strip_accents=strip_accents, lowercase=lowercase)
@@ -148,11 +147,12 @@ def count_words(paths):
     return counts
 
 
-def train_pieces(counts, vocab_size, special, normalizer, min_frequency=2):
+def train_pieces(counts, vocab_size, special_tokens, normalizer,
+                 min_frequency=2):
     """Train word pieces on {word: count}; returns the list of tokens.
 
-    It begins with the tokens `special`, the letters that begin words, and the
-    letters within words. Longer pieces follow in the order of training. Equal
+    It has special_tokens, then all letters as initial pieces, then letters as
+    continuation pieces, and then longer pieces in the order of training. Equal
     arguments give equal lists. normalizer: {option: value} of BERT's.
     min_frequency: the least number of times that a new piece must occur.
     """
@@ -163,18 +163,18 @@ def train_pieces(counts, vocab_size, special, normalizer, min_frequency=2):
         for letter in word:
             letters[letter] += count
     alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))
-    alphabet = set(alphabet[:MAX_LETTERS])
+    alphabet = set(alphabet[:MAX_ALPHABET])
     counts = {word: count for word, count in counts.items()
               if alphabet.issuperset(word)}
     inner = sorted({CONTINUATION + letter
                     for word in counts for letter in word[1:]})
-    first_tokens = [*special, *sorted(alphabet), *inner]
+    first_tokens = [*special_tokens, *sorted(alphabet), *inner]
     if not counts:
         raise ValueError('the text has no word to learn pieces from')
     if vocab_size < len(first_tokens):
         raise ValueError(
             f'vocab_size={vocab_size} is too small: the special tokens and '
-            f'the letters of this text, at the begin of words and within, '
+            'the letters of this text, at the beginning of words and within, '
             f'are {len(first_tokens)} pieces already')
     # Of equally frequent pairs the library merges the pair with lower ids
     # first, and it gives letters within words ids in the random order of a
@@ -184,7 +184,7 @@ def train_pieces(counts, vocab_size, special, normalizer, min_frequency=2):
         vocab_size=vocab_size, min_frequency=min_frequency,
         show_progress=False, special_tokens=first_tokens,
         initial_alphabet=sorted(alphabet), limit_alphabet=len(alphabet))
-    tokenizer = t.Tokenizer(t.models.WordPiece(unk_token=special[0]))
+    tokenizer = t.Tokenizer(t.models.WordPiece(unk_token=special_tokens[0]))
     tokenizer.pre_tokenizer = t.pre_tokenizers.WhitespaceSplit()
     interruptible(lambda is_abandoned: tokenizer.train_from_iterator(
         itertools.takewhile(lambda _: not is_abandoned(), _texts_of(counts)),
@@ -196,7 +196,7 @@ def train_pieces(counts, vocab_size, special, normalizer, min_frequency=2):
 def _normalized(counts, options):
     """Normalize and split counted words as BERT does: a Counter of the parts.
 
-    options: of the normalizer. Parts above `MAX_WORD` characters are left out.
+    options: of the normalizer. Parts above `MAX_WORD_CHARS` characters are left out.
     """
     t = library()
     normalizer = t.normalizers.BertNormalizer(
@@ -208,12 +208,12 @@ def _normalized(counts, options):
             continue
         if word.isascii() and word.isalnum():
             # The normalizer only changes the case of such words
-            if len(word) <= MAX_WORD:
+            if len(word) <= MAX_WORD_CHARS:
                 normalized[word.lower() if lower else word] += count
             continue
         word = normalizer.normalize_str(word)
         for part, _ in splitter.pre_tokenize_str(word):
-            if len(part) <= MAX_WORD:
+            if len(part) <= MAX_WORD_CHARS:
                 normalized[part] += count
     return normalized
 
@@ -374,7 +374,7 @@ class WordCutter:
     def __init__(self, tokenizer, fixed_ids):
         self._tokenizer = _without_added_tokens(tokenizer)
         self._fixed_ids = fixed_ids
-        self._compiled = _compiled(self._tokenizer)
+        self._cpp_pieces = _cpp_pieces(self._tokenizer)
         self._may_panic = has_expressions(self._tokenizer)
 
     def __call__(self, lines):
@@ -394,8 +394,8 @@ class WordCutter:
         ends = line_ends(lines)
         begins = onp.append(0, ends[:-1] + 1)
         counts, ids = onp.full(len(ends), -1, 'int32'), onp.empty(0, 'int32')
-        if self._compiled is not None:
-            counts, ids = self._compiled.cut(lines)
+        if self._cpp_pieces is not None:
+            counts, ids = self._cpp_pieces.cut(lines)
         # A count of -1: C++ has left the word to the library
         uncut = onp.flatnonzero(counts < 0)
         with library_errors(may_panic=self._may_panic):
@@ -431,7 +431,7 @@ class TextCutter:
     @classmethod
     def of(cls, tokenizer):
         """The cutter of a tokenizer; None if C++ cannot give its ids."""
-        pieces = _compiled(_without_added_tokens(tokenizer))
+        pieces = _cpp_pieces(_without_added_tokens(tokenizer))
         if pieces is None:
             return None
         added = [token.content for token
@@ -494,11 +494,8 @@ def _tasks(lines):
     yield lines[begin:]
 
 
-def _compiled(tokenizer):
-    """The `kernels.cut.Pieces` that split as a tokenizer does, or None.
-
-    They only split printable ASCII.
-    """
+def _cpp_pieces(tokenizer):
+    """The `cut.Pieces` that split ASCII as a tokenizer does, or None."""
     vocab, model = tokenizer.get_vocab(), tokenizer.model
     if (draw.library() is None
             or not has_bert_normalizer(tokenizer)
@@ -511,7 +508,7 @@ def _compiled(tokenizer):
             continuation[token[len(CONTINUATION):]] = idx
         else:
             initial[token] = idx
-    return compiled.Pieces(
+    return cut.Pieces(
         initial, continuation, vocab[model.unk_token],
         model.max_input_chars_per_word, tokenizer.normalizer.lowercase)
 
