@@ -1,7 +1,6 @@
 """This module does the work of `d2lbert encode` and `d2lbert similar`.
 
-Both encode texts as vectors. Memory use does not depend on the number of
-texts.
+Memory use does not depend on the number of texts.
 """
 import contextlib
 import functools
@@ -82,8 +81,7 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
 
     Each line has the cosine similarity of the pooled vectors, and the text.
     Equal similarities keep the order of the file. vectors: a .npy file of the
-    texts' vectors; if it does not exist, it is written. Other arguments are
-    as for `encode`.
+    texts' vectors; if it is missing, it is written. The rest as for `encode`.
     """
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
@@ -149,10 +147,7 @@ def _count_and_digest(lines):
 # Vectors from a file
 
 def _read_vectors(path, total, digest):
-    """The vectors (total, H) in the file --vectors; None if it is missing.
-
-    digest: of the texts. Raises ValueError for vectors of other texts.
-    """
+    """The vectors of these texts in the file --vectors; None if missing."""
     if path is None:
         return None
     if Path(path).suffix.lower() != '.npy':

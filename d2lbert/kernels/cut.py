@@ -20,8 +20,8 @@ from d2lbert.machine.workers import interruptible
 #: paragraphs, with blank lines between paragraphs.
 PARAGRAPHS, WIKI, PARTS = range(3)
 
-#: The number of unused entries at the end of a table for `spread`, because it
-#: copies this number of entries at a time.
+#: The number of unused entries at the end of a table for `spread`, which
+#: copies entries in groups of this size.
 SPARE = 4
 
 #: A text of this many bytes takes about 0.1 s. It is cut in another thread, so
@@ -70,8 +70,8 @@ def text(data, lines, lower=True, max_paragraph_bytes=NO_LIMIT, memory=None):
     if sizes[6]:
         return None
     if sizes[5]:
-        # Words with letters beyond ASCII, separated by line feeds, so that
-        # the lower case of a letter does not depend on another word
+        # Line feeds separate words with letters beyond ASCII, so that the
+        # lower case of a letter does not depend on another word
         foreign = onp.empty(sizes[5], 'uint8')
         library.text_foreign(handle, foreign, len(foreign))
         lowered = foreign.tobytes().decode().lower().encode()
@@ -146,8 +146,7 @@ class Names:
     def __init__(self):
         self._library = draw.library()
         self._handle = _new_handle(self, self._library, 'names')
-        # The numbers of words in the last call of add, of different words,
-        # and of their letters
+        # The numbers of: words in the last call of add, all words, letters
         self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):

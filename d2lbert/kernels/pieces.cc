@@ -127,8 +127,7 @@ class Cutter {
     return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
   }
 
-  // Write the ids of a word's pieces, or `unknown_id_` if the word is too long
-  // or cannot be cut. Returns the end of the ids.
+  // As `cut`, for a word; `unknown_id_` if it is too long or cannot be cut.
   int32_t* cut_word(std::string_view word, int32_t* const ids) const {
     int32_t* end = ids;
     const Trie* pieces = &initial;
@@ -154,10 +153,10 @@ class Cutter {
 
 extern "C" {
 
-// Make a cutter from initial and continuation pieces: bytes with a line for each
-// piece, and an id for each. A word of more than max_letters letters, or one
-// that cannot be cut, becomes unknown_id. lower: convert texts to lower case.
-// `handle` receives the cutter. Returns a Status.
+// Make a cutter from initial and continuation pieces, a line for each piece. A
+// word of more than max_letters letters, or one that cannot be cut, becomes
+// unknown_id. lower: convert texts to lower case. `handle` receives the cutter.
+// Returns a Status.
 int pieces_new(const char* initial, int64_t initial_size,
                const int32_t* initial_ids, int64_t num_initial,
                const char* continuation, int64_t continuation_size,
@@ -177,10 +176,9 @@ int pieces_new(const char* initial, int64_t initial_size,
   return failure();
 }
 
-// Cut texts: lines of `size` bytes, a line for each text. counts (num_texts)
-// receives the number of pieces of each text, or -1 for a text with a character
-// other than printable ASCII. ids (size) receives the ids of the pieces, and
-// num_ids their number. Returns a Status.
+// Cut texts, `size` bytes with a line for each. counts (num_texts) receives the
+// number of pieces of each text, or -1 if the text is not all printable ASCII.
+// ids (size) receives all ids, and num_ids their number. Returns a Status.
 int pieces_cut(const void* handle, const char* lines, int64_t size,
                int32_t* counts, int64_t num_texts, int32_t* ids,
                int64_t* num_ids) try {

@@ -129,10 +129,7 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
 
 
 def text_bar(total, what, show_progress):
-    """A progress bar that counts texts.
-
-    what: the label of the bar. show_progress: as for `encode`.
-    """
+    """A progress bar of texts with the label `what`; see `encode`."""
     delay = 0
     if show_progress is None:
         show_progress = in_notebook() or (sys.stderr is not None
@@ -353,10 +350,7 @@ class TextEncoder:
             yield batch, finish()
 
     def _start(self, batch):
-        """Start the forward pass of a batch.
-
-        Returns a function that waits for it and returns the batch's arrays.
-        """
+        """Start a forward pass; returns a function that returns its arrays."""
         lens = [len(item.ids) for item in batch]
         offsets = onp.cumsum([0, *lens])
         pooled = self.pooling is not None and self._overlap is None

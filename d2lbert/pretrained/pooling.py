@@ -14,8 +14,7 @@ from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 MODULES, PROMPTS = 'modules.json', 'config_sentence_transformers.json'
 POOLING = '1_Pooling/config.json'
 
-#: The usual folder of each type of module. The modules of a model compute the
-#: vector of a text in turn.
+#: The folder of each type of module, a step from the text to its vector.
 MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
                   'Normalize': '2_Normalize'}
 
@@ -58,8 +57,7 @@ class Pooling(NamedTuple):
     The tokenizer of a folder has them in its attribute `pooling`.
     """
 
-    modes: tuple = ('mean',)        # names in POOLS; vectors of several are
-                                    # concatenated
+    modes: tuple = ('mean',)        # names in POOLS; their vectors are joined
     normalize: bool = False         # scale vectors to length 1
     max_len: Optional[int] = None   # most tokens of a text; None: no limit
     prompt: str = ''                # put before each text
@@ -73,7 +71,7 @@ class Pooling(NamedTuple):
         return self.scaled(onp.concatenate(vectors)[None])[0]
 
     def scaled(self, vectors):
-        """Return pooled vectors (N, H) as float32; normalize if required."""
+        """Pooled vectors (N, H) as float32, with length 1 if `normalize`."""
         if self.normalize:
             exact = vectors.astype('float64')
             # Added in order; in a dot product the order depends on the CPU
@@ -82,7 +80,7 @@ class Pooling(NamedTuple):
         return onp.array(vectors, dtype='float32')
 
     def prepare(self, text):
-        """Put the prompt before a text, and lower-case it if required."""
+        """Put the prompt before a text; lower-case both if `lowercase`."""
         text = self.prompt + text
         return text.lower() if self.lowercase else text
 
@@ -127,8 +125,8 @@ def cosines(X, Y):
 def load_pooling(folder):
     """Read the `Pooling` of a folder; without modules.json it is the mean.
 
-    If modules are unsupported, `refusal` names them instead of an error,
-    since the model has other uses. Raises `PretrainedError` for damaged files.
+    Unsupported modules are no error, since the model has other uses: its
+    `refusal` names them. Raises `PretrainedError` for damaged files.
     """
     folder = Path(folder)
     if not (folder / MODULES).is_file():

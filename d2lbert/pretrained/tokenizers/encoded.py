@@ -1,7 +1,6 @@
 """This module has what all tokenizers share: their inputs and outputs.
 
-`Encoded` has the ids of a text, `Tokens` is the base class of tokenizers, and
-`UnknownWords` counts unknown words. T: the number of tokens of a text or pair.
+T: the number of tokens of a text, or of a pair of texts.
 """
 import functools
 import re
@@ -15,7 +14,7 @@ from d2lbert.texts.examples import truncate_pair
 #: The roles of special tokens, as in tokenizer_config.json.
 ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 
-#: {role: tokens}. By default the first of these in the vocabulary has the role.
+#: {role: tokens}. By default the first one in the vocabulary has the role.
 DEFAULT_TOKENS = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
                       cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
                       mask=('[MASK]', MASK))
@@ -51,9 +50,8 @@ class Encoded:
     """The inputs of a model for a text or a pair, T tokens.
 
     ids: a list of T token ids. segments: a list of T numbers, 1 in the second
-    text of a pair, else 0. get_details: a function that returns the
-    `Details`. It is only called when a caller first uses them, since vectors
-    of many texts need no `Details`.
+    text of a pair, else 0. get_details: a function that returns the `Details`.
+    It is called at their first use, since vectors of many texts need none.
     """
 
     __slots__ = 'ids', 'segments', '_get_details', '_details'
@@ -105,8 +103,7 @@ class Tokens:
     def _set_tokens(self, idx_to_token, special, max_len=None):
         """Set the tokens, a list by id.
 
-        special: {role: token}; it may lack 'mask'. max_len: the largest
-        number of tokens of a text, or None.
+        special: {role: token}; 'mask' may be missing. max_len: see `encode`.
         """
         self.idx_to_token, self.max_len = idx_to_token, max_len
         self.token_to_idx = {}
@@ -139,10 +136,7 @@ class Tokens:
 # Texts and their lengths
 
 def as_list(items, what):
-    """Return items as a list; raise TypeError for a single string.
-
-    what: 'texts' or 'words', for the error.
-    """
+    """Return items, texts or words, as a list; raise for a single string."""
     if isinstance(items, (str, bytes)):
         raise TypeError(f'expected a list of {what}, not the string {items!r}')
     return list(items)
@@ -210,15 +204,11 @@ class UnknownWords:
                            else tokenizer.idx_to_token[self._unk_id])
         self._num_special = [tokenizer.num_special(is_pair)
                              for is_pair in (False, True)]
-        self._num_tokens = 0        # without special tokens
-        self._num_unknown = 0
+        self._num_tokens = self._num_unknown = 0    # without special tokens
         self._words = {}        # the first unknown words, as keys
 
     def readable_tokens(self, encoding):
-        """The tokens of an `encoding.Encoding`, a list of str.
-
-        In place of an unknown token, the list has the word of the text.
-        """
+        """The tokens of an `Encoding`, with unknown words as in the text."""
         encoded, (_, *texts) = encoding.encoded, encoding.text
         return [token if idx != self._unk_id or end == 0
                 else texts[segment][begin:end]
@@ -227,7 +217,7 @@ class UnknownWords:
                     encoded.offsets)]
 
     def count(self, encoding):
-        """Count the tokens of an `Encoding`, and the unknown ones."""
+        """Count the tokens of an `encoding.Encoding`, and the unknown ones."""
         ids, is_pair = encoding.encoded.ids, encoding.text.pair is not None
         self._num_tokens += len(ids) - self._num_special[is_pair]
         num_unknown = ids.count(self._unk_id)

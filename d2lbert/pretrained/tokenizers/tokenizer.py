@@ -65,10 +65,10 @@ class WordPiece(Tokens):
                  tokens=None, files=None):
         """Wrap a tokenizer of the library; special: {role: token}.
 
-        max_len: see `Tokens`. config: the fields of tokenizer_config.json.
-        tokens: the model's tokens by id, by default the tokenizer's. Further
-        tokens of the tokenizer become the unknown token. files: {name: text}
-        to save in place of tokenizer.json, or None.
+        config: the fields of tokenizer_config.json. tokens: the model's tokens
+        by id, by default the tokenizer's; further tokens of the tokenizer
+        become the unknown token. files: {name: text} to save in place of
+        tokenizer.json, or None.
         """
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
@@ -121,11 +121,10 @@ class WordPiece(Tokens):
               min_frequency=2, max_len=512):
         """Train `vocab_size` word pieces on text files, deterministically.
 
-        files: the paths of one or more text files, see `texts.text_files`;
-        the word <unk> of WikiText is ignored. strip_accents: None means the
-        value of `lowercase`, as in the published BERT. min_frequency: the
-        least number of times that a new piece must occur. Raises OSError, and
-        ValueError with file and line.
+        files: paths of one or more text files, see `texts.text_files`; the
+        word <unk> of WikiText is ignored. strip_accents: None follows
+        `lowercase`, as in the published BERT. min_frequency: the least count
+        of a new piece. Raises OSError, and ValueError with file and line.
         """
         return cls.of_counts(word_pieces.count_words(files), vocab_size,
                              lowercase, strip_accents, min_frequency, max_len)
@@ -242,7 +241,7 @@ class WordPiece(Tokens):
             for text, ids in zip(texts, all_ids)]
 
     def _details(self, text):
-        """The `Details` of a text that C++ has encoded."""
+        """The `Details` of a text whose ids are from C++."""
         encoding, = self._call_library([text], False, add_special=True)
         return self._to_encoded(encoding).details
 
@@ -299,10 +298,9 @@ class WordPiece(Tokens):
 class WholeWords(Tokens):
     """The words of a run's `Vocab`, in lower case.
 
-    White space separates words. A mark (punctuation, a symbol or a Chinese
-    character) is a word by itself if marks were words in the text of the
-    vocabulary: then it has tokens that are single marks, and no token of a
-    mark and other characters.
+    White space separates words. Marks (punctuation, symbols and Chinese) are
+    words by themselves if they were in the text of the vocabulary: then it has
+    tokens that are single marks, and no token of a mark and other characters.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -384,7 +382,7 @@ class WholeWords(Tokens):
                 max_tokens)
             first = first[:lengths[0]]
             second = second and second[:lengths[1]]
-        # Of each token: its id, segment, offsets, and index of the word
+        # A row for each token: id, segment, offsets, index of its word
         rows = [(self.cls_id, 0, (0, 0), None)]
         for segment, text_words in enumerate((first, second)):
             if text_words is not None:
@@ -491,10 +489,7 @@ def _config(folder):
 
 
 def _special(vocab, config, path):
-    """The special tokens of a folder, {role: token}.
-
-    vocab: a container of all tokens. path: its file, for errors.
-    """
+    """The special tokens in a vocabulary: {role: token}; path: its file."""
     special = {}
     for role in ROLES:
         name = config.get(f'{role}_token')

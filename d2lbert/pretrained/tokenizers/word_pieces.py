@@ -178,8 +178,7 @@ def train_pieces(counts, vocab_size, special_tokens, normalizer,
             f'are {len(first_tokens)} pieces already')
     # Of equally frequent pairs the library merges the pair with lower ids
     # first, and it gives letters within words ids in the random order of a
-    # hash table. It keeps the order of special tokens, so letters are passed
-    # as such
+    # hash table. Special tokens keep their order, so letters are among them
     trainer = t.trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency,
         show_progress=False, special_tokens=first_tokens,
@@ -196,7 +195,7 @@ def train_pieces(counts, vocab_size, special_tokens, normalizer,
 def _normalized(counts, options):
     """Normalize and split counted words as BERT does: a Counter of the parts.
 
-    options: of the normalizer. Parts above `MAX_WORD_CHARS` characters are left out.
+    options: of the normalizer. Parts above `MAX_WORD_CHARS` are left out.
     """
     t = library()
     normalizer = t.normalizers.BertNormalizer(
@@ -280,9 +279,8 @@ def read_vocab(path):
 def tokens_by_id(vocab, name='the tokenizer', special=()):
     """The tokens of {token: id} as a list, with '' for unused ids.
 
-    name: of the vocabulary, for errors. special: tokens that must not share
-    their ids. Raises `TokenizerError` if one does, or if the largest id is
-    much larger than the number of tokens.
+    name: of the vocabulary, for errors. Raises `TokenizerError` if a token of
+    `special` shares its id, or if ids are much larger than their number.
     """
     num_ids = 1 + max(vocab.values(), default=-1)
     if num_ids > 2 * len(vocab) + 1000:
@@ -324,8 +322,7 @@ def has_bert_normalizer(tokenizer):
 
 
 def change_normalizer(tokenizer, options):
-    """Set options {name: value} of BERT's normalizer; others stay as they are.
-    """
+    """Set options of BERT's normalizer; do nothing for another normalizer."""
     old = tokenizer.normalizer
     if options and type(old).__name__ == 'BertNormalizer':
         tokenizer.normalizer = library().normalizers.BertNormalizer(
@@ -337,10 +334,9 @@ def change_normalizer(tokenizer, options):
 def library_errors(what='this text', may_panic=False):
     """Convert errors of the library to `TokenizerError`s.
 
-    The library raises bare Exceptions. If a regular expression of a tokenizer
-    takes too many steps it panics: Rust prints a message, and Python gets a
-    BaseException. what: the input, for the error. may_panic: True to hide
-    that message, see `has_expressions`.
+    The library raises bare Exceptions. If a regular expression takes too many
+    steps it panics: Rust prints a message, and Python gets a BaseException.
+    what: the input, for the error. may_panic: True to hide Rust's message.
     """
     with without_panics() if may_panic else contextlib.nullcontext():
         try:
@@ -436,8 +432,7 @@ class TextCutter:
             return None
         added = [token.content for token
                  in tokenizer.get_added_tokens_decoder().values()]
-        # The library may normalize added tokens before it searches for them,
-        # so that ASCII text can match a token with an accent
+        # The library may normalize tokens, so ASCII may match one with accents
         if not all(token.isascii() and token.isprintable() for token in added):
             return None
         text_ids = tokenizer.encode('a', add_special_tokens=False).ids
@@ -497,8 +492,7 @@ def _tasks(lines):
 def _cpp_pieces(tokenizer):
     """The `cut.Pieces` that split ASCII as a tokenizer does, or None."""
     vocab, model = tokenizer.get_vocab(), tokenizer.model
-    if (draw.library() is None
-            or not has_bert_normalizer(tokenizer)
+    if (draw.library() is None or not has_bert_normalizer(tokenizer)
             or type(tokenizer.pre_tokenizer).__name__ != 'BertPreTokenizer'
             or model.unk_token not in vocab):
         return None
