@@ -54,7 +54,8 @@ def text(data, lines, lower=True, max_paragraph_bytes=NO_LIMIT, memory=None):
     each different word; left_out (2,) int64, the number of paragraphs that
     were left out and the number of their words. Paragraphs without an inner
     sentence end are left out; headings are left out, too, but do not count.
-    Returns None if a paragraph exceeds the limit or the text is not UTF-8.
+    Returns None if a paragraph has more than max_paragraph_bytes, or the text
+    is not UTF-8.
     """
     memory = memory or TextMemory()
     library, handle = memory.library, memory.handle

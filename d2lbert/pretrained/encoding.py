@@ -350,7 +350,7 @@ class TextEncoder:
             yield batch, finish()
 
     def _start(self, batch):
-        """Start a forward pass; returns a function that returns its arrays."""
+        """Start a forward pass; return a function that gets its arrays."""
         lens = [len(item.ids) for item in batch]
         offsets = onp.cumsum([0, *lens])
         pooled = self.pooling is not None and self._overlap is None

@@ -77,7 +77,7 @@ def test_so_are_the_vectors_of_tokens_and_of_windows(net, tokenizer, texts,
                                                      fused, monkeypatch):
     flags = dict(pooling=None, layer=1, max_len=9, overlap=3)
     wanted = d2l.encode(net, tokenizer, texts, **flags)
-    monkeypatch.setattr(encoding, 'TEXTS', 11)
+    monkeypatch.setattr(encoding, 'SORTED_TEXTS', 11)
     for batch_size in (1, 5, None):
         found = d2l.encode(net, tokenizer, texts[::-1],
                            batch_size=batch_size, **flags)

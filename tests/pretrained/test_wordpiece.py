@@ -16,7 +16,7 @@ import pytest
 from d2lbert.machine import terminal
 from d2lbert.pretrained.tokenizers import word_pieces
 from d2lbert.pretrained.tokenizers.tokenizer import (
-    MANY,
+    MIN_CPP_TEXTS,
     WholeWords,
     WordPiece,
 )
@@ -209,7 +209,7 @@ def test_words_are_counted_and_rare_pairs_left_alone(monkeypatch):
     monkeypatch.setattr(word_pieces, 'MAX_WORDS', 1000)
     many = {word: count * 1000 for word, count in counts.items()}
     assert sum(text.count(' ') + 1
-               for text in word_pieces._repeated(many)) == 1000
+               for text in word_pieces._texts_of(many)) == 1000
     assert WordPiece.of_counts(many, 50).idx_to_token == [
         *tokens, 'xy']
 
@@ -327,7 +327,7 @@ def test_cpp_gives_the_ids_of_the_library(lowercase, tmp_path):
 
 
 def test_many_texts_are_encoded_like_one(small):
-    texts = list(random_texts(random.Random(8), 2 * MANY,
+    texts = list(random_texts(random.Random(8), 2 * MIN_CPP_TEXTS,
                               small.special.values()))
     fresh = WordPiece.from_json(small.to_json())
     for text, one in zip(texts, small.encode_batch(texts)):

@@ -147,8 +147,8 @@ def _phobert(folder, config, special_of):
     vocab.setdefault(mask, len(vocab))
     special = special_of(vocab, config, path)
     tokens = tokens_by_id(vocab, path)
-    # The file marks tokens that a word goes on after, such as h@@ in
-    # h@@ ọc_sinh. The library needs a mark of those that end a word
+    # The file marks tokens before the end of a word, as h@@ in h@@ ọc_sinh.
+    # The library needs a mark of tokens at the end of a word
     marked = {token if token in first_tokens or token == mask
               else token[:-2] if token.endswith('@@') and len(token) > 2
               else token + SUFFIX: idx for token, idx in vocab.items()}

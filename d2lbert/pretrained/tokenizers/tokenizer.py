@@ -43,13 +43,13 @@ NORMALIZER_FIELDS = (
     ('strip_accents', 'strip_accents', None),
     ('tokenize_chinese_chars', 'handle_chinese_chars', True))
 
-#: When a tokenizer has got this number of texts, it goes on in C++. Making the
+#: A tokenizer that was given this number of texts goes on in C++. To make the
 #: tables for C++ takes as long as some thousand texts with the library.
-MANY = 512
+MIN_CPP_TEXTS = 512
 
 #: This number of characters or more is encoded in a thread of its own, so that
 #: Ctrl-C works.
-LONG = 1 << 20
+LONG_CHARS = 1 << 20
 
 #: A model_max_length of this or more in tokenizer_config.json means no limit.
 NO_LIMIT = 1 << 30
@@ -73,7 +73,7 @@ class WordPiece(Tokens):
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
         self._may_panic = word_pieces.has_expressions(tokenizer)
-        # A `TextCutter`; None before `MANY` texts, False if there is none
+        # A `TextCutter`; None before MIN_CPP_TEXTS, False if there is none
         self._cutter, self._num_encoded = None, 0
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -230,7 +230,7 @@ class WordPiece(Tokens):
     def _encode_untruncated(self, texts):
         """Encode texts with special tokens, in C++ where that is possible."""
         self._num_encoded += len(texts)
-        if self._cutter is None and self._num_encoded >= MANY:
+        if self._cutter is None and self._num_encoded >= MIN_CPP_TEXTS:
             self._cutter = word_pieces.TextCutter.of(self.tokenizer) or False
         all_ids = (self._cutter(list(map(check_text, texts)))
                    if self._cutter else [None] * len(texts))
@@ -261,7 +261,7 @@ class WordPiece(Tokens):
         def encode(is_abandoned=None):
             return self.tokenizer.encode_batch(texts, **options)
         with word_pieces.library_errors(may_panic=self._may_panic):
-            if length >= LONG:
+            if length >= LONG_CHARS:
                 return interruptible(encode)
             # encode_batch of the library would start threads, which mostly
             # wait for each other to allocate memory if texts are few
