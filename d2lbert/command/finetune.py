@@ -52,7 +52,7 @@ def read_figures(folder):
     """Return the metrics on the development part, of one run or of several.
     """
     from d2lbert.finetuning import seed_runs
-    if seed_runs.is_folder(folder):
+    if seed_runs.has_seed_runs(folder):
         found = read_json(folder / seed_runs.SEEDS_FILE)
         return {name: found[name] for name in ('seeds', 'figures', 'summary')}
     return dict(figures=read_json(folder / 'config.json')['figures'])

@@ -1,12 +1,13 @@
 """Make batches of encoded examples, score them, and read off the predictions.
 
 A long text that is searched for an answer is cut into overlapping windows, and
-each window is an example (Devlin et al. 2018, sections 4.2 and 4.3, and its
+each window is an example (Devlin et al. 2018, sections 4.2 and 4.3, and the
 published code). A tag is predicted at the first token of a word (section 5.3).
+'choice', 'tag' and 'span' are kinds of tasks, see `Task` (tasks/catalog.py).
 
-N: number of examples, B: of examples in a batch, T: of tokens in the longest
-example, C: of texts to choose from, K: of scores, W: of windows over a text,
-M: of a text's tokens.
+N: the number of examples, B: of examples in a batch, T: of tokens in an
+example, or in the longest one of a batch, C: of texts to choose from, K: of
+scores, W: of windows over a context, M: of tokens of a context.
 """
 from typing import Any, NamedTuple, Optional
 
@@ -19,6 +20,9 @@ from d2lbert.texts.examples import derive_seed, pad_rows
 
 #: Maximum numbers of examples and of tokens in a batch for scoring
 MAX_EXAMPLES, MAX_TOKENS = 64, 1 << 12
+
+#: The label of a token that has no label
+IGNORED = -1
 
 
 class Inputs(NamedTuple):
@@ -52,27 +56,22 @@ class Batch(NamedTuple):
 
 
 def inputs_of(encoded, labels=None, sources=None):
-    """The `Inputs` of a list of `Encoded` or `Window`, one an example."""
+    """The `Inputs` of a list of `Encoded` or `Window`, one for each example.
+    """
     return Inputs([onp.array(one.ids, dtype='int32') for one in encoded],
                   [onp.array(one.segments, dtype='int32') for one in encoded],
                   labels, sources)
 
 
 def choice_inputs(encoded, num_choices, labels=None):
-    """The `Inputs` of `Encoded` texts, `num_choices` consecutive an example.
-    """
+    """The `Inputs` of a list of `Encoded`, `num_choices` for each example."""
     groups = [encoded[k:k + num_choices]
               for k in range(0, len(encoded), num_choices)]
-
-    def padded(columns):
-        rows = onp.zeros((num_choices, max(map(len, columns))), 'int32')
-        for row, column in zip(rows, columns):
-            row[:len(column)] = column
-        return rows
-    return Inputs([padded([one.ids for one in some]) for some in groups],
-                  [padded([one.segments for one in some]) for some in groups],
-                  labels, None, [onp.array([len(one.ids) for one in some],
-                                           'int32') for some in groups])
+    return Inputs(
+        [pad_rows([one.ids for one in group]) for group in groups],
+        [pad_rows([one.segments for one in group]) for group in groups],
+        labels, None, [onp.array([len(one.ids) for one in group], 'int32')
+                       for group in groups])
 
 
 def batch_of(inputs, indices):
@@ -96,9 +95,9 @@ def batch_of(inputs, indices):
 def _batch_of_choices(inputs, indices):
     T = max(inputs.tokens[k].shape[1] for k in indices)
 
-    def padded(columns):
-        return onp.stack([onp.pad(columns[k], (
-            (0, 0), (0, T - columns[k].shape[1]))) for k in indices])
+    def padded(arrays):
+        return onp.stack([onp.pad(arrays[k], (
+            (0, 0), (0, T - arrays[k].shape[1]))) for k in indices])
     return Batch(padded(inputs.tokens), padded(inputs.segments),
                  onp.stack([inputs.choice_lens[k] for k in indices]),
                  None if inputs.labels is None
@@ -139,16 +138,12 @@ def scoring_batches(lens):
         begin += size
 
 
-#: The label of a position that has no label
-IGNORED = -1
-
-
 # Answers in texts
 
 class Window(NamedTuple):
     """A question with a part of its context, an input of the net.
 
-    Of the T tokens, M are from the context, and begin at `context_begin`.
+    M is here the number of tokens of the context in this window.
     """
 
     question_index: int
@@ -159,9 +154,9 @@ class Window(NamedTuple):
                             # characters of the context
     central: Any            # (M,) bool: of all windows with this token, this
                             # one has the most context around the token
-    target: Optional[tuple]     # positions of the first and last token of the
-                                # answer; (0, 0): not in this window; None:
-                                # unknown
+    target: Optional[tuple]     # positions of the answer's first and last
+                                # token; (0, 0): the answer is not in this
+                                # window; None: it is unknown
 
     @property
     def has_answer(self):
@@ -175,12 +170,12 @@ class Guess(NamedTuple):
     text: str
     begin: int          # in characters of the context; 0 for no answer
     end: int            # likewise, after the last character
-    score: float        # of the best span: begin score + end score
-    null_score: float   # of no answer: begin score + end score at position 0
+    score: float        # begin score + end score of the best span
+    null_score: float   # begin score + end score of position 0: no answer
 
 
 class _TextTokens(NamedTuple):
-    """The M tokens of a text, without special tokens."""
+    """The M tokens of a question or context, without special tokens."""
 
     ids: list
     offsets: Any        # (M, 2) int: (begin, end) in characters
@@ -194,9 +189,10 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     of `Answer` for each question, [] if it has no answer. The first answer
     with a known position is the target.
 
-    max_len: maximum of T. stride: context tokens between the starts of two
-    windows. max_question: maximum number of tokens of a question; the rest is
-    cut off. Raises ValueError if max_len leaves no tokens for the context.
+    max_len: maximum of T. stride: number of tokens from the start of a window
+    to the start of the next one. max_question: maximum number of tokens of a
+    question; the rest is cut off. Raises ValueError if max_len leaves no
+    tokens for the context.
     """
     if stride < 1 or max_question < 1:
         raise ValueError(f'stride {stride} and max_question {max_question} '
@@ -219,8 +215,8 @@ def _tokens_of(tokenizer, texts):
     texts = list(dict.fromkeys(texts))
     found = {}
     for k in range(0, len(texts), 1024):
-        some = texts[k:k + 1024]
-        for text, encoded in zip(some, tokenizer.encode_batch(some)):
+        chunk = texts[k:k + 1024]
+        for text, encoded in zip(chunk, tokenizer.encode_batch(chunk)):
             positions = [t for t, word in enumerate(encoded.words)
                          if word is not None]
             found[text] = _TextTokens(
@@ -233,16 +229,16 @@ def _tokens_of(tokenizer, texts):
 def _answer_span(answers, offsets):
     """(first, last) context token of an answer; (): no answer; None: unknown.
 
-    answers: a list of `Answer`. offsets (M, 2): characters of the tokens.
+    answers: a list of `Answer`. offsets: as in `_TextTokens`.
     """
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None if answers else ()
     first = int((offsets[:, 1] > answer.begin).argmax()) if len(
         offsets) else 0
-    before = onp.flatnonzero(offsets[:, 0] < answer.end)
-    last = int(before[-1]) if len(before) else -1
-    # Then no token has a character of the answer: the tokenizer dropped them
+    starts_before_end = onp.flatnonzero(offsets[:, 0] < answer.end)
+    last = int(starts_before_end[-1]) if len(starts_before_end) else -1
+    # True if the tokenizer dropped all characters of the answer
     if first > last or offsets[first, 1] <= answer.begin:
         return None
     return first, last
@@ -251,8 +247,9 @@ def _answer_span(answers, offsets):
 class _PairTemplate:
     """The special tokens and the segments with which a pair is encoded.
 
-    special: [(ids, segments)] before, between and after the two texts.
-    num_special: their number. segments: one for each of the texts.
+    special: the (ids, segments) of the special tokens before, between and
+    after the two texts. num_special: the number of these tokens. segments: the
+    segment of each text.
     """
 
     def __init__(self, tokenizer):
@@ -279,7 +276,7 @@ class _PairTemplate:
             raise ValueError(
                 f'max_len {max_len} leaves no place for the context beside '
                 f'{self.num_special} special tokens and a question of '
-                f'{len(question)} pieces: raise it')
+                f'{len(question)} pieces: raise max_len')
         # With a longer step, windows would not cover every token
         step = min(stride, max_context)
         begins = onp.arange(0, max(M - max_context, 0) + step, step)
@@ -390,10 +387,10 @@ def _beginning_words(encoded):
 def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
     """The scores of each example of `Inputs`, a list of N arrays on the host.
 
-    They are (K,) for a whole text and (T, K) for tokens. A batch has examples
-    of similar length; padding is not computed, and dropout is off. On the same
-    devices, equal inputs have bitwise equal outputs. advance: called with the
-    number of examples that were scored since the last call.
+    The scores are (K,) for a whole text and (T, K) for tokens. A batch has
+    examples of similar length. Padding is not computed, and dropout is off. On
+    the same devices, equal inputs have bitwise equal outputs. advance: called
+    with the number of examples that were scored since the last call.
     """
     outputs = [None] * len(inputs.tokens)
     batches = list(scoring_batches(inputs.lens))
@@ -431,8 +428,7 @@ def _scores(net, batch, device):
 
 
 def encode(net, batch, device):
-    """Return X and begins of `FineTuned.encode` for a `Batch`, and its lens.
-    """
+    """Return X and begins of `FineTuned.encode`, and lens, for a `Batch`."""
     def put(A):
         return on_device(A, device, 'int32')
     X, begins = net.encode(put(batch.tokens_X), put(batch.segments_X),

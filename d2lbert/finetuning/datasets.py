@@ -26,7 +26,7 @@ from d2lbert.texts.numbered_text import tree_words
 from d2lbert.training.load import load
 from d2lbert.training.run_folder import DATA
 
-#: The columns of SNLI whose sentences are parse trees, and so tokenized.
+#: The columns of SNLI with parse trees, in which spaces separate the words.
 SNLI_TREES = dict(text='sentence1_binary_parse', pair='sentence2_binary_parse',
                   label='gold_label')
 
@@ -114,7 +114,7 @@ class ModelInMemory(NamedTuple):
                    else str(net.pretrained.folder))
 
     def copied(self):
-        """Copy the net in float32, for a run to train; also the tokenizer."""
+        """Return a copy of the net in float32, to train, and the tokenizer."""
         copy = net_of({**self.net.config, 'precision': 'fp32'})
         params = copy._collect_params_with_prefix()
         for name, param in self.net._collect_params_with_prefix().items():
@@ -145,8 +145,8 @@ class DataInMemory(NamedTuple):
                              'choose the best epoch')
         parts = {'train': _columns('train', train),
                  'dev': _columns('valid', valid)}
-        nums_columns = {len(columns) for columns in parts.values()}
-        if len(nums_columns) > 1:
+        column_counts = {len(columns) for columns in parts.values()}
+        if len(column_counts) > 1:
             raise ValueError('train and valid must both have second texts, '
                              'or none')
         first_label = parts['train'][-1][0]
@@ -162,7 +162,7 @@ class DataInMemory(NamedTuple):
             return cls(task, None, {f'{part}.txt': _conll(
                 part, *columns) for part, columns in parts.items()})
         names = [role for role in ROLES
-                 if role != 'pair' or nums_columns == {3}]
+                 if role != 'pair' or column_counts == {3}]
         return cls(task, ','.join(names), {f'{part}.csv': _csv(
             task, names, columns) for part, columns in parts.items()})
 
@@ -202,7 +202,7 @@ def _columns(name, part):
 
 
 def _csv(task, names, columns):
-    """The text of a CSV file; names: of the columns, for the header."""
+    """The text of a CSV file; names: the columns' names, for its header."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
     writer.writerow(names)

@@ -62,7 +62,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                          '--seeds with --resume')
     examples = _examples_in_memory(train, valid, task, data, resume, keywords)
     if examples is not None:
-        # `write` replaces DATA, a folder name, by the path in the run folder
+        # `write` replaces DATA, a relative name, by a path in the run folder
         task, data = examples.task, DATA
         if examples.columns is not None:
             keywords['columns'] = examples.columns
@@ -77,7 +77,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     keywords.update((name, value) for name, value in dict(
         task=task, data=data, model=model).items() if value is not None)
     run_once = functools.partial(finetune_once, callback=callback)
-    if resume is not None and seed_runs.is_folder(resume):
+    if resume is not None and seed_runs.has_seed_runs(resume):
         return seed_runs.resume(run_once, Path(resume), keywords, devices)
     if seeds > 1:
         settings = complete(keywords)
@@ -114,16 +114,17 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
     with failsafe_output(), StopRequest() as stop:
         if resume is None:
             settings, create = complete(keywords), RunFolder.create
-            reads = [settings['model']]     # must not be moved by `force`
+            # Paths that the run reads, so that `force` must not move them
+            paths_read = [settings['model']]
             if examples is None:
-                reads.insert(0, settings['data'])
+                paths_read.insert(0, settings['data'])
             else:
                 create = functools.partial(
                     RunFolder.create_with, lambda folder: settings.update(
                         data=examples.write(folder)))
             run = Run(functools.partial(_objective, model=model), settings,
                       devices, stop, callback=callback)
-            return run.carry_out(create, out, force, reads)
+            return run.carry_out(create, out, force, paths_read)
         run = reopen_run(Path(resume), keywords, devices, stop,
                          FINETUNING, callback)
         run.make_objective = functools.partial(_objective, run_folder=run.out)

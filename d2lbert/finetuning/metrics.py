@@ -1,9 +1,9 @@
 """Compute the metrics of tasks, as the leaderboard of each task defines them.
 
-A metric is a float whose best value is 1 (not 100). All raise ValueError if
-there are no examples. Metrics of GLUE are from Wang et al. 2018, table 1;
-metrics of entities from the script conlleval of CoNLL-2000 and 2003; metrics
-of answers from the scripts of SQuAD 1.1 and 2.0. N: the number of examples.
+The best value of a metric is 1 (not 100). Without examples, metrics raise
+ValueError. Metrics of GLUE are from Wang et al. 2018, table 1. Metrics of
+entities are from the script conlleval of CoNLL-2000 and 2003. Metrics of
+answers are from the scripts of SQuAD 1.1 and 2.0. N: the number of examples.
 """
 import collections
 import re
@@ -116,7 +116,7 @@ def ranks(x):
     return (onp.cumsum(counts) - (counts - 1) / 2)[which.reshape(-1)]
 
 
-# Entities: a tag is a letter, the position in an entity, and the entity's type
+# Entities. A tag such as B-PER is a letter for the position and an entity type
 
 #: {letter of another scheme (BILOU, BMES): letter of BIOES}
 LETTERS = {'L': 'E', 'U': 'S', 'M': 'I'}
@@ -252,7 +252,7 @@ def exact_match(answers, guesses):
 
 
 def token_f1(answers, guesses):
-    """Mean over questions of F1 between the words of guess and best answer.
+    """Mean over questions of the F1 of words, for the best-matching answer.
 
     Arguments are as for `exact_match`. If the answer or the guess has no
     words, F1 is 1 if neither has words, and 0 otherwise, as in SQuAD 2.0.
@@ -269,7 +269,7 @@ def _word_f1(answer, guess):
 
 
 def _mean_of_best(compare, answers, guesses):
-    """Mean over questions of compare(answer, guess) for the best answer.
+    """Mean over questions of compare(answer, guess), maximal over answers.
 
     compare: a function of two `normalized` texts.
     """
@@ -278,9 +278,9 @@ def _mean_of_best(compare, answers, guesses):
                          f'got {len(guesses)}')
     _check_not_empty(answers)
     best = []
-    for some, guess in zip(answers, guesses):
+    for accepted, guess in zip(answers, guesses):
         texts = [normalized(answer if isinstance(answer, str)
-                            else answer.text) for answer in some]
+                            else answer.text) for answer in accepted]
         # Ignore answers that normalize to '', unless all do
         best.append(max(compare(text, normalized(guess))
                         for text in [t for t in texts if t] or ['']))

@@ -56,7 +56,7 @@ class FineTuning(Objective):
         ops.check_precision(s['precision'])
         task = TASKS[s['task']]
         folder = folder_of(task, s['data'])
-        # New weights are random: the head, and parts a checkpoint lacks
+        # The head and parts that a checkpoint lacks begin with random weights
         mx.random.seed(s['seed'] % 2 ** 31)
         if run_folder is None:
             bert, self.tokenizer = (
@@ -129,7 +129,8 @@ class FineTuning(Objective):
     def net(self, devices):
         """The net with its pretrained weights and a new head."""
         net = self._net
-        # 4 float32 a weight: itself, its gradient and Adam's two moments
+        # 4 float32 numbers of 4 bytes for each weight: the weight, the
+        # gradient and the two moments of Adam
         require_memory(
             16 * sum(math.prod(param.shape)
                      for param in net.collect_params().values()),
@@ -155,7 +156,7 @@ class FineTuning(Objective):
         return (len(batch.tokens_X),)
 
     def shard_losses(self, net, batch, devices):
-        """For each device that gets examples, [(mean loss, its `counts`)]."""
+        """For each device with examples, [(mean loss, count of its terms)]."""
         return [[net.losses(*encode(net, part, device), part.labels_Y)]
                 for part, device in shards(batch, devices)]
 
@@ -200,7 +201,7 @@ def figures_of(about):
 
 
 def first_examples(data, count):
-    """Keep the first `count` examples of `read_task`'s data; None: all."""
+    """Keep the first `count` examples of data of `read_task`; None: all."""
     return data._replace(**{
         name: value[:count] for name, value in data._asdict().items()
         if isinstance(value, list)})
@@ -209,8 +210,8 @@ def first_examples(data, count):
 def dropout_of(bert, kind):
     """The dropout before the new output layer for a kind of task.
 
-    It is from the checkpoint's config.json, or else the family's default, or
-    else the dropout of the encoder.
+    It is from config.json of the checkpoint, or else the default of the
+    family, or else the dropout of the encoder.
     """
     checkpoint = bert.pretrained
     field, dropout = family_of(bert.config).dropouts[kind not in WHOLE]
@@ -265,7 +266,7 @@ class TokenizerFiles:
         """Write all files; path: of vocab.txt."""
         path = Path(path)
         if isinstance(self.tokenizer, WholeWords):
-            # WholeWords.save needs the library tokenizers; a run does not
+            # WholeWords.save would need the library tokenizers
             self.tokenizer.vocab.save(path)
             return
         self.tokenizer.save(path.parent)

@@ -93,11 +93,11 @@ def data_of(about, texts, pairs=None, path='the texts'):
         owner = f'task {about.task}' if about.task else 'this model'
         raise ValueError(
             f'{owner} has ' + (
-                'pairs of texts: give the second ones, too' if about.pair
-                else 'one text each: give no second ones'))
+                'pairs of texts: give the second texts, too' if about.pair
+                else 'one text each: give no second texts'))
     if pairs is not None and len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '
-                         f'{len(texts)} first ones: give as many')
+                         f'{len(texts)} first texts: give as many')
     if not texts:
         raise ValueError('there is no text: give at least one')
     if about.kind == 'choice':
@@ -113,7 +113,7 @@ def data_of(about, texts, pairs=None, path='the texts'):
 
 
 def _checked_endings(pairs):
-    """The endings of each text as a tuple; raise if numbers differ."""
+    """The endings of each text as a tuple; raise if their numbers differ."""
     for endings in pairs:
         if isinstance(endings, str) or len(endings) < 2 or not all(
                 isinstance(ending, str) and ending.strip()
@@ -258,7 +258,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
 
 
 def _rows(about, texts, predictions, with_shares=False, top=None):
-    """Yield predictions as dictionaries with equal keys.
+    """Yield predictions, or their words and tags, as dictionaries.
 
     with_shares: add the probabilities of the `top` likeliest labels.
     """
@@ -280,7 +280,8 @@ def _rows(about, texts, predictions, with_shares=False, top=None):
 
 
 def _likeliest(prediction, top):
-    """[(label, probability)] of the `top` likeliest labels; None: of all."""
+    """[(label, probability)] of the `top` likeliest labels, or of all labels.
+    """
     return sorted(prediction.shares.items(), key=lambda pair: -pair[1])[:top]
 
 
@@ -376,9 +377,9 @@ def write_submission(folder, data, out, devices='auto', force=False,
     if task is None or not task.submission:
         names = ', '.join(name for name, glue_task in TASKS.items()
                           if glue_task.submission)
-        raise UsageError(f'{folder} was not trained on a task of GLUE, whose '
-                         f'test files --data names: it takes a run of one of '
-                         f'{names}; predict other texts by --file')
+        raise UsageError(f'{folder} was not trained on a task of GLUE: --data '
+                         f'is for test files of {names}; predict other texts '
+                         'by --file')
     out, parts = Path(out), []
     if out.exists() and not out.is_dir():
         raise ValueError(f'--out {out} is a file: with --data name a folder, '

@@ -1,8 +1,8 @@
 """Carry out runs that differ only in their seed, and average their metrics.
 
 With small data, a metric varies by several points from seed to seed. The runs
-are in subfolders seed-1, seed-2, ... of a folder. The file seeds.json in this
-folder has the settings, and when all runs are finished, the metrics.
+are in subfolders seed-1, seed-2, ... of a folder. In this folder, seeds.json
+has the settings and, when all runs are finished, the metrics.
 """
 import contextlib
 import json
@@ -28,11 +28,11 @@ from d2lbert.training.saved_runs import RunError, is_finetuned, read_config
 
 SEEDS_FILE = 'seeds.json'
 
-#: The progress of a run: with its final weights; with checkpoints only
+#: The progress of a run that has final weights, or only checkpoints
 FINISHED, BEGUN = 'finished', 'begun'
 
 
-def is_folder(path):
+def has_seed_runs(path):
     """True if a folder holds runs of several seeds."""
     return (Path(path) / SEEDS_FILE).is_file()
 
@@ -43,18 +43,18 @@ def begin(run_once, settings, num_seeds, out, force, devices,
 
     run_once(out, force, resume, devices, keywords): carries out one run, see
     `finetuning.finetune_once`. settings: all settings, with the seed of the
-    first run. write_data: called with the folder, if the data belong there.
+    first run. write_data(out): writes data in memory to the folder, or None.
     """
     new_parents = missing_folders(RUNS if out is None else Path(out).parent)
     if out is None:
         out = new_run_folder()
     else:
         out = Path(out)
-        if out.exists() and not (force and is_folder(out)):
+        if out.exists() and not (force and has_seed_runs(out)):
             raise RunError(f'{out} exists already{_resume_hint(out)}: choose '
                            'another --out' + (
                                ', or give --force to move its runs aside'
-                               if is_folder(out) else ''))
+                               if has_seed_runs(out) else ''))
         _make_folder(out)
     state = dict(settings=settings, seeds=[
         settings['seed'] + k for k in range(num_seeds)])
@@ -82,8 +82,8 @@ def _make_folder(out):
 
 
 def _resume_hint(out):
-    """A part of an error message, for a folder with unfinished runs; or ''."""
-    if not is_folder(out) or 'figures' in _read_state(out):
+    """A hint for an error message, or '' if no run in `out` is unfinished."""
+    if not has_seed_runs(out) or 'figures' in _read_state(out):
         return ''
     return (', with runs that are not finished (to go on with them: --resume '
             f'{quote(str(out))})')
@@ -92,7 +92,7 @@ def _resume_hint(out):
 def resume(run_once, out, keywords, devices):
     """Carry out the unfinished runs in `out`; returns `out`.
 
-    run_once: as for `begin`. keywords: settings that change.
+    run_once: as for `begin`. keywords: the settings to change.
     """
     state = _read_state(out)
     fixed = sorted(name for name, value in keywords.items()
@@ -150,7 +150,7 @@ def _progress_of(folder, settings):
     if not is_finetuned(folder):
         return None
     run_settings = read_json(folder / 'config.json').get('training', {})
-    # The caller replaces a run with other settings
+    # If the run has other settings, the caller replaces it
     if any(run_settings.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None
@@ -161,7 +161,7 @@ def _progress_of(folder, settings):
 
 
 def _move_extra_runs(out, num_seeds):
-    """Move runs aside that --force did not replace, as seeds are fewer now."""
+    """Move aside runs beyond num_seeds, which --force did not replace."""
     for folder in out.glob('seed-*'):
         number = folder.name[5:]
         if (number.isdigit() and int(number) > num_seeds
@@ -172,8 +172,8 @@ def _move_extra_runs(out, num_seeds):
 def means_and_deviations(figures):
     """{metric: (mean, standard deviation)}; figures: a dict for each run.
 
-    The deviation is of a sample: N runs have N - 1 in the denominator. Both
-    are nan if a value is not finite.
+    The deviation is of a sample: N runs have N - 1 in the denominator. Mean
+    and deviation are nan if a value is not finite.
     """
     found = {}
     for name in figures[0]:

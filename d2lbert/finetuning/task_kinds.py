@@ -1,10 +1,10 @@
 """Each class here encodes the data of a kind of task, and decodes the outputs.
 
 The method `inputs` turns the data that `read_task` returns into `Inputs`
-(batches.py). The other methods take the net's outputs, a list of arrays as
-`outputs_of` returns it: `loss` returns the mean loss, `guesses` returns what
-metrics.py compares with `true_labels`, and `predictions` returns a
-`Prediction` for each text.
+(batches.py). Three methods take the outputs of the net, a list of arrays as
+`outputs_of` returns it: `loss` returns the mean loss, `guesses` the predicted
+labels, and `predictions` a `Prediction` for each text. metrics.py compares the
+guesses with `true_labels`.
 """
 from typing import Any, NamedTuple
 
@@ -151,7 +151,7 @@ class Endings:
 
 
 class Tags:
-    """Sentences with a tag for each word, predicted at its first token."""
+    """Sentences with a tag for each word; its first token predicts the tag."""
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
@@ -221,10 +221,10 @@ class Answers:
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `Questions` (tasks/formats.py), one a `Window`.
+        """The `Inputs` of `Questions` (tasks/formats.py), by `Window`.
 
-        Labels are (first, last) token of the answer; (0, 0) if the answer is
-        not in the window, and (-1, -1) if the answer is unknown. Training
+        A label is the (first, last) token of the answer, (0, 0) if the answer
+        is not in the window, or (-1, -1) if the answer is unknown. Training
         skips windows with unknown answers.
         """
         windows = answer_windows(
@@ -272,7 +272,7 @@ def warn_of_cut(kind, data, encoded, unit='examples'):
     """Log a warning with the number of truncated examples, if there are any.
 
     kind: an object of a class in `KINDS`. encoded: the `Encoded` of the data,
-    truncated to max_len tokens. unit: what one `Encoded` is.
+    truncated to max_len tokens. unit: the plural noun for these.
     """
     max_len = kind.about.max_len
     # Only an example of max_len tokens may have been cut

@@ -1,14 +1,13 @@
 """This module draws pretraining examples of BERT from a numbered text.
 
 Two sentences make a pair, and some tokens of the pair are masked. Each pair is
-a row of NumPy arrays, the columns of a `Batch`. Compiled C++ draws them, or
-`_draw_pairs` and `_mask_plainly` in Python, from the same random numbers. Both
-give the examples of the book's page "The Dataset for Pretraining BERT".
+a row of NumPy arrays, the columns of a `Batch`. Compiled C++ (kernels/draw.py)
+draws the pairs if it can, and otherwise `_draw_pairs` and `_mask_plainly`.
+Both draw the same random numbers, and give the examples of the book's page
+"The Dataset for Pretraining BERT".
 
-A seed is a hash of its purpose, so it does not depend on earlier draws.
-
-B: examples of a batch. N: examples of a data set. T: tokens of a row
-(max_len). P: predictions of a row (15% of T).
+B: the number of examples of a batch, N: of examples of a data set, T: of
+tokens of a row (max_len), P: of predictions of a row (15% of T).
 """
 import hashlib
 import random
@@ -24,9 +23,10 @@ def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
     """The lengths of two texts after longest-first truncation.
 
     The longer text loses tokens until both are equally long. Then both lose
-    tokens in turn until they have max_tokens in all. odd_to_first: True if the
-    first text is the longer one where both are truncated and max_tokens is
-    odd. Takes two ints, or two arrays (N,), and returns two of the same kind.
+    tokens in turn until they have max_tokens in all. first_lens, second_lens:
+    two ints, or two arrays (N,); the result is of the same kind. odd_to_first:
+    True if the first text keeps one token more than the second text where
+    both lose tokens and max_tokens is odd.
     """
     half = max_tokens // 2 + max_tokens % 2 * odd_to_first
     return (onp.minimum(first_lens,
@@ -47,7 +47,7 @@ def pad_rows(rows, pad_id=0):
 
 
 def derive_seed(*purpose):
-    """A seed of 31 bits, a hash of the arguments."""
+    """A seed of 31 bits, a hash of its purpose and not of earlier draws."""
     digest = hashlib.blake2b(repr(purpose).encode(), digest_size=4).digest()
     return int.from_bytes(digest, 'little') >> 1
 
@@ -103,7 +103,7 @@ def no_pair_message(max_len):
 
 
 def num_predictions(num_tokens, mask_share=MASK_SHARE):
-    """The number of tokens to mask; a half is rounded to even."""
+    """The number of tokens to mask, at least 1; rounds a half to even."""
     return max(1, round(num_tokens * mask_share))
 
 
@@ -165,20 +165,21 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     return columns
 
 
-# In Python, for other random generators, and without a compiler
+# The same in Python, for other random generators or without a compiler
 
-def _draw_pairs(order, first, last, paragraphs, sentences, max_len, rng,
-                swap):
-    """`draw.draw_pairs` in Python."""
+def _draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
+                max_len, rng, swap):
+    """`draw.draw_pairs` in Python, with its arguments."""
     spans, is_next = [], []
     for q in order[first:last].tolist():
-        for s in range(paragraphs[q], paragraphs[q + 1] - 1):
+        for s in range(paragraph_offsets[q], paragraph_offsets[q + 1] - 1):
             pair = s, s + 1
             follows = rng.random() < 0.5
             if not follows:
                 pair = (s + 1, s) if swap else (s, _random_sentence(
-                    order, paragraphs, rng))
-            span = [int(sentences[k + end]) for k in pair for end in (0, 1)]
+                    order, paragraph_offsets, rng))
+            span = [int(sentence_offsets[k + end])
+                    for k in pair for end in (0, 1)]
             # 3 for <cls> and two <sep>
             if span[1] - span[0] + span[3] - span[2] + 3 <= max_len:
                 spans.append(span)
@@ -187,14 +188,14 @@ def _draw_pairs(order, first, last, paragraphs, sentences, max_len, rng,
             onp.array(is_next, 'uint8'))
 
 
-def _random_sentence(order, paragraphs, rng):
+def _random_sentence(order, paragraph_offsets, rng):
     # Draws the same numbers as the page's rng.choice(rng.choice(paragraphs))
     q = order[rng.choice(range(len(order)))]
-    return rng.choice(range(paragraphs[q], paragraphs[q + 1]))
+    return rng.choice(range(paragraph_offsets[q], paragraph_offsets[q + 1]))
 
 
-def _mask_plainly(spans, types, numbers, specials, num_preds, columns, rng,
-                  flags, replacements, whole_words):
+def _mask_plainly(pair_spans, word_types, type_ids, specials, num_preds,
+                  columns, rng, flags, replacements, whole_words):
     """`draw.mask_pairs` in Python, with its arguments."""
     _, mask, cls, sep, vocab_size = specials
     if flags is None:
@@ -204,9 +205,10 @@ def _mask_plainly(spans, types, numbers, specials, num_preds, columns, rng,
                     else replacements.tolist())
     (tokens_X, segments_X, valid_lens_x, pred_positions_X, mlm_weights_X,
      mlm_Y) = columns
-    for row, (begin_a, end_a, begin_b, end_b) in enumerate(spans.tolist()):
-        tokens = [cls, *numbers[types[begin_a:end_a]].tolist(), sep,
-                  *numbers[types[begin_b:end_b]].tolist(), sep]
+    for row, (begin_a, end_a, begin_b, end_b) in enumerate(
+            pair_spans.tolist()):
+        tokens = [cls, *type_ids[word_types[begin_a:end_a]].tolist(), sep,
+                  *type_ids[word_types[begin_b:end_b]].tolist(), sep]
         length = len(tokens)
         segments_X[row, 2 + end_a - begin_a:length] = 1
         valid_lens_x[row] = length

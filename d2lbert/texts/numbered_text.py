@@ -66,9 +66,9 @@ def read_lines(path):
 
 
 def paragraphs_of_lines(lines, lower=True):
-    """Split each line with two sentences: a list of lists of sentences.
+    """Split lines of at least two sentences: a list of lists of sentences.
 
-    lower: convert them to lower case. Other lines are left out.
+    Shorter lines are left out. lower: convert the sentences to lower case.
     """
     return [(line.strip().lower() if lower else line.strip()).split(STOP)
             for line in lines if STOP in line]
@@ -82,12 +82,12 @@ def tokens_of_paragraphs(paragraphs):
     numbers.default_factory = numbers.__len__       # the next number
     sentences = [sentence.split() for paragraph in paragraphs
                  for sentence in paragraph]
-    ends = onp.cumsum([0] + [len(words) for words in sentences])
+    offsets = onp.cumsum([0] + [len(words) for words in sentences])
     types = onp.fromiter(
         (numbers[word] for words in sentences for word in words), 'int32',
-        ends[-1])
+        offsets[-1])
     return TokenizedText(
-        types, ends.astype('int64'),
+        types, offsets.astype('int64'),
         onp.cumsum([0] + [len(paragraph) for paragraph in paragraphs],
                    dtype='int64'), list(numbers))
 
@@ -135,12 +135,10 @@ def concat_ranges(begins, lengths):
 
 
 class NumberedText:
-    """A text in which each word has a number of a vocabulary.
+    """A text with the number that each of its words has in a vocabulary.
 
-    Word i has the number numbers[types[i]] in `vocab`. Sentence s consists
-    of the words sentences[s] to sentences[s + 1] - 1. Paragraph q consists
-    of the sentences paragraphs[q] to paragraphs[q + 1] - 1. The arrays may
-    be memory-mapped.
+    types, sentences and paragraphs are as in `TokenizedText`. Word i has the
+    number numbers[types[i]] in `vocab`. The arrays may be memory-mapped.
 
     types (words,) uint16 or int32; numbers (types,) int32; sentences and
     paragraphs, (sentences + 1,) and (paragraphs + 1,) int64.
@@ -204,11 +202,12 @@ class NumberedText:
         return self.types[begin:end]
 
     def gather(self, spans):
-        """Return (types, spans) with at least the words in some spans.
+        """Return (types, new spans), the types of the words in some spans.
 
-        spans (N, 2) or (N, 4) int64: a begin and end, or two of each, in the
-        words of this text. The returned spans index into the returned types.
-        Here these are all words; `StoredText` reads only those in the spans.
+        spans (N, 2) or (N, 4) int64: one or two pairs (begin, end) of word
+        indices. The new spans are indices of the same words in the returned
+        types. Here all types are returned; `StoredText` returns only those in
+        the spans.
         """
         return self.types, spans
 
@@ -242,7 +241,7 @@ def _first_positions(text, order, num_types):
     Reads the text as it is stored, a block at a time. A type without a word
     gets the number of words.
     """
-    # The first word of each paragraph, in the stored and in the new order
+    # The index of each paragraph's first word, as stored and in `order`
     starts = text.sentences[text.paragraphs]
     lengths = onp.diff(starts)
     new_starts = onp.empty(len(lengths), 'int64')
@@ -260,12 +259,12 @@ def _first_positions(text, order, num_types):
             continue
         paragraphs = begin + onp.argsort(new_starts[begin:end], kind='stable')
         counts = lengths[paragraphs]
-        # The block's words in the new order, and their positions in it
+        # The types of the block's words in `order`, and their positions
         types = types[concat_ranges(starts[paragraphs] - starts[begin],
                                     counts)]
         positions = concat_ranges(new_starts[paragraphs], counts)
         block_first = onp.full(num_types, len(text.types), 'int64')
-        # Reversed: of several values for one entry NumPy keeps the last
+        # Reversed, since NumPy keeps the last of several values for an entry
         block_first[types[::-1]] = positions[::-1]
         onp.minimum(first, block_first, out=first)
     return first

@@ -1,9 +1,9 @@
 """This module reads text files, compressed or not.
 
 A file may be compressed as .gz, .bz2, .xz or .zst, or be the only file in a
-.zip or .tar archive. The first bytes of a file tell the format, not its name.
-A .zst file needs a library: Python's own from 3.14 on, or a package in ZSTD. A
-pipe cannot be rewound, so its content can be read only once.
+.zip or .tar archive. The format is recognized by the first bytes of a file,
+not by its name. Python 3.14 and later can read .zst files, and earlier ones
+need a package in ZSTD. A pipe can be read only once, as it cannot be rewound.
 """
 import contextlib
 import errno
@@ -26,7 +26,7 @@ from typing import NamedTuple
 # The number of bytes of a text that are read at a time
 PIECE_BYTES = 1 << 22
 
-# The number of bytes that tell the format; a tar archive has 'ustar' at 257
+# The number of first bytes that show the format; 'ustar' is at 257 in a .tar
 HEAD_BYTES = 512
 
 # The maximal number of nested formats; a .zip file of a .tar.gz file has three
@@ -83,9 +83,9 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """Yield a file's unpacked content, at most `size` bytes at a time.
 
     path: a path or a `text_sources.Source`. advance: called after each piece
-    with the number of bytes of the file, packed, that were read for it.
-    Raises `TextFileError`, a ValueError, if the file is empty, broken or not
-    a text; PermissionError if the user may not read it.
+    with the number of packed bytes that were read for this piece. Raises
+    `TextFileError`, a ValueError, if the file is empty, broken or not text;
+    PermissionError if the user may not read it.
     """
     # (suffix, file object of packed bytes) of each format, outermost first
     layers = []
@@ -110,8 +110,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                     break
                 is_empty = False
                 yield piece
-            # The checksum of an outer format is after the inner file's end.
-            # So read each packed file to its end, except the file on the disk
+            # The checksum of an outer format comes after the inner file, so
+            # read each packed file to its end, except the file on the disk
             for _, packed in reversed(layers[1:]):
                 while packed.read(size):
                     pass
@@ -121,8 +121,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:
-        # An errno means a fault of the disk, except EINVAL: a damaged archive
-        # causes EINVAL by a seek to before the file's begin
+        # An errno means a fault of the disk, except EINVAL: in a damaged
+        # archive, a library may seek to before the start of the file
         if (not layers or isinstance(error, TextFileError) or getattr(
                 error, 'errno', None) not in (None, errno.EINVAL)):
             raise
@@ -136,18 +136,18 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
 def decoded(path, data, number=1):
     """Decode bytes of UTF-8, which begin with line `number` of a file.
 
-    A byte order mark at the begin of a file is removed. Raises
+    A byte order mark at the start of a file is removed. Raises
     `TextFileError`, which names the line that is not UTF-8.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        start = data.rfind(b'\n', 0, error.start)
+        line_feed = data.rfind(b'\n', 0, error.start)
         line = number + data.count(b'\n', 0, error.start)
         raise TextFileError(
-            f'{path}, line {line}: byte '
-            f'{error.start - start} ({data[error.start]:#04x}) is not UTF-8: '
-            'convert the file to UTF-8') from None
+            f'{path}, line {line}: byte {error.start - line_feed} '
+            f'({data[error.start]:#04x}) is not UTF-8: convert the file to '
+            'UTF-8') from None
     return text[1:] if number == 1 and text.startswith('\ufeff') else text
 
 
@@ -254,7 +254,7 @@ def _unpack(path, f, layers, stack):
         else:
             _check_is_text(path, head, layers)
             return f
-        # Before the layer is opened, so that an error names its format, too
+        # Append before opening, so that an error names this format, too
         layers.append((ending, f))
         f = stack.enter_context(open_layer(f))
         if len(layers) > MAX_LAYERS:
@@ -282,8 +282,8 @@ def _opener(path, packing):
 class _ZstandardReader(io.RawIOBase):
     """Reads a .zst file of any number of frames by the package zstandard.
 
-    The package's own reader ends after the first frame, and does not report a
-    truncated file. file: a binary file object.
+    The package's own reader ends after the first frame, and does not report
+    truncation. file: a binary file object.
     """
 
     def __init__(self, file):
@@ -302,7 +302,7 @@ class _ZstandardReader(io.RawIOBase):
             self._file.seek(0)
             self.__init__(self._file)
         elif (position, whence) not in ((0, 1), (self._position, 0)):
-            # Both of these are the current position
+            # These two would stay at the current position
             raise io.UnsupportedOperation('a .zst file can only be rewound '
                                           'to its begin')
         return self._position
@@ -330,13 +330,13 @@ class _ZstandardReader(io.RawIOBase):
 
 
 def _check_is_text(path, head, layers):
-    """Raise TextFileError if the first bytes of a file cannot be text."""
+    """Raise TextFileError if the first bytes, `head`, cannot be text."""
     for pattern, format_name in FOREIGN:
         if re.match(pattern, head):
             raise TextFileError(f'{path} is {format_name}, not text: name a '
                                 'file of UTF-8 text, packed or not')
     # `decoded` raises an error with the line for UTF-16 with a byte order
-    # mark. Zeros in an unpacked file may be a damage, which `pieces` reports
+    # mark. Zeros after unpacking may come from damage, which `pieces` reports
     if (b'\0' in head and not layers
             and not head.startswith((b'\xff\xfe', b'\xfe\xff'))):
         raise TextFileError(

@@ -1,7 +1,7 @@
 """This module reads texts from files, folders, pipes and standard input.
 
-A file has plain text or JSON lines, in UTF-8, compressed or not (see
-`text_files`), with any line ends, with or without a byte order mark.
+A file has plain text or JSON lines in UTF-8. It may be compressed (see
+`text_files`), have any line ends, and begin with a byte order mark.
 """
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ READ_BYTES, MAX_LINE_BYTES = 1 << 16, 1 << 24
 #: The number of texts of JSON lines in a batch of `Lines`.
 BATCH_TEXTS = 1 << 8
 
-#: The maximal number of fields of a JSON object that an error lists.
+#: The maximum number of fields of a JSON object that an error lists.
 MAX_FIELDS = 8
 
 #: The byte order mark of UTF-8.
@@ -70,7 +70,7 @@ class Source(os.PathLike):
 
     @property
     def digest_name(self):
-        """The key of the digest in the cache `text_reader.Unchanged`."""
+        """The key of the digest in the cache `Unchanged`; see `DIGEST`."""
         if self.text_field is None:
             return text_files.DIGEST
         return f'{text_files.DIGEST} in {self.text_field!r}'
@@ -298,7 +298,7 @@ class Lines:
                 for texts in _text_batches(source):
                     batch, error = self._check_texts(source, texts)
                     is_empty &= not batch
-                    if batch:       # first the texts before the error
+                    if batch:       # the texts before the error come first
                         yield batch
                     if error:
                         raise error
@@ -309,7 +309,7 @@ class Lines:
     def _check_texts(self, source, texts):
         """Return the `Line`s before the first wrong line, and its error.
 
-        texts: one of `_text_batches`. The error is None if no line is wrong.
+        texts: an item of `_text_batches`. The error is None if all are right.
         """
         batch = []
         try:
@@ -356,5 +356,5 @@ def _text_batches(source):
                 return
             yield batch
     for lines in _line_batches(source, data):
-        yield ((number, text_files.decoded(source, data, number).strip())
-               for number, data in lines)
+        yield ((number, text_files.decoded(source, line, number).strip())
+               for number, line in lines)

@@ -308,7 +308,7 @@ def test_invalid_requests_to_predict_are_one_line(runs, tmp_path,
     assert 'not both' in refused(capsys, 'predict', run, 'a', '--file', 'x')
     assert '--out goes with --file' in refused(capsys, 'predict', run, 'a',
                                                '--out', 'x')
-    assert 'give no second ones' in refused(capsys, 'predict', run, 'a',
+    assert 'give no second texts' in refused(capsys, 'predict', run, 'a',
                                             '--pair', 'b')
     assert '--file nowhere cannot be read: No such file' in refused(
         capsys, 'predict', run, '--file', 'nowhere')

@@ -64,7 +64,7 @@ def test_answers_that_are_not_in_their_place_are_counted(tmp_path, capsys):
     assert found.skipped == 1 and found.answers[1][0].end is None
     assert capsys.readouterr().err == (
         f'{found.path}: the answers of 1 questions are not at their places '
-        'in the text; they are not trained on\n')
+        'in the text; these questions are not trained on\n')
 
 
 def changed(change, whole=V1):
@@ -99,7 +99,7 @@ def changed(change, whole=V1):
         answer_start='10')),
      "answers 2 of qas 1 of .* has no number 'answer_start'"),
     (changed(lambda w, p: p.update(context='half \ud83d')),
-     r"has in its 'context' half of a character, '\\ud83d'"),
+     r"the 'context' of .* has half of a character, '\\ud83d'"),
 ])
 def test_damage_is_named_with_its_place(tmp_path, content, words):
     with pytest.raises(ValueError, match=words) as error:

@@ -28,7 +28,7 @@ PARTS = 'train', 'dev', 'test'
 
 
 class Task(NamedTuple):
-    """What a task predicts, how it is measured, and where its data are."""
+    """A task: its kind, labels, metrics, and the layout of its files."""
 
     name: str
     #: 'classify' (a class for a text or pair), 'regress' (a number), 'choice'
@@ -49,9 +49,9 @@ class Task(NamedTuple):
     label_column: str = ''      # name of the column of labels
     file_labels: Optional[tuple] = None     # `labels` as files write them;
                                             # None: the same
-    no_label: Optional[str] = None      # stands for a missing label in files
-    column_orders: tuple = ()   # possible columns of files without a header,
-                                # each a list of names
+    no_label: Optional[str] = None      # a missing label as files write it
+    column_orders: tuple = ()   # lists of names: the possible columns of files
+                                # without a header
     synonyms: tuple = ()        # (other name, our name) of columns
 
     # For GLUE's leaderboard
@@ -166,15 +166,15 @@ EXTRA_TESTS = {task.name: task for task in (
                    ('Label', 'label')), submission='AX.tsv'),
 )}
 
-#: File names that each task accepts besides its own: for each of PARTS the
-#: stems, and {kind of task: extensions}
+#: Each task also accepts files named by a stem (for each of PARTS) and an
+#: extension: {kind of task: extensions}
 STEMS = ('train',), ('dev', 'valid', 'validation', 'val'), ('test',)
 EXTENSIONS = {'classify': ('.tsv', '.csv', '.txt'),
               'regress': ('.tsv', '.csv', '.txt'), 'choice': ('.csv',),
               'tag': ('.conll', '.txt', '.bio', '.iob', '.iob2', '.tsv'),
               'span': ('.json',)}
 
-#: {kind of task: for each of PARTS the names of published files}: of
+#: {kind of task: for each of PARTS the names of the published files}, for
 #: CoNLL-2003 and SQuAD
 PUBLISHED_FILES = {
     'tag': (('eng.train',), ('eng.testa',), ('eng.testb',)),
@@ -316,7 +316,7 @@ def _original_mrpc(path, part):
     """The file to read for a part of MRPC's original files, and a filter.
 
     path: of msr_paraphrase_train.txt. The filter is a function of a row's
-    cells that returns True for a row of this part; None: all rows are.
+    cells that returns True for a row of this part; None: keep all rows.
     """
     dev_ids = path.with_name('dev_ids.tsv')
     if dev_ids.is_file():
@@ -337,16 +337,16 @@ def _original_mrpc(path, part):
 def _column_indices(task, path, head, part):
     """The `ColumnIndices` of a task's file.
 
-    head: its first rows. Columns are found by their names in the header, or
-    without a header by their number.
+    head: the first rows. Columns are found by their names in the header. In a
+    file without a header, the number of columns shows which order it has.
     """
     synonyms, orders = dict(task.synonyms), task.column_orders
     names = [synonyms.get(cell.strip(), cell.strip())
              for cell in head[0][1]]
     has_header = set(task.text_columns) <= set(names)
     if not has_header:
-        # Of two orders with equal length, the first is for labelled parts,
-        # the second for the test part; the last one in the dictionary wins
+        # Of two orders with equal length, the first is for labelled parts
+        # and the second for the test part. The dictionary keeps the last one
         order_of_length = {len(order): order for order in (
             orders if part == 'test' else reversed(orders))}
         names = next((order_of_length[len(cells)] for _, cells in head
@@ -403,7 +403,7 @@ def _possible_folders(task, folder):
 
 
 def _subfolders(folder, names):
-    """The sorted subfolders whose `_normalized` name is one of these."""
+    """The sorted subfolders whose `_normalized` name is one of `names`."""
     return sorted(child for child in folder.iterdir()
                   if _normalized(child.name) in names and child.is_dir())
 

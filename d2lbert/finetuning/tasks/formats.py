@@ -3,8 +3,7 @@
 CoNLL-2003 has a word and its tag on each line (Tjong Kim Sang and De Meulder
 2003). SQuAD's JSON has questions about texts, answered by spans of the texts
 (Rajpurkar et al. 2016; 2018 for 2.0, where a question may have no answer).
-SWAG has a situation with four endings, one of them right (Zellers et al.
-2018), in train.csv, val.csv and test.csv.
+SWAG has situations with four endings, one of them right (Zellers et al. 2018).
 """
 import json
 import re
@@ -77,7 +76,7 @@ def read_conll(path, column=-1, word=0, labels=None):
             tags[-1].append(None if column is None
                             else (number, cells[column]))
         except IndexError:
-            width = None
+            width = None    # a column is missing
         if width is None or column is not None and (
                 column % width == word % width):
             raise TaskError(
@@ -132,10 +131,10 @@ class Questions(NamedTuple):
 def read_squad(path):
     """The `Questions` of a file of SQuAD 1.1 or 2.0.
 
-    An answer that the context does not have at the given position is kept
-    without a position, for scoring only. A warning gives the number of
-    questions that have only such answers. Raises `TaskError`, with the
-    position in the file, for another structure.
+    An answer that is not at its given position in the context is kept without
+    a position, for scoring only. A warning gives the number of questions that
+    have only such answers. Raises `TaskError`, with the position in the file,
+    for another structure.
     """
     try:
         content = parse_json(text_files.read_text(path))
@@ -164,15 +163,15 @@ def read_squad(path):
         raise TaskError(f'{path} has no questions')
     if len(set(ids)) < len(ids):
         seen = set()
-        twice = next(i for i in ids if i in seen or seen.add(i))
-        raise TaskError(f'{path} has two questions with the id {twice!r}')
-    skipped = sum(bool(some) and all(a.begin is None for a in some)
-                  for some in answers)
+        repeated = next(i for i in ids if i in seen or seen.add(i))
+        raise TaskError(f'{path} has two questions with the id {repeated!r}')
+    skipped = sum(bool(given) and all(a.begin is None for a in given)
+                  for given in answers)
     if skipped:
         warn(f'{path}: the answers of {skipped:,} questions are not at their '
-             'places in the text; they are not trained on')
+             'places in the text; these questions are not trained on')
     if None in answers:
-        if any(some is not None for some in answers):
+        if any(given is not None for given in answers):
             raise TaskError(f'{path}: question {ids[answers.index(None)]!r} '
                             "has no 'answers', and others have")
         answers = None
@@ -184,8 +183,8 @@ def read_squad(path):
 class _JSONReader:
     """Reads values of SQuAD's JSON; raises `TaskError` for a missing value.
 
-    path: of the file, for messages. at: in all methods, the position of an
-    object in the file, in words.
+    path: of the file, for messages. at: in all methods, the position of the
+    object in the file, such as 'qas 3 of paragraphs 1 of data 2'.
     """
 
     def __init__(self, path):
@@ -219,7 +218,7 @@ class _JSONReader:
             value.encode()
         except UnicodeEncodeError as error:
             raise TaskError(
-                f'{self.path}: {at} has in its {key!r} half of a character, '
+                f'{self.path}: the {key!r} of {at} has half of a character, '
                 f'{value[error.start]!a}, which is no text') from None
         return value
 

@@ -56,8 +56,8 @@ class Columns(NamedTuple):
         If a column is given by name, the first line is a header. Otherwise
         the first line is an example, unless 'header=yes' is added. Add
         'header=no' if line 1 could be mistaken for a header. In Python, a
-        dictionary of roles or a list of columns works, too, also with commas
-        in names.
+        dictionary of roles or a list of columns works, too; their names may
+        have commas.
         """
         if isinstance(columns, cls):
             return columns
@@ -185,9 +185,9 @@ def indices_of_columns(path, head, columns):
             return column
         if first_row.count(column) == 1:
             return first_row.index(column)
-        count = 'several columns' if column in first_row else 'no column'
+        found = 'several columns' if column in first_row else 'no column'
         raise TaskError(
-            f'{path} has {count} {column!r} in its first line '
+            f'{path} has {found} {column!r} in its first line '
             f'({name_list(first_row)}): name its columns by --columns, or '
             f'give their numbers from 0, as {role}=1')
     indices = [index_of(role, column) for role, column in zip(ROLES, columns)]
@@ -200,10 +200,10 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     """The `Examples` of a table; indices: the `ColumnIndices` of its columns.
 
     kind: 'classify' or 'regress'. names: names of the classes; None: the
-    sorted labels of the file. file_labels: what this file writes for the
-    names; None: the names. no_label: what the file writes for a missing
-    label. keep_row: a function of a row's cells; rows for which it is false
-    are dropped. Rows with missing or extra columns are skipped with a warning.
+    sorted labels of the file. file_labels: the names as the file writes them;
+    None: the same. no_label: a missing label as the file writes it. keep_row:
+    a function of a row's cells, which returns False for rows to drop. Rows
+    with missing or extra columns are skipped with a warning.
     """
     last_index = max(i for i in indices[:3] if i is not None)
     texts_a, texts_b, number = [], [], 0
@@ -284,8 +284,7 @@ def class_indices(path, lines_labels, names, file_labels=None):
 
 
 def name_list(names):
-    """A string with at most 12 names for a message; long ones are shortened.
-    """
+    """A string with at most 12 names, the long names shortened."""
     names = [repr(name if len(name) <= 40 else f'{name[:37]}...')
              for name in names]
     return ', '.join(names[:12] + ['...'] * (len(names) > 12))
@@ -309,7 +308,7 @@ def _number_of(path, number, text):
 def _check_is_no_header(path, indices, lines_labels):
     """Raise if the label in line 1 looks like the name of a column.
 
-    It does if no other row has it, while other labels occur several times.
+    This is so if no other row has this label, but another label occurs twice.
     """
     number, first = lines_labels[0]
     rest = [label for _, label in lines_labels[1:]]
