@@ -1000,7 +1000,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "'attention.W_q': 'attention.self.key',",
      'test_a_folder_gives_the_numbers_of_the_published_equations'),
     ('the classes of next sentence prediction stay in published order',
-     "(2, H), 'nsp',\n                       is_reversed=True)",
+     "(2, H), 'nsp',\n                         is_reversed=True)",
      "(2, H), 'nsp')",
      'test_a_folder_gives_the_numbers_of_the_published_equations'),
     ('epsilon is lost on the way in',

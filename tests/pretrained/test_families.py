@@ -181,7 +181,7 @@ def test_an_unknown_family_is_refused_with_those_that_are_known(tmp_path):
     with pytest.raises(PretrainedError) as error:
         load_pretrained(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path}/config.json: model_type is 't5', but expected is one of "
+        f"{tmp_path}/config.json: model_type is 't5', expected one of "
         'albert, bart, bert, camembert, distilbert, flaubert, roberta, as '
         'no other family of models is supported')
 

@@ -341,8 +341,8 @@ def test_an_unsupported_field_is_refused_by_name(field, value, expected,
     folder = published.write(tmp_path / 'x', {field: value},
                              published.draw(CONFIG))
     text = refused(folder)
-    assert text.startswith(f'{folder}/config.json: {field} is {value!r}, but '
-                           f'expected is {expected}')
+    assert text.startswith(f'{folder}/config.json: {field} is {value!r}, '
+                           f'expected {expected}')
     assert '\n' not in text
 
 

@@ -1,9 +1,9 @@
-"""BART has an encoder, and a decoder that generates text from its output.
+"""BART has an encoder, and a decoder that reads the encoder's output.
 
-The model is from Lewis et al. 2020. B: number of texts in a batch, S: number
-of input tokens, T: number of decoded tokens, P: number of tokens to predict,
-H: hidden units, N: number of attention heads, D: hidden units of a head, V:
-size of the vocabulary.
+The model is from Lewis et al. 2020. B: the number of texts in a batch, S: of
+input tokens, T: of decoded tokens, P: of tokens to predict, H: of hidden
+units, N: of attention heads, D: of hidden units of a head, V: of tokens in the
+vocabulary.
 """
 import numpy as onp
 
@@ -21,7 +21,7 @@ from d2lbert.transformer import TransformerDecoderBlock
 class BARTDecoder(nn.Block):
     """Token and position embeddings, then decoder blocks.
 
-    The token embedding belongs to the encoder, so that each call receives the
+    The token embedding belongs to the encoder, so each call receives the
     encoder. Arguments are as for `BERTEncoder`.
     """
 
@@ -49,7 +49,8 @@ class BARTDecoder(nn.Block):
         these, None if there are none.
         """
         caches = Caches(len(self.blks)) if caches is None else caches
-        position, T = caches.length, tokens.shape[1]    # of the first token
+        # position: of the first token, after the cached ones
+        position, T = caches.length, tokens.shape[1]
         ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
                else self.pos_embedding.list_ctx()[0])
         tokens = on_device(check_tokens(
@@ -111,7 +112,7 @@ class Caches:
 
 
 def _take_sequences(X, indices, num_sequences):
-    """The entries of X (B*N, T, D) that belong to sequences `indices`."""
+    """The entries of X (B*N, T, D) for the sequences with these indices."""
     rows = X.reshape(num_sequences, -1)
     indices = on_device(indices, X.ctx, 'int32')
     return rows.take(indices, axis=0).reshape(-1, *X.shape[1:])
@@ -192,8 +193,7 @@ class BARTModel(Model):
 
 
 def encode_text(net, tokens, valid_lens):
-    """Encode texts: tokens (B, S), valid_lens (B,) or None; gives (B, S, H).
-    """
+    """Encode texts: tokens (B, S), valid_lens (B,) or None: (B, S, H)."""
     return net.encoder(tokens, onp.zeros(onp.shape(tokens), 'int32'),
                        valid_lens)
 

@@ -74,10 +74,10 @@ class _ConfigFile:
                 self.fields.setdefault(field, self.fields[alias])
 
     def refuse(self, field, expected, reason=''):
-        """Raise an error that shows the field's value and what is expected."""
+        """Raise an error with the field's value and the `expected` one."""
         raise PretrainedError(f'{self.path}: {field} is '
-                              f'{self.fields[field]!r}, but expected is '
-                              f'{expected}{reason}')
+                              f'{self.fields[field]!r}, expected {expected}'
+                              f'{reason}')
 
     def keywords(self):
         """The two dicts that `read_keywords` returns."""
@@ -205,21 +205,21 @@ class _ConfigFile:
 
     def _num_positions(self, max_position_embeddings, skip):
         """The number of positions that a token can have."""
-        # The field counts the rows before position 0, except `rows_before`
-        without_token = skip - self.family.rows_before
-        if max_position_embeddings <= without_token:
+        # The field also counts rows before position 0, except `rows_before`
+        num_unused = skip - self.family.rows_before
+        if max_position_embeddings <= num_unused:
             raise PretrainedError(
                 f'{self.path}: max_position_embeddings is '
-                f'{max_position_embeddings}, but the first {without_token} of '
-                'them belong to no token')
-        return max_position_embeddings - without_token
+                f'{max_position_embeddings}, but the first {num_unused} '
+                'positions belong to no token')
+        return max_position_embeddings - num_unused
 
 
 def _generation(path, config):
     """The settings of text generation of a folder, a dict.
 
-    Older versions of transformers wrote them to config.json, and left out a
-    forced_eos_token_id of 2.
+    Older versions of transformers wrote these settings to config.json, without
+    forced_eos_token_id if this was 2.
     """
     generation_path = Path(path).with_name(GENERATION)
     if generation_path.is_file():
@@ -292,8 +292,8 @@ def config_of_net(net, tokenizer):
 def generation_of_run(net, tokenizer):
     """The content of `GENERATION` for a net that a run trained.
 
-    It limits generated texts to `net.trained_len`, the largest number of
-    tokens in training: embeddings of later positions are random.
+    Generated texts are limited to `net.trained_len`, the largest number of
+    tokens in training, because the embeddings of later positions are random.
     """
     if net.config.get('causal'):
         return ({} if net.trained_len is None
@@ -320,7 +320,7 @@ def generation_of_net(net, tokenizer):
 
 
 def _check_representable(family, config, keywords_with_field):
-    """Raise for a net that the folders of its family cannot represent.
+    """Raise if the folders of a family cannot represent a net's config.
 
     keywords_with_field: the keywords that have a field in config.json.
     """

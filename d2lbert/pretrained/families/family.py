@@ -7,8 +7,8 @@ Hugging Face's library `transformers`.
 """
 from typing import NamedTuple, Optional
 
-#: {name in transformers: activation here}. 'gelu' is exact, and 'gelu_new' is
-#: approximated by tanh; each has several names.
+#: {name in transformers: name here} of activations. 'gelu' is exact, and
+#: 'gelu_new' is approximated by tanh.
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                'gelu_fast': 'gelu_new', 'gelu_pytorch_tanh': 'gelu_new',
                'relu': 'relu'}
@@ -36,13 +36,13 @@ class Head(NamedTuple):
 class Family(NamedTuple):
     """The names and defaults by which a family's folders differ from others.
 
-    A field is a field of config.json; a keyword is one of the net.
+    A field is a field of config.json. A keyword is an argument of the net.
     """
 
     title: str
     model_type: str         # this field's value in config.json
-    prefix: str             # begins the names of encoder tensors, except in
-                            # folders that have only an encoder
+    prefix: str             # of the names of encoder tensors; folders that
+                            # have only an encoder leave it out
     names: dict             # {our tensor: theirs}, see `tensor_names.table`;
                             # {i}, {group} and {inner} number the blocks
     #: {field: (keyword, default)}
@@ -50,7 +50,7 @@ class Family(NamedTuple):
     fractions: dict         # numbers from 0 to less than 1
     flags: dict = {}        # true or false
     activation: tuple = ('hidden_act', 'gelu')      # (field, default)
-    activations: dict = ACTIVATIONS     # {value of this field: name here}
+    activations: dict = ACTIVATIONS     # {value of `activation`: name here}
     structure: dict = {}    # {keyword without a field: value}
     fixed: dict = {}        # fields with one supported value, as in FIXED
     aliases: dict = {}      # {another name of a field: its name here}
@@ -69,8 +69,8 @@ class Family(NamedTuple):
     #: The field with the standard deviation of initial weights
     init_std_field: str = 'initializer_range'
     #: (field, default) of the dropout before the output layer of a fine-tuned
-    #: net: first if it scores texts, then if it scores tokens. Default None is
-    #: the keyword `dropout`; field None: there is no field.
+    #: net: first for scores of texts, then for scores of tokens. Default None
+    #: means the keyword `dropout`, and field None that there is no field.
     dropouts: tuple = (('classifier_dropout', None),) * 2
     #: The classes of transformers that load a pretrained net, and an encoder
     #: with its pooler (None: the same class)
@@ -281,7 +281,7 @@ _BART_ATTENTION = {'W_q': 'q_proj', 'W_k': 'k_proj', 'W_v': 'v_proj',
 
 
 def _bart_attention(ours, theirs):
-    """{our tensor: theirs} for the attention with these names."""
+    """{our tensor: theirs} for an attention named `ours` and `theirs`."""
     return {f'{ours}.{W}': f'layers.{{i}}.{theirs}.{name}'
             for W, name in _BART_ATTENTION.items()}
 

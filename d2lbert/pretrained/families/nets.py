@@ -22,7 +22,7 @@ PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
                  layer_norm_eps=1e-12, embedding_norm=True,
                  tie_embeddings=True)
 
-#: The same for the architecture of DistilBERT (Sanh et al. 2019, section 3).
+#: Likewise for the architecture of DistilBERT (Sanh et al. 2019, section 3).
 DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
 
 

@@ -1,8 +1,8 @@
 """List a net's tensors, with their names and shapes in a checkpoint folder.
 
-V: size of the vocabulary, L: number of positions, S: number of segments, E:
-size of the embeddings, H: hidden units, F: hidden units of the feed-forward
-networks. Weights of dense layers have shape (outputs, inputs).
+V: the number of tokens in the vocabulary, L: of positions, S: of segments, E:
+of elements of an embedding, H: of hidden units, F: of hidden units of the
+feed-forward networks. Weights of dense layers have shape (outputs, inputs).
 """
 import re
 from typing import NamedTuple
@@ -45,7 +45,7 @@ def table(config, skip=0):
     heads = config.get('heads', HEADS)
     E = config.get('embedding_size') or H
 
-    # key: of Family.names; ours: the parameter, or the block that has it
+    # key: a key of Family.names; ours: the name of the parameter or its layer
     def embedding(key, ours, shape, part='encoder'):
         return Tensor(f'{names[key]}.weight', ours, shape, part)
 
@@ -62,16 +62,16 @@ def table(config, skip=0):
         return [Tensor(f'{name}.weight', f'{ours}.gamma', (size,), part),
                 Tensor(f'{name}.bias', f'{ours}.beta', (size,), part)]
 
-    lines = [embedding('encoder.token_embedding',
-                       'encoder.token_embedding.weight', (V, E)),
-             embedding('encoder.pos_embedding', 'encoder.pos_embedding',
-                       (skip + L, E))._replace(skip=skip)]
+    tensors = [embedding('encoder.token_embedding',
+                         'encoder.token_embedding.weight', (V, E)),
+               embedding('encoder.pos_embedding', 'encoder.pos_embedding',
+                         (skip + L, E))._replace(skip=skip)]
     if S:
-        lines.append(embedding('encoder.segment_embedding',
-                               'encoder.segment_embedding.weight', (S, E)))
-    lines += norm('encoder.embedding_norm', 'encoder.embedding_norm', E)
+        tensors.append(embedding('encoder.segment_embedding',
+                                 'encoder.segment_embedding.weight', (S, E)))
+    tensors += norm('encoder.embedding_norm', 'encoder.embedding_norm', E)
     if config.get('embedding_size'):
-        lines += dense('encoder.projection', 'encoder.projection', (H, E))
+        tensors += dense('encoder.projection', 'encoder.projection', (H, E))
     inner = config.get('inner_group_num', 1)
     for i in range(inner * (config.get('num_groups') or config['num_layers'])):
         numbers = dict(i=i, group=i // inner, inner=i % inner)
@@ -79,43 +79,45 @@ def table(config, skip=0):
                 *((dense, f'attention.W_{x}', (H, H)) for x in 'qkvo'),
                 (norm, 'addnorm1.ln', H), (dense, 'ffn.dense1', (F, H)),
                 (dense, 'ffn.dense2', (H, F)), (norm, 'addnorm2.ln', H)):
-            lines += layer(key, f'encoder.blks.{i}.{key}', size, **numbers)
+            tensors += layer(key, f'encoder.blks.{i}.{key}', size, **numbers)
     for i in range(config.get('decoder_layers', 0)):
         if not i:
-            lines.append(embedding('decoder.pos_embedding',
-                                   'decoder.pos_embedding', (skip + L, H),
-                                   'decoder')._replace(skip=skip))
-            lines += norm('decoder.embedding_norm', 'decoder.embedding_norm',
-                          H, 'decoder')
+            tensors.append(embedding('decoder.pos_embedding',
+                                     'decoder.pos_embedding', (skip + L, H),
+                                     'decoder')._replace(skip=skip))
+            tensors += norm('decoder.embedding_norm', 'decoder.embedding_norm',
+                            H, 'decoder')
         F = config['decoder_ffn']
         for layer, key, size in (
                 *((dense, f'attention{k}.W_{x}', (H, H))
                   for k in (1, 2) for x in 'qkvo'),
                 *((norm, f'addnorm{k}.ln', H) for k in (1, 2, 3)),
                 (dense, 'ffn.dense1', (F, H)), (dense, 'ffn.dense2', (H, F))):
-            lines += layer(f'decoder.{key}', f'decoder.blks.{i}.{key}', size,
-                           'decoder', i=i)
+            tensors += layer(f'decoder.{key}', f'decoder.blks.{i}.{key}', size,
+                             'decoder', i=i)
     if 'pooler' in heads:
-        lines += dense('hidden', 'hidden', (H, H), 'pooler')
+        tensors += dense('hidden', 'hidden', (H, H), 'pooler')
     output_index = 0    # of the output layer in mlm.mlp
     if config.get('mlm_hidden', True):
-        lines += [*dense('mlm.hidden', 'mlm.mlp.0', (E, H), 'mlm'),
-                  *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
+        tensors += [*dense('mlm.hidden', 'mlm.mlp.0', (E, H), 'mlm'),
+                    *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
         output_index = 2
     bias, layer_bias = names['mlm.bias'], f'{names["mlm.output"]}.bias'
     # Only in BART folders this bias is (1, V), and may be missing
     is_bart = family_of(config).generates
-    lines.append(Tensor(bias, f'mlm.mlp.{output_index}.bias',
-                        (1, V) if is_bart else (V,), 'mlm', optional=is_bart,
-                        alias=layer_bias if layer_bias != bias else None))
+    tensors.append(Tensor(
+        bias, f'mlm.mlp.{output_index}.bias', (1, V) if is_bart else (V,),
+        'mlm', alias=layer_bias if layer_bias != bias else None,
+        optional=is_bart))
     if not config['tie_embeddings']:
-        lines.append(Tensor(f'{names["mlm.output"]}.weight',
-                            f'mlm.mlp.{output_index}.weight', (V, E), 'mlm'))
+        tensors.append(Tensor(
+            f'{names["mlm.output"]}.weight', f'mlm.mlp.{output_index}.weight',
+            (V, E), 'mlm'))
     if 'nsp' in heads:
         # Class 0 of folders is "b follows a", which is class 1 of the book
-        lines += dense('nsp.output', 'nsp.output', (2, H), 'nsp',
-                       is_reversed=True)
-    return lines
+        tensors += dense('nsp.output', 'nsp.output', (2, H), 'nsp',
+                         is_reversed=True)
+    return tensors
 
 
 def finetuned(config, kind, num_scores, skip=0):
@@ -135,22 +137,23 @@ def finetuned(config, kind, num_scores, skip=0):
         elif head.activation:
             parts.append('pooler')
     head_layers[output_name] = 'output', (num_scores, H)
-    return [line for line in table(config, skip) if line.part in parts] + [
-        Tensor(f'{name}.{suffix}', f'{ours}.{suffix}', size, 'head')
+    kept = [tensor for tensor in table(config, skip) if tensor.part in parts]
+    return kept + [
+        Tensor(f'{name}.{suffix}', f'{ours}.{suffix}', tensor_shape, 'head')
         for name, (ours, shape) in head_layers.items()
-        for suffix, size in (('weight', shape), ('bias', shape[:1]))]
+        for suffix, tensor_shape in (('weight', shape), ('bias', shape[:1]))]
 
 
 def current_names(names, family=BERT):
     """Map the names of `table` to the names in a folder; returns a dict.
 
     names: all names in the folder. Encoder tensors may lack the prefix of the
-    family. Old checkpoints name the weight and bias of a LayerNorm gamma and
-    beta. A name that `table` does not have maps to itself. Buffers of old
+    family. In old checkpoints, the weight and the bias of LayerNorm are gamma
+    and beta. A name that `table` does not have maps to itself. Buffers of old
     checkpoints, such as position_ids, are left out.
     """
     prefix = family.prefix
-    # What a name without prefix may begin with, for example 'embeddings'
+    # The first parts of names without prefix, for example 'embeddings'
     modules = {name[len(prefix):].split('.')[0]
                for name in family.names.values() if name.startswith(prefix)}
     found = {}
