@@ -30,9 +30,10 @@ class Inputs(NamedTuple):
 
     tokens: list        # (T,) int32; for 'choice' (C, T), padded
     segments: list      # like tokens
-    labels: Any         # (), (T,) or (2,), see `FineTuned.losses`; or None
+    labels: Any         # (), (T,) or (2,), see `FineTuned.losses` in
+                        # pretrained/heads.py; None: no labels
     sources: Any = None     # for 'tag' the `Encoded` of a sentence, for 'span'
-                            # the `Window`, else None
+                            # the `Window`; None for other kinds
     choice_lens: Any = None     # for 'choice' (C,) int32: tokens of each text
 
     @property
@@ -56,8 +57,7 @@ class Batch(NamedTuple):
 
 
 def inputs_of(encoded, labels=None, sources=None):
-    """The `Inputs` of a list of `Encoded` or `Window`, one for each example.
-    """
+    """The `Inputs` of a list of `Encoded` or `Window`, one per example."""
     return Inputs([onp.array(one.ids, dtype='int32') for one in encoded],
                   [onp.array(one.segments, dtype='int32') for one in encoded],
                   labels, sources)
@@ -143,7 +143,7 @@ def scoring_batches(lens):
 class Window(NamedTuple):
     """A question with a part of its context, an input of the net.
 
-    M is here the number of tokens of the context in this window.
+    M counts here only the tokens of the context that are in this window.
     """
 
     question_index: int
@@ -189,8 +189,8 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     of `Answer` for each question, [] if it has no answer. The first answer
     with a known position is the target.
 
-    max_len: maximum of T. stride: number of tokens from the start of a window
-    to the start of the next one. max_question: maximum number of tokens of a
+    max_len: maximum of T. stride: context tokens from the start of a window to
+    the start of the next one. max_question: maximum number of tokens of a
     question; the rest is cut off. Raises ValueError if max_len leaves no
     tokens for the context.
     """

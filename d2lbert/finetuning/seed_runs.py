@@ -43,7 +43,7 @@ def begin(run_once, settings, num_seeds, out, force, devices,
 
     run_once(out, force, resume, devices, keywords): carries out one run, see
     `finetuning.finetune_once`. settings: all settings, with the seed of the
-    first run. write_data(out): writes data in memory to the folder, or None.
+    first run. write_data(out): writes data to the folder; None: no data.
     """
     new_parents = missing_folders(RUNS if out is None else Path(out).parent)
     if out is None:
@@ -170,10 +170,10 @@ def _move_extra_runs(out, num_seeds):
 
 
 def means_and_deviations(figures):
-    """{metric: (mean, standard deviation)}; figures: a dict for each run.
+    """{metric: (mean, deviation)}; figures: {metric: value} for each run.
 
-    The deviation is of a sample: N runs have N - 1 in the denominator. Mean
-    and deviation are nan if a value is not finite.
+    This is the standard deviation of a sample, which divides by N - 1 for N
+    runs. Mean and deviation are nan if a value is not finite.
     """
     found = {}
     for name in figures[0]:

@@ -221,7 +221,7 @@ class Answers:
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `Questions` (tasks/formats.py), by `Window`.
+        """The `Inputs` of `Questions` (tasks/formats.py); each is a `Window`.
 
         A label is the (first, last) token of the answer, (0, 0) if the answer
         is not in the window, or (-1, -1) if the answer is unknown. Training
@@ -272,7 +272,7 @@ def warn_of_cut(kind, data, encoded, unit='examples'):
     """Log a warning with the number of truncated examples, if there are any.
 
     kind: an object of a class in `KINDS`. encoded: the `Encoded` of the data,
-    truncated to max_len tokens. unit: the plural noun for these.
+    truncated to max_len tokens. unit: the noun for these in the warning.
     """
     max_len = kind.about.max_len
     # Only an example of max_len tokens may have been cut

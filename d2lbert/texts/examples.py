@@ -2,8 +2,8 @@
 
 Two sentences make a pair, and some tokens of the pair are masked. Each pair is
 a row of NumPy arrays, the columns of a `Batch`. Compiled C++ (kernels/draw.py)
-draws the pairs if it can, and otherwise `_draw_pairs` and `_mask_plainly`.
-Both draw the same random numbers, and give the examples of the book's page
+draws and masks pairs if it can; otherwise `_draw_pairs` and `_mask_plainly`
+do. Both draw the same random numbers, and give the examples of the book's page
 "The Dataset for Pretraining BERT".
 
 B: the number of examples of a batch, N: of examples of a data set, T: of
@@ -47,7 +47,7 @@ def pad_rows(rows, pad_id=0):
 
 
 def derive_seed(*purpose):
-    """A seed of 31 bits, a hash of its purpose and not of earlier draws."""
+    """A seed of 31 bits, a hash of the arguments and not of earlier draws."""
     digest = hashlib.blake2b(repr(purpose).encode(), digest_size=4).digest()
     return int.from_bytes(digest, 'little') >> 1
 
@@ -60,7 +60,7 @@ def derive_bytes(*purpose):
 def derive_shuffler(*purpose):
     """A RandomState seeded by 256 bits, a hash of the arguments.
 
-    NumPy promises never to change the numbers of this generator.
+    NumPy promises that this generator will always draw the same numbers.
     """
     return onp.random.RandomState(
         onp.frombuffer(derive_bytes(*purpose), '<u4').astype('uint32'))
@@ -108,7 +108,7 @@ def num_predictions(num_tokens, mask_share=MASK_SHARE):
 
 
 def empty_columns(num_examples, max_len, pad, mask_share=MASK_SHARE):
-    """A `Batch` of NumPy arrays, all padding. pad: the number of <pad>."""
+    """A `Batch` of NumPy arrays, all padding. pad: the id of <pad>."""
     shape_T = num_examples, max_len
     shape_P = num_examples, num_predictions(max_len, mask_share)
     return Batch(onp.full(shape_T, pad, 'int32'),
@@ -124,10 +124,10 @@ def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
                   first=0, last=None, whole_words=False, swap=False):
     """Draw the examples of a `NumberedText`: a `Batch` of NumPy arrays.
 
-    order (paragraphs,) int32: the paragraphs, shuffled as in the book. Each
-    sentence of the paragraphs order[first:last] makes a pair with the next
-    sentence, or with a random sentence of the whole text. Pairs longer than
-    max_len are dropped. mask_share: the share of masked tokens.
+    order (paragraphs,) int32: indices of all paragraphs, shuffled as in the
+    book. Each sentence of the paragraphs order[first:last] makes a pair with
+    the next sentence, or with a random sentence of the whole text. Pairs
+    longer than max_len are dropped. mask_share: the share of masked tokens.
 
     rng: `random` or a random.Random. Afterwards its state is the same as after
     the book's code. whole_words: mask all pieces of a word or none. swap: swap

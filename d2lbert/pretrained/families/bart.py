@@ -1,4 +1,4 @@
-"""BART has an encoder, and a decoder that reads the encoder's output.
+"""BART has an encoder, and a decoder that generates text from encoded text.
 
 The model is from Lewis et al. 2020. B: the number of texts in a batch, S: of
 input tokens, T: of decoded tokens, P: of tokens to predict, H: of hidden
