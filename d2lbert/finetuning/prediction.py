@@ -203,8 +203,8 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
         raise UsageError('--out goes with --file: the prediction of one '
                          'text is printed')
     if file is not None and pair is not None:
-        raise UsageError('--pair goes with one text; in --file a tab parts '
-                         'the two')
+        raise UsageError('--pair goes with one text; in --file a tab '
+                         'separates the two texts')
     if out is not None:
         check_out(out, force, 'labels.txt', [folder, file])
         check_rows_out(out)
@@ -333,7 +333,7 @@ def read_lines(file, has_pairs, skip_empty=False, text_field=None,
     """
     if has_pairs and text_field is not None:
         raise UsageError('--text-field is for one text, and this model takes '
-                         'pairs: give lines with a tab between the two')
+                         'pairs: give lines with a tab between two texts')
     lines = Lines(file, text_field, skip_empty)
     texts = list(lines)
     if lines.skipped:

@@ -34,7 +34,7 @@ class Head(NamedTuple):
 
 
 class Family(NamedTuple):
-    """The names and defaults by which a family's folders differ from others.
+    """The names and defaults in the folders of a family, and its classes.
 
     A field is a field of config.json. A keyword is an argument of the net.
     """
