@@ -214,7 +214,7 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
               labels: Optional[Sequence[str]] = None) -> Any:
     """Read a part of a task's data.
 
-    task: a name in `TASKS` or `SIDES`, or a `Task`.
+    task: a name in `TASKS` or `EXTRA_TESTS`, or a `Task`.
 
     folder: the task's folder, for example SST-2, or its parent folder, or a
     file. part: 'train', 'dev' or 'test'; 'test' may lack labels.
