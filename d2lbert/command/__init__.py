@@ -1,1 +1,1 @@
-"""The command `d2lbert`: cli.py runs it, each sub-command has a file."""
+"""The command `d2lbert`. cli.py runs it, and each sub-command has a file."""

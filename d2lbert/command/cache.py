@@ -13,8 +13,8 @@ def add(commands):
         'cache', help='list or remove cached files',
         description='List or remove cached files: kernels are the compiled '
         'operators; tokens and corpora are tokenized texts; data are '
-        'downloads; wheels are MXNet as it was installed. Only files that '
-        'd2lbert made are removed.')
+        'downloads; wheels are the packages of MXNet that were installed. '
+        'Only files that d2lbert made are removed.')
     parser.add_argument('--clear', action='store_true', help='remove files')
     parser.add_argument('--kind', nargs='+', choices=list(cache.KINDS),
                         metavar='KIND', help='only '
@@ -45,24 +45,24 @@ def run(args):
 
 
 def _summary(kind, min_days):
-    """Return a dictionary about the files of a kind unused for `min_days`."""
+    """Return a dictionary about files: of a `kind`, unused for `min_days`."""
     folder = cache.root() / kind
     if folder.is_symlink():
         return dict(kind=kind, link=os.readlink(folder))
     now = time.time()
     entries = [entry for entry in cache.entries([kind])
                if now - entry.last_used >= min_days * 86400]
-    last = max((entry.last_used for entry in entries), default=None)
-    # The number omits temporary files, but their size is included
+    last_used = max((entry.last_used for entry in entries), default=None)
+    # Temporary files take space, but are no results to count
     number = sum(not entry.is_temporary for entry in entries)
     return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),
-                last_used=None if last is None else
-                time.strftime('%Y-%m-%d', time.localtime(last)))
+                last_used=None if last_used is None else
+                time.strftime('%Y-%m-%d', time.localtime(last_used)))
 
 
 def _row(summary):
-    """Return the cells of a row of the table, as strings."""
+    """Return the cells of the table's row for a summary, as strings."""
     if 'link' in summary:       # `cache.entries` does not follow links
         return summary['kind'], '', '', f'in {summary["link"]}: left alone'
     return (summary['kind'], str(summary['number']),
@@ -70,7 +70,7 @@ def _row(summary):
 
 
 def _clear(kinds, min_days, is_json):
-    """Remove files, print how many, and return the exit status."""
+    """Remove files, by default of `cache.RENEWABLE`; returns the status."""
     status, total_bytes, removed = 0, 0, {}
     lines = [str(cache.root())]
     for kind in kinds or cache.RENEWABLE:

@@ -90,7 +90,7 @@ def _run(argv):
         print(OVERVIEW, end='')
         return 0
     try:
-        with printed_warnings(args.quiet):      # not with --quiet
+        with printed_warnings(args.quiet):      # --quiet hides them
             for line in args.notices:   # about earlier names of flags
                 note(line)
             if args.check is not None:
@@ -123,7 +123,7 @@ def _run(argv):
 def _message_of(error):
     """Return the message of an error.
 
-    An error of MXNet contains a stack trace, and its last line is the message.
+    The text of an MXNet error is a stack trace; the message is its last line.
     """
     if isinstance(error, MemoryError):
         return str(error) or 'no memory left: work on less at a time'
@@ -137,7 +137,7 @@ def _message_of(error):
 def _set_up_encoding():
     """Let this process read and print all of Unicode.
 
-    In an ASCII locale, Python cannot decode other file names and texts, so
+    In an ASCII locale, Python can only decode ASCII file names and texts, so
     this function restarts the process in Python's UTF-8 mode. In any other
     locale, a character that cannot be printed becomes a backslash escape.
     """
@@ -145,7 +145,7 @@ def _set_up_encoding():
         if getattr(sys.stdout, 'errors', None) == 'strict':
             sys.stdout.reconfigure(errors='backslashreplace')
         return
-    spec = sys.modules['__main__'].__spec__     # not None after python -m
+    spec = sys.modules['__main__'].__spec__     # None without python -m
     os.execv(sys.executable, [
         sys.executable, *subprocess._args_from_interpreter_flags(),
         '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', spec.name]),
@@ -175,9 +175,9 @@ def parser():
     """Return the parser of the command and of all sub-commands.
 
     A sub-command's module sets these attributes of the parsed `args`. run:
-    `run(args)` does the work and returns the exit status. check: None, or
-    `check(args)` raises an error before libraries are loaded. needs: None, or
-    the name of a module to import after `check`.
+    `run(args)` does the work and returns the exit status. check: None, or a
+    function that raises an error for invalid `args`. needs: None, or the name
+    of a module that is slow to import, so `check` is called before.
     """
     top = Parser(
         prog='d2lbert', usage='d2lbert COMMAND ...',
@@ -194,10 +194,10 @@ def parser():
                                   help=argparse.SUPPRESS)
     groups = {}
     for title, modules in GROUPS.items():
-        num_before = len(commands.choices)
+        first = len(commands.choices)
         for module in modules:
             module.add(commands)    # a module may add several sub-commands
-        groups[title] = list(commands.choices)[num_before:]
+        groups[title] = list(commands.choices)[first:]
     helps = {action.dest: action.help
              for action in commands._choices_actions}
     top.description = DESCRIPTION + ''.join(

@@ -1,7 +1,7 @@
 """Run `d2lbert completion`: write a completion script for a shell.
 
-A function for each shell returns the script. Its argument `commands` is
-{name of a sub-command: (its help, list of `Flag`s)}.
+`bash`, `zsh` and `fish` return the script for their shell. Their argument
+`commands` is {name of a sub-command: (its help text, list of `Flag`s)}.
 """
 import argparse
 import re
@@ -31,7 +31,7 @@ class Flag(NamedTuple):
 
 
 def _first_clause(text):
-    """Return the first clause of a help text, without a default."""
+    """Return the first clause of a help text, without '(default: ...)'."""
     text = re.split(r'[;:(]|, (?=or |which )', text or '')[0]
     return ' '.join(text.replace('%%', '%').split())
 
@@ -50,35 +50,36 @@ def add(commands):
     parser.set_defaults(run=lambda args: run(args, commands))
 
 
-def run(args, commands):
+def run(args, subparsers):
     """Print the script; returns the exit status.
 
-    commands: the argparse action that has the parsers of all sub-commands.
+    subparsers: the argparse action that has the parsers of all sub-commands.
     """
     helps = {action.dest: action.help
-             for action in commands._choices_actions}
+             for action in subparsers._choices_actions}
     print(SCRIPTS[args.shell]({
         name: (helps[name], [
             Flag.from_action(action) for action in parser._actions
             if action.help != argparse.SUPPRESS])
-        for name, parser in commands.choices.items()}), end='')
+        for name, parser in subparsers.choices.items()}), end='')
     return 0
 
 
-def _names(flags):
+def _names_of(flags):
     return [name for flag in flags for name in flag.names]
 
 
 def bash(commands):
     """Return a completion script for bash.
 
-    Its variables are about the sub-command on the command line: its flags, the
-    values of the flag before the cursor, and words for a positional argument.
+    The variables of the script are about the sub-command that is typed. flags:
+    its flags; words: values of its positional argument; values: those of the
+    flag before the cursor; is_path: 1 if the value of this flag is a path.
     """
     lines = []      # the branches of a `case` over the sub-commands
     for name, (_, flags) in commands.items():
         lines += [f'        {name})',
-                  f"            flags='{' '.join(_names(flags))}'",
+                  f"            flags='{' '.join(_names_of(flags))}'",
                   '            case $flag in']
         for flag in flags:
             if flag.names and flag.takes_value and not flag.is_path:
@@ -86,13 +87,14 @@ def bash(commands):
                              f"values='{' '.join(flag.choices)}'; "
                              'is_path= ;;')
         lines += ['            esac']
-        # The choices of the first positional argument that has some
+        # Only the first positional argument with choices is completed
         lines += [f"            words='{' '.join(flag.choices)}' ;;"
                   for flag in flags if not flag.names and flag.choices][:1]
         if not lines[-1].endswith(';;'):
             lines.append('            ;;')
-    with_value = sorted({*_names(flag for _, flags in commands.values()
-                                 for flag in flags if flag.takes_value)})
+    names_with_value = sorted({*_names_of(
+        flag for _, flags in commands.values()
+        for flag in flags if flag.takes_value)})
     return f'''\
 # Completion of d2lbert for bash, written by: d2lbert completion bash
 _d2lbert() {{
@@ -106,7 +108,7 @@ _d2lbert() {{
     case $command in
 {chr(10).join(lines)}
     esac
-    case " {' '.join(with_value)} " in
+    case " {' '.join(names_with_value)} " in
         *" $flag "*)
             # The value of a flag
             if [ -n "$is_path" ]; then
@@ -204,7 +206,7 @@ def fish(commands):
                          else f' -s {flag_name[1:]}')
             if flag.names:
                 line += f' -d {_quote_for_fish(flag.help)}'
-            # -r: a value follows; -f: complete no file names; -x: both
+            # -r: a value follows; -f: complete no file names; -x: -r and -f
             if flag.takes_value and flag.names:
                 line += ' -r' if flag.is_path else ' -x'
             elif not flag.names:

@@ -1,7 +1,7 @@
 """Run `d2lbert doctor`: check this machine, and suggest remedies.
 
-It must work even if MXNet is broken, so MXNet is imported in functions. mx:
-the module mxnet, or None if it cannot be imported.
+The command must work even if MXNet is broken, so functions import MXNet.
+Their argument `mx` is the module mxnet, or None if it cannot be imported.
 """
 import ctypes
 import importlib
@@ -25,7 +25,7 @@ FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 SLOWER = 'everything works but is slower'
 
-#: {row: (module, name of a `kernels.Library` there, effect without it)}
+#: {name of a row: (module, a `kernels.Library` there, effect if missing)}
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
             'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
             'eight bits': ('d2lbert.kernels.int8', 'INT8',
@@ -71,10 +71,10 @@ def report(build=False):
 
     build: compile the libraries that are not compiled yet.
     """
-    mxnet, rows = _mxnet_rows()
-    return [_python_row(), _numpy_row(), *rows, *_driver_rows(mxnet),
-            *_cuda_rows(), _compiler_row(), *_compiled_rows(mxnet, build),
-            _processor_row(mxnet), *_products_rows(), _cache_row(),
+    mx, mxnet_rows = _mxnet_rows()
+    return [_python_row(), _numpy_row(), *mxnet_rows, *_driver_rows(mx),
+            *_cuda_rows(), _compiler_row(), *_compiled_rows(mx, build),
+            _processor_row(mx), *_products_rows(), _cache_row(),
             *_data_rows(), _matplotlib_row()]
 
 
@@ -104,7 +104,10 @@ def print_report(build=False):
 
 
 def status_of(rows, build):
-    """Return 0 if d2lbert can train (build: and all is compiled), else 1."""
+    """Return 0 if d2lbert can train, else 1.
+
+    build: return 1 also if a library of `COMPILED` cannot be used.
+    """
     return int(any(row.status == BAD or build and row.name in COMPILED
                    and row.status != OK for row in rows))
 
@@ -140,7 +143,7 @@ def _numpy_row():
 
 def _mxnet_rows():
     """Return (mx, rows): the module mxnet or None, and `Row`s about it."""
-    build = hardware.build()
+    mxnet_build = hardware.build()      # 'cpu' or 'cu112'
     try:
         mx = importlib.import_module('d2lbert.machine.backend').mx
     except ImportError as error:
@@ -149,8 +152,8 @@ def _mxnet_rows():
         return None, [Row('MXNet', BAD, problem, remedy)]
     enabled = [name for name in FEATURES
                if mx.runtime.Features().is_enabled(name)]
-    return mx, [Row('MXNet', OK, f'{mx.__version__}, {build} build, with '
-                                 + ', '.join(enabled)), _threads_row()]
+    value = f'{mx.__version__}, {mxnet_build} build, with {", ".join(enabled)}'
+    return mx, [Row('MXNet', OK, value), _threads_row()]
 
 
 def _threads_row():
@@ -174,13 +177,13 @@ def _threads_row():
 
 
 def _driver_rows(mx):
-    driver, build = hardware.driver(), hardware.build()
+    driver, mxnet_build = hardware.driver(), hardware.build()
     if driver.problem:
-        broken = driver.problem.startswith('libcuda.so.1 does not work')
-        return [Row('driver', WARN if broken else OK, driver.problem,
+        is_broken = driver.problem.startswith('libcuda.so.1 does not work')
+        return [Row('driver', WARN if is_broken else OK, driver.problem,
                     'if this machine has a GPU, install the NVIDIA driver '
                     'again; without a GPU, nothing is wrong'
-                    if broken else '')]
+                    if is_broken else '')]
     value = 'NVIDIA'
     if driver.cuda:
         value += ', for CUDA up to {}.{}'.format(*driver.cuda)
@@ -192,7 +195,7 @@ def _driver_rows(mx):
         if not gpu.usable:
             rows.append(Row(name, WARN, f'{value}: not usable',
                             f'{gpu.reason}; the CPU or another GPU is used'))
-        elif build == 'cpu':
+        elif mxnet_build == 'cpu':
             rows.append(Row(
                 name, WARN, f'{value}: not used by the CPU build of MXNet',
                 'pip uninstall -y mxnet, then D2LBERT_MXNET=cu112 pip '
@@ -235,7 +238,7 @@ def _compiler_row():
     try:
         return Row('compiler', OK, find_compiler()[1])
     except LookupError as error:
-        return Row('compiler', WARN, f'none found as {error}',
+        return Row('compiler', WARN, f'none found: looked for {error}',
                    'training works but is slower without a C++ compiler: '
                    'apt-get install g++ (Debian and Ubuntu), or name one in '
                    'CXX')
@@ -248,7 +251,7 @@ def _compiled_rows(mx, build):
 
 
 def _compiled_row(mx, build, name, module_name, library_name,
-                  effect_without):
+                  effect_if_missing):
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
@@ -256,7 +259,7 @@ def _compiled_row(mx, build, name, module_name, library_name,
         from d2lbert import kernels
         if kernels.mode() == 'off':
             return Row(name, WARN, 'not used: D2LBERT_KERNELS is off',
-                       f'{effect_without}; unset D2LBERT_KERNELS')
+                       f'{effect_if_missing}; unset D2LBERT_KERNELS')
         module = importlib.import_module(module_name)
         library = getattr(module, library_name)
         # `find` looks for a compiled library; `get` compiles it if necessary
@@ -265,7 +268,7 @@ def _compiled_row(mx, build, name, module_name, library_name,
         return Row(name, BAD, f'not loaded: {error}', 'correct this '
                    'variable; until then, commands that need it fail')
     except Exception as error:  # other rows must still be printed
-        return Row(name, WARN, f'not loaded: {error}', effect_without)
+        return Row(name, WARN, f'not loaded: {error}', effect_if_missing)
     if is_usable:
         value = f'loaded from {library.path}'
         if name == 'eight bits':
@@ -273,10 +276,10 @@ def _compiled_row(mx, build, name, module_name, library_name,
         return Row(name, OK, value)
     if library.reason:
         return Row(name, WARN, f'not loaded: {library.reason}',
-                   effect_without)
+                   effect_if_missing)
     return Row(name, WARN, 'not compiled yet',
-               f'd2lbert doctor --build, which takes {library.takes}; else '
-               'the first run compiles it')
+               f'run d2lbert doctor --build, which takes {library.takes}; '
+               'else the first run compiles it')
 
 
 def _processor_row(mx):
@@ -300,7 +303,7 @@ def _processor_row(mx):
 
 
 def _products_rows():
-    """Return a row about matrix products, if their method is chosen yet."""
+    """Return a list: a row about matrix products if a method is chosen."""
     kernels = sys.modules.get('d2lbert.kernels')
     choice = kernels and kernels.products.chosen()
     if not choice:

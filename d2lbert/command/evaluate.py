@@ -43,27 +43,27 @@ def run(args):
                              'other files with --data, not with --corpus')
         results = evaluations(args.folder, args.data, args.devices,
                               precision=args.precision)
-        for k, (task, figures) in enumerate(results):
+        for k, (task, metrics) in enumerate(results):
             if args.json:
-                print_json(dict(task=task, **figures._asdict()))
+                print_json(dict(task=task, **metrics._asdict()))
             else:
-                # Further test sets of the same labels, as MNLI has, follow
-                # with their name before each metric
-                _print_figures(figures, f'{task} ' if k else '')
+                # Extra tests come after the task's own, for example the
+                # mismatched part of MNLI. Their metrics get their name
+                _print_metrics(metrics, f'{task} ' if k else '')
     else:
         if args.data is not None:
             raise ValueError(f'{args.folder} is not a run of finetune: name '
                              'text files with --corpus, not with --data')
-        figures = evaluate_run(args.folder, args.corpus, args.devices,
+        metrics = evaluate_run(args.folder, args.corpus, args.devices,
                                args.text_field, args.precision)
         if args.json:
-            print_json(figures._asdict())
+            print_json(metrics._asdict())
         else:
-            _print_figures(figures)
+            _print_metrics(metrics)
     return 0
 
 
-def _print_figures(figures, prefix=''):
+def _print_metrics(metrics, prefix=''):
     """Print a named tuple of metrics; prefix: printed before each name."""
-    for name, value in figures._asdict().items():
+    for name, value in metrics._asdict().items():
         print(f'{prefix}{name} {value:.4f}')

@@ -16,7 +16,7 @@ def add(commands):
         'for a run of finetune, with the class for its task. The format '
         'requires learnt positions and a LayerNorm after the embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder; with '
-                        '--precision int8 also a checkpoint folder')
+                        '--precision int8, also that of a pretrained model')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
     export.add_argument('--precision', choices=('fp32', 'int8'),
                         default='fp32', help='store weights as float32, or '

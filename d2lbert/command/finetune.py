@@ -41,7 +41,7 @@ def run(args):
     """Train; returns the exit status."""
     from d2lbert.finetuning.finetuning import finetune
     settings = pretrain.given_settings(args)
-    # With several seeds, `finetune` checks --out: it is a folder of runs then
+    # With several seeds, --out is a folder of runs, and `finetune` checks it
     if settings.get('seeds', 1) == 1:
         pretrain.check_devices_and_out(settings)
     return pretrain.train_and_report(finetune, settings,
@@ -49,10 +49,11 @@ def run(args):
 
 
 def read_figures(folder):
-    """Return the metrics on the development part, of one run or of several.
+    """Return the development metrics of a run, or of several in one folder.
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.has_seed_runs(folder):
-        found = read_json(folder / seed_runs.SEEDS_FILE)
-        return {name: found[name] for name in ('seeds', 'figures', 'summary')}
+        content = read_json(folder / seed_runs.SEEDS_FILE)
+        return {name: content[name]
+                for name in ('seeds', 'figures', 'summary')}
     return dict(figures=read_json(folder / 'config.json')['figures'])

@@ -55,12 +55,12 @@ class Parser(argparse.ArgumentParser):
         """Parse as argparse does, but report unknown arguments here.
 
         argparse would return them to the main parser, whose help does not
-        list the flags of a sub-command. Unknown flags are searched first:
+        list the flags of a sub-command. Unknown flags are reported first:
         argparse skips them, and may then report another argument as missing.
         """
         args = sys.argv[1:] if args is None else list(args)
-        for word in self._arguments_before_command(args):
-            name = word.partition('=')[0]
+        for argument in self._arguments_before_command(args):
+            name = argument.partition('=')[0]
             if name.startswith('--') and (
                     name not in self._option_string_actions):
                 self.error(f'there is no flag {name}' + did_you_mean(name, [
@@ -97,13 +97,14 @@ class Parser(argparse.ArgumentParser):
         """Yield the arguments before '--' and before a sub-command's name."""
         has_command = any(action.nargs in (argparse.PARSER, argparse.REMAINDER)
                           for action in self._actions)
-        for word in args:
-            if word == '--' or has_command and not word.startswith('-'):
+        for argument in args:
+            if argument == '--' or (
+                    has_command and not argument.startswith('-')):
                 return
-            yield word
+            yield argument
 
     def _check_value(self, action, value):
-        """Raise an error, with a similar choice, if `value` is no choice."""
+        """Raise an error, with a suggestion, if `value` is not a choice."""
         if action.choices is None or value in action.choices:
             return
         hint = did_you_mean(value, action.choices)
@@ -117,7 +118,7 @@ class Parser(argparse.ArgumentParser):
 class RenamedFlag(argparse.Action):
     """The action of a flag's earlier name, which still works.
 
-    It sets the value of the current flag, for example '--overlap', and adds
+    It sets the value of the flag `current`, for example '--overlap', and adds
     a line to `args.notices`. The help omits the earlier name.
     """
 
@@ -143,14 +144,14 @@ def add_help_hint(message, prog):
 
 
 def at_least(minimum, number_type=int):
-    """Return an argparse `type`, which parses numbers from `minimum` on."""
+    """Return a `type` for argparse: it parses numbers, `minimum` or more."""
     def parse(text):
         value = number_type(text)
         if not value >= minimum:
             raise argparse.ArgumentTypeError(
                 f'{text} must be at least {minimum}')
         return value
-    # argparse prints this name if a text is no number: invalid int value
+    # argparse prints this name in its error: invalid int value
     parse.__name__ = number_type.__name__
     return parse
 
@@ -225,19 +226,19 @@ def device_of(text):
     """Return the MXNet device for `text`, the value of --devices.
 
     For 'auto' and 'gpu', it is the first device that MXNet can use. Raises
-    ValueError if there is no such device, or if the text lists several.
+    ValueError if there is no such device, or if `text` names several.
     """
     from d2lbert.devices import parse_devices
     devices = parse_devices(text)
     if ':' in text and len(devices) > 1:
         raise UsageError(f'--devices {text} names {len(devices)} devices, and '
-                         'this command computes on one: name one, as cpu or '
-                         'gpu:0')
+                         'this command computes on one: name one, for '
+                         'example cpu or gpu:0')
     return devices[0]
 
 
 def check_folders(args):
-    """Raise ValueError if --devices is invalid or a model's folder missing."""
+    """Raise ValueError if --devices is invalid or a folder does not exist."""
     if getattr(args, 'devices', None) is not None:
         with usage_errors():    # a ValueError becomes a UsageError, status 2
             split_devices(args.devices)
@@ -260,7 +261,7 @@ def add_json(add, help):
 
 
 def rounded(vector):
-    """Return float32 numbers as Python floats with the fewest digits."""
+    """Return float32 numbers as Python floats that print as few digits."""
     # float(x) of the float32 number 0.1 prints as 0.10000000149011612
     return [float(str(x)) for x in vector]
 

@@ -34,15 +34,15 @@ def add(commands):
     parser.set_defaults(run=lambda args: run(args, commands.choices))
 
 
-def run(args, commands):
+def run(args, parsers):
     """Show a page; returns the exit status.
 
-    commands: {name: parser} of all sub-commands.
+    parsers: {name of a sub-command: its parser}.
     """
-    if args.topic not in topics() and args.topic in commands:
-        show(commands[args.topic].format_help())
+    if args.topic not in topics() and args.topic in parsers:
+        show(parsers[args.topic].format_help())
         return 0
-    page = find_page(args.topic, commands)
+    page = find_page(args.topic, parsers)
     is_terminal = sys.stdout.isatty()
     width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
     show(render(page.read_text('utf-8'), width, is_styled=is_terminal))
@@ -55,18 +55,18 @@ def topics():
                   if path.stem != CONTENTS)
 
 
-def find_page(topic, commands=()):
-    """Return the file of a page; the first letters of its name may suffice.
+def find_page(topic, suggestions=()):
+    """Return the file of the page `topic`, or of the only page that begins so.
 
-    Raises UsageError if there is no such page, or if several begin with
-    `topic`. commands: names of sub-commands, which the error may suggest.
+    Raises UsageError if no page or several begin with `topic`. suggestions:
+    words that the error may suggest, besides the names of pages.
     """
     names = [CONTENTS, *topics()]
     matches = [name for name in names if name.startswith(topic.lower())]
     if topic.lower() in names or len(matches) == 1:
         name = topic.lower() if topic.lower() in names else matches[0]
         return MANUAL / f'{name}.md'
-    hint = did_you_mean(topic, [*names, *commands])
+    hint = did_you_mean(topic, [*names, *suggestions])
     raise UsageError(f'the manual has no page {topic!r}'
                      + (f'{hint} The' if hint else ': the')
                      + f' pages are {", ".join(topics())}')
@@ -78,7 +78,7 @@ def show(text):
     if pager is None:
         print(text, end='')
         return
-    # As in git: leave if the text fits (F), show colours (R), keep it (X)
+    # As in git: exit if the text fits (F), show colours (R), never clear (X)
     environment = {'LESS': 'FRX', 'LESSCHARSET': 'utf-8', **os.environ}
     with subprocess.Popen(pager, stdin=subprocess.PIPE,
                           env=environment) as process:
@@ -100,7 +100,7 @@ def render(text, width=80, is_styled=False):
     """Convert Markdown to lines of at most `width` columns.
 
     Code is indented and never wrapped. A table that is too wide becomes a
-    list: each row becomes its first cell, with the other cells below it.
+    list: each row becomes several lines, one for each cell.
 
     is_styled: mark headings and code by escape sequences for a terminal.
     """
@@ -129,21 +129,21 @@ def _render_block(kind, lines, width, style):
 
 
 class _Style:
-    """Mark headings and code, by escape sequences or in plain text."""
+    """Mark headings and code by escape sequences, or by plain characters."""
 
-    def __init__(self, has_escapes):
-        self.has_escapes = has_escapes
+    def __init__(self, use_escapes):
+        self.use_escapes = use_escapes
 
     def heading(self, title, level):
-        """Return a heading in bold, or with a line of characters below."""
-        if self.has_escapes:
+        """Return a heading in bold, or underlined by characters."""
+        if self.use_escapes:
             return f'{BOLD}{UNDERLINE * (level == 1)}{title}{PLAIN}'
         mark = {1: '=', 2: '-'}.get(level)
         return f'{title}\n{mark * len(title)}' if mark else title
 
     def code(self, text):
-        """Show `code` in bold, or leave its backticks in the text."""
-        if not self.has_escapes:
+        """Return the text with `code` in bold, or unchanged with backticks."""
+        if not self.use_escapes:
             return text
         return re.sub('`([^`]+)`', rf'{BOLD}\1{PLAIN}', text)
 
@@ -191,7 +191,7 @@ def _blocks(text):
 
 
 def _plain_text(text):
-    """Replace pictures and links by text, and remove marks of emphasis."""
+    """Replace pictures and links by text, and remove the * of emphasis."""
     text = re.sub(r'!\[([^]]*)\]\([^)]*\)', r'[picture: \1]', text)
     text = re.sub(r'\[([^]]*)\]\((\w+)\.md(?:#[^)]*)?\)', _link_text, text)
     text = re.sub(r'\[([^]]*)\]\((https?:[^)]*)\)', r'\1 <\2>', text)
@@ -227,7 +227,11 @@ def _cells(line):
 
 
 def _render_table(lines, width, style):
-    """Return a table as columns if they fit; else as two columns or a list."""
+    """Return the text of a table, in the first of three forms that fits.
+
+    The forms are columns, two columns with the second wrapped, and a list. A
+    row with text only in its first cell is a title.
+    """
     header, _, *rows = map(_cells, lines)
     plain_rows = [[_plain_text(cell) for cell in row]
                   for row in [header, *rows]]
@@ -260,9 +264,7 @@ def _render_table(lines, width, style):
 
 
 def _join_rows(rows, style, lines_of):
-    """Join the lines of all rows; lines_of(row) returns the lines of one.
-
-    A row with text only in its first cell is a title.
+    """Join titles and the lines of rows, which `lines_of` returns for a row.
     """
     output = []
     for row in rows:

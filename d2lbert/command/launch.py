@@ -27,7 +27,7 @@ WORKER = ('-m', 'd2lbert.command.worker')
 
 
 def add(commands):
-    """Add this sub-command to the parser, after `pretrain`."""
+    """Add this sub-command, which uses the parser of `pretrain`."""
     parser = commands.add_parser(
         'launch', help='train on several machines or processes',
         description="Start the scheduler, the servers and the workers of "
@@ -70,7 +70,7 @@ def run(args):
         args.worker_command, args.pretrain, workers)
     if args.quiet:
         command.append('--quiet')
-    # Raise here the error that every process would raise
+    # Raises an error for an invalid variable, before each process does
     mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
@@ -112,26 +112,26 @@ def _worker_command(command, pretrain, workers=1):
     """Check and complete the command of the workers.
 
     command: arguments of `d2lbert`, for example ['--', 'pretrain', ...];
-    pretrain: the parser of `d2lbert pretrain`. Returns the command, with a
-    seed and a run folder for all workers; the run folder; and the arguments
-    of `d2lbert` that resume the run.
+    pretrain: the parser of `d2lbert pretrain`; workers: their number. Returns
+    the command, with a seed and a run folder for all workers; the run folder;
+    and the arguments of `d2lbert` that resume the run.
     """
     command = command[1:] if command[:1] == ['--'] else list(command)
     if command[:1] != ['pretrain']:
         raise UsageError('the command of the workers is missing: give '
                          'pretrain and its flags after --, as in '
                          'd2lbert launch --workers 2 -- pretrain')
-    settings = pretrain.parse_args(command[1:])
-    check_flags(settings)
-    with usage_errors():       # makes a UsageError of a ValueError
-        check_clock(getattr(settings, 'minutes', None), workers)
-    run_folder = getattr(settings, 'resume', None)
+    pretrain_args = pretrain.parse_args(command[1:])
+    check_flags(pretrain_args)
+    with usage_errors():    # a ValueError becomes a UsageError, status 2
+        check_clock(getattr(pretrain_args, 'minutes', None), workers)
+    run_folder = getattr(pretrain_args, 'resume', None)
     if run_folder is None:
-        if not hasattr(settings, 'seed'):
+        if not hasattr(pretrain_args, 'seed'):
             # The workers need the same seed to divide the same batches
             command += ['--seed', str(int.from_bytes(os.urandom(4),
                                                      'little'))]
-        run_folder = getattr(settings, 'out', None)
+        run_folder = getattr(pretrain_args, 'out', None)
         if run_folder is None:
             run_folder = str(free_run_path())
             command += ['--out', run_folder]
@@ -142,9 +142,9 @@ def _worker_command(command, pretrain, workers=1):
     resume_arguments = ['pretrain', '--resume', run_folder]
     for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
                  'devices'):
-        if hasattr(settings, name):
+        if hasattr(pretrain_args, name):
             resume_arguments += ['--' + name.replace('_', '-'),
-                                 str(getattr(settings, name))]
+                                 str(getattr(pretrain_args, name))]
     return command, run_folder, resume_arguments
 
 

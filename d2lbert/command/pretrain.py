@@ -1,6 +1,6 @@
 """Run `d2lbert pretrain`, which has a flag for each setting of pretraining.
 
-finetune.py and launch.py use functions of this module, too.
+finetune.py and launch.py also use functions of this module.
 """
 import argparse
 import contextlib
@@ -64,7 +64,7 @@ def add_flags(parser, groups, most_used):
     """Add a flag for each setting to a parser, and --json.
 
     groups: {title in the help text: `Setting`s}; most_used: names of settings
-    to move from there into a group at the top.
+    to list in a group of their own, before all others.
     """
     by_name = {setting.name: setting for settings in groups.values()
                for setting in settings}
@@ -144,13 +144,13 @@ def run(args):
 def check_settings(settings, complete):
     """Raise UsageError if settings are invalid, without reading any file.
 
-    settings: {name: value}; complete: the function that checks the settings
-    of a new run. For a resumed run, this only rejects --out and --force: its
-    settings are checked when its folder is read.
+    settings: {name: value}; complete: a function of the settings of a new run
+    that raises an error if one is invalid. A resumed run checks its settings
+    when it reads its folder, so here only --out and --force are errors.
     """
     if settings.get('resume') is None:
         not_stored = {setting.name for setting in RUN_FLAGS} | {'seeds'}
-        with usage_errors():       # makes a UsageError of a ValueError
+        with usage_errors():    # a ValueError becomes a UsageError, status 2
             complete({name: value for name, value in settings.items()
                       if name not in not_stored})
     elif 'out' in settings or settings.get('force'):
@@ -168,10 +168,10 @@ def check_devices_and_out(settings):
         check_free(settings['out'], settings.get('force', False))
 
 
-def train_and_report(train, settings, summary=None):
+def train_and_report(train, settings, summarize=None):
     """Call train(**settings), print the run folder, return the exit status.
 
-    summary: for --json, a function which gets the run folder and returns a
+    summarize: for --json, a function that gets the run folder and returns a
     dictionary. Then standard output gets only a line of JSON, with this
     dictionary and the path of the folder.
     """
@@ -179,7 +179,7 @@ def train_and_report(train, settings, summary=None):
     from d2lbert.training.interrupts import Stopped
     try:
         with contextlib.redirect_stdout(
-                sys.stderr if summary else sys.stdout):
+                sys.stderr if summarize else sys.stdout):
             folder = train(**settings)
     except Stopped as stopped:
         if str(stopped):    # of several workers, one has a message
@@ -187,13 +187,13 @@ def train_and_report(train, settings, summary=None):
         return 128 + stopped.signal
     if workers.rank() == 0:
         note(f'run folder {folder}')
-        if summary:
-            print_json(dict(run=str(folder), **summary(Path(folder))))
+        if summarize:
+            print_json(dict(run=str(folder), **summarize(Path(folder))))
     return 0
 
 
 def last_values(folder):
-    """Return {column: its last value} from the losses.csv of a run."""
+    """Return {column: its last number} from the losses.csv of a run."""
     values = {}
     with open(folder / 'losses.csv', newline='', encoding='utf-8') as file:
         for row in csv.DictReader(file):

@@ -40,17 +40,17 @@ def run(args):
     _check_kernel_modules()
     from d2lbert.book.execution import run_page
     from d2lbert.book.pages import read_page
-    outs = _output_paths(args.files, args.out, args.force)
+    paths = _output_paths(args.files, args.out, args.force)
     pages = [read_page(file) for file in args.files]
     if args.compare:
         _check_stored_outputs(pages)
-    for k, (page, out) in enumerate(zip(pages, outs)):
+    for k, (page, path) in enumerate(zip(pages, paths)):
         if len(pages) > 1:
             # The name of the page, after an empty line except at the start
             print(*[''] * bool(k), f'{page.path}:', sep='\n', flush=True)
         run_page(page, args.compare)
-        if out is not None:
-            _write(page.notebook, out, args.force)
+        if path is not None:
+            _write(page.notebook, path, args.force)
     return 0
 
 
@@ -67,38 +67,38 @@ def _check_kernel_modules():
 
 
 def _output_paths(files, out, force):
-    """Return the path of the notebook to write for each page, or None.
+    """Return for each page the path of its notebook; None without --out.
 
     files: paths of the pages; out, force: --out and --force. Raises an error
     if a path cannot be written.
     """
     if out is None:
         return [None] * len(files)
-    out_path = Path(out)    # a file for one page, a folder for several
+    target = Path(out)    # a file for one page, a folder for several
     if len(files) == 1:
-        outs = [out_path]
-    elif out_path.exists() and not out_path.is_dir():
+        paths = [target]
+    elif target.exists() and not target.is_dir():
         raise ValueError(f'--out {out} is a file: {len(files)} pages need a '
                          'folder')
     else:
-        outs = [out_path / (Path(file).stem + '.ipynb') for file in files]
-    for k, path in enumerate(outs):
-        if path in outs[:k]:
-            raise UsageError(f'{files[outs.index(path)]} and {files[k]} '
+        paths = [target / (Path(file).stem + '.ipynb') for file in files]
+    for k, path in enumerate(paths):
+        if path in paths[:k]:
+            raise UsageError(f'{files[paths.index(path)]} and {files[k]} '
                              f'would both be written to {path}: run one of '
                              'them alone')
         for file in files:
             if path.exists() and Path(file).exists() and path.samefile(file):
                 raise ValueError(f'--out {path} is the page itself: choose '
                                  'another name')
-        if len(files) > 1 and not out_path.exists():
-            check_out(out_path, force, path.name)   # `_write` creates it
+        if len(files) > 1 and not target.exists():
+            check_out(target, force, path.name)     # `_write` creates it
         else:
             check_out(path, force, Path(files[0]).stem + '.ipynb')
         if path.suffix != '.ipynb':
             raise UsageError(f'--out {path} does not end in .ipynb: name a '
                              'notebook')
-    return outs
+    return paths
 
 
 def _check_stored_outputs(pages):

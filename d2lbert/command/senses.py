@@ -12,7 +12,7 @@ from d2lbert.command.flags import (
 def add(commands):
     """Add this sub-command to the parser."""
     senses = commands.add_parser(
-        'senses', help='how well a model separates the senses of words',
+        'senses', help='measure how well a model separates word senses',
         description='For words with two senses, and for each layer of a '
         'model, print the fraction of uses in the sample corpus whose '
         'nearest other use has the same sense. Layer 0 is the embeddings; '

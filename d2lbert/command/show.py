@@ -5,14 +5,14 @@ from d2lbert.command.flags import add_device, check_folders, device_of
 
 
 class _TextAction(argparse.Action):
-    """--text: append (text, None) to `args.texts`."""
+    """The action of --text: append (text, None) to `args.texts`."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         namespace.texts = [*(namespace.texts or ()), (value, None)]
 
 
 class _PairAction(argparse.Action):
-    """--pair: replace the None of the preceding --text."""
+    """The action of --pair: replace the None of the --text before it."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         texts = namespace.texts or ()

@@ -1,9 +1,9 @@
 """Write vectors to files, and read .npy files of vectors.
 
 The extension of the file's name selects a class from `FORMATS`. All of these
-classes have the members of `Npy`. `file` is an open binary file, and `name` is
-the title of the column of texts or tokens, if the format has one. `add`
-appends the vectors `rows`, an array (n, H), and the n texts or tokens `names`.
+classes have the members of `Npy`. `file` is an open binary file, and `title`
+is the title of the column of texts or tokens, if the format has one. `add`
+appends the vectors `rows`, an array (n, H), and their n texts or tokens.
 `about` is None or a dictionary about the vectors, which only .npy files store.
 `close` completes the content, but does not close the file.
 """
@@ -30,10 +30,10 @@ PARQUET_ROWS = 1 << 12
 class Npy:
     """Write a .npy file of float32 vectors.
 
-    Its header contains the number of vectors, so `close` overwrites it.
+    The header contains the number of vectors, so `close` overwrites it.
     """
 
-    def __init__(self, file, name='text'):
+    def __init__(self, file, title='text'):
         self.file, self.shape, self.about = file, (0, 0), None
         file.write(self._header())      # fails early on a full disk
         file.flush()
@@ -44,8 +44,8 @@ class Npy:
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
         return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
 
-    def add(self, names, rows):
-        """Append the vectors; the format has no place for their names."""
+    def add(self, texts, rows):
+        """Append the vectors; the format has no place for their texts."""
         self.file.write(onp.ascontiguousarray(rows, '<f4').tobytes())
         self.shape = self.shape[0] + len(rows), rows.shape[1]
 
@@ -67,8 +67,8 @@ def read_npy(path, flag):
     """Return (rows, about) from a .npy file.
 
     rows: the vectors (n, H), memory-mapped; about: the dictionary that `Npy`
-    stored, or {}. Raises ValueError, which names the flag of the file, if it
-    does not contain vectors.
+    stored, or {}. flag: the flag that named the file, for the ValueError if
+    the file does not contain vectors.
     """
     try:
         rows, about = array_files.map_npy(path), {}
@@ -93,14 +93,14 @@ class Npz:
 
     about = None
 
-    def __init__(self, file, name='text'):
-        # The array is complete before it is copied into the archive
+    def __init__(self, file, title='text'):
+        # A member of an archive cannot be overwritten, as `Npy.close` does
         self._file, self._npy_file = file, tempfile.TemporaryFile()
         self._npy = Npy(self._npy_file)
 
-    def add(self, names, rows):
-        """Append the vectors; the format has no place for their names."""
-        self._npy.add(names, rows)
+    def add(self, texts, rows):
+        """Append the vectors; the format has no place for their texts."""
+        self._npy.add(texts, rows)
 
     def close(self):
         """Write the archive."""
@@ -118,25 +118,25 @@ class Csv:
 
     dialect, about = 'excel', None
 
-    def __init__(self, file, name='text'):
-        self._text = io.TextIOWrapper(file, 'utf-8', newline='')
-        self._writer = csv.writer(self._text, self.dialect,
+    def __init__(self, file, title='text'):
+        self._buffer = io.TextIOWrapper(file, 'utf-8', newline='')
+        self._writer = csv.writer(self._buffer, self.dialect,
                                   lineterminator='\n')
-        self._name, self._has_header = name, False
+        self._title, self._has_header = title, False
 
-    def add(self, names, rows):
+    def add(self, texts, rows):
         """Append a line for each vector."""
         if not self._has_header:
-            self._writer.writerow([self._name, *range(rows.shape[1])])
+            self._writer.writerow([self._title, *range(rows.shape[1])])
             self._has_header = True
         # str of a float32 has as few digits as identify the number
-        self._writer.writerows([name, *map(str, row)]
-                               for name, row in zip(names, rows))
+        self._writer.writerows([text, *map(str, row)]
+                               for text, row in zip(texts, rows))
 
     def close(self):
-        """Write what the text buffer still holds."""
-        self._text.flush()
-        self._text.detach()     # else the buffer would close the file
+        """Write the lines that are still in the buffer."""
+        self._buffer.flush()
+        self._buffer.detach()   # else it would close the file
 
 
 class Tsv(Csv):
@@ -150,13 +150,13 @@ class JsonLines:
 
     about = None
 
-    def __init__(self, file, name='text'):
-        self._file, self._name = file, name
+    def __init__(self, file, title='text'):
+        self._file, self._title = file, title
 
-    def add(self, names, rows):
+    def add(self, texts, rows):
         """Append a line for each vector."""
-        for name, row in zip(names, rows):
-            line = json.dumps({self._name: name,
+        for text, row in zip(texts, rows):
+            line = json.dumps({self._title: text,
                                'vector': [float(str(x)) for x in row]},
                               ensure_ascii=False)
             self._file.write(line.encode() + b'\n')
@@ -170,13 +170,13 @@ class Parquet:
 
     about = None
 
-    def __init__(self, file, name='text'):
-        self._file, self._name, self._writer = file, name, None
-        self._names, self._rows = [], []
+    def __init__(self, file, title='text'):
+        self._file, self._title, self._writer = file, title, None
+        self._texts, self._rows = [], []
 
-    def add(self, names, rows):
+    def add(self, texts, rows):
         """Keep the vectors, and write them if there are `PARQUET_ROWS`."""
-        self._names += names
+        self._texts += texts
         self._rows += list(rows)
         if len(self._rows) >= PARQUET_ROWS:
             self._write_rows()
@@ -187,12 +187,12 @@ class Parquet:
         rows = onp.array(self._rows, 'float32')
         vectors = pa.FixedSizeListArray.from_arrays(
             pa.array(rows.reshape(-1)), rows.shape[1])
-        table = pa.table({self._name: pa.array(self._names, pa.string()),
+        table = pa.table({self._title: pa.array(self._texts, pa.string()),
                           'vector': vectors})
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self._file, table.schema)
         self._writer.write_table(table)
-        self._names, self._rows = [], []
+        self._texts, self._rows = [], []
 
     def close(self):
         """Write the last rows and the footer of the file."""
@@ -234,7 +234,8 @@ def vectors_file(out, force=False, reads=(), name='text', flag='--out'):
     """Yield an object of a class in `FORMATS`, which writes the file `out`.
 
     A temporary file gets the vectors, and replaces `out` on success. name: the
-    title of the column of texts or tokens; else as for `check_vectors_out`.
+    title of the column of texts or tokens. The other arguments are those of
+    `check_vectors_out`.
     """
     check_vectors_out(out, force, reads, flag)
     format_class = FORMATS.get(Path(out).suffix.lower(), Npy)

@@ -985,7 +985,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'return super()._controller()',
      'test_a_server_never_executes_received_code'),
     ('workers draw seeds of their own',
-     "if not hasattr(settings, 'seed'):",
+     "if not hasattr(pretrain_args, 'seed'):",
      "if hasattr(settings, 'seed'):",
      'test_workers_share_a_seed_and_a_folder'),
     ('workers with other texts train together',
