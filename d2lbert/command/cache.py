@@ -45,7 +45,7 @@ def run(args):
 
 
 def _summary(kind, min_days):
-    """Return a dictionary about files: of a `kind`, unused for `min_days`."""
+    """Summarize the files of `kind` that are unused for `min_days`."""
     folder = cache.root() / kind
     if folder.is_symlink():
         return dict(kind=kind, link=os.readlink(folder))

@@ -59,16 +59,16 @@ DESCRIPTION = 'Pretrain BERT as "Dive into Deep Learning" does, and use it.'
 OVERVIEW = f'''\
 d2lbert {__version__}: {DESCRIPTION[0].lower()}{DESCRIPTION[1:]}
 
-  d2lbert pretrain                        the run of the chapter, a minute
-  d2lbert encode RUN 'a crane is flying'  the vectors of a text
-  d2lbert fill RUN 'it is a <mask> .'     the likeliest words at a mask
-  d2lbert show RUN --out page.html        attention, words, losses: a page
+  d2lbert pretrain                        train as the chapter does
+  d2lbert encode RUN 'a crane is flying'  print the vectors of a text
+  d2lbert fill RUN 'it is a <mask> .'     print the likeliest words at a mask
+  d2lbert show RUN --out page.html        write a page about a model
   d2lbert finetune --task sst2 ...        learn a task from labelled texts
-  d2lbert run PAGE.ipynb                  a page of the book, unchanged
+  d2lbert run PAGE.ipynb                  run a page of the book, unchanged
 
-  d2lbert --help                          all commands
-  d2lbert COMMAND --help                  the flags of a command
-  d2lbert help                            the manual
+  d2lbert --help                          list all commands
+  d2lbert COMMAND --help                  list the flags of a command
+  d2lbert help                            show the manual
 '''
 
 

@@ -47,8 +47,8 @@ def run(args):
             if args.json:
                 print_json(dict(task=task, **metrics._asdict()))
             else:
-                # Extra tests come after the task's own, for example the
-                # mismatched part of MNLI. Their metrics get their name
+                # k > 0: an extra test, for example the mismatched part of
+                # MNLI. Its name precedes each metric
                 _print_metrics(metrics, f'{task} ' if k else '')
     else:
         if args.data is not None:

@@ -144,7 +144,7 @@ def add_help_hint(message, prog):
 
 
 def at_least(minimum, number_type=int):
-    """Return a `type` for argparse: it parses numbers, `minimum` or more."""
+    """Return an argparse `type`, a function that parses numbers >= minimum."""
     def parse(text):
         value = number_type(text)
         if not value >= minimum:
@@ -261,7 +261,7 @@ def add_json(add, help):
 
 
 def rounded(vector):
-    """Return float32 numbers as Python floats that print as few digits."""
+    """Return Python floats that print like these float32 numbers."""
     # float(x) of the float32 number 0.1 prints as 0.10000000149011612
     return [float(str(x)) for x in vector]
 

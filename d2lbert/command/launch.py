@@ -70,7 +70,7 @@ def run(args):
         args.worker_command, args.pretrain, workers)
     if args.quiet:
         command.append('--quiet')
-    # Raises an error for an invalid variable, before each process does
+    # Raises the error for an invalid variable once, not in every process
     mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):

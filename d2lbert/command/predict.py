@@ -8,6 +8,7 @@ from d2lbert.command.flags import (
     check_folders,
     print_json,
 )
+from d2lbert.machine.arguments import UsageError
 
 
 def add(commands):
@@ -60,7 +61,6 @@ def run(args):
 def _write_submission(args):
     """Write the submission files for GLUE; returns the exit status."""
     from d2lbert.finetuning.prediction import write_submission
-    from d2lbert.machine.arguments import UsageError
     if args.out is None or any(value is not None for value in (
             args.text, args.file, args.pair, args.text_field)):
         raise UsageError('--data needs --out FOLDER and takes no text: it '

@@ -3,7 +3,7 @@
 The extension of the file's name selects a class from `FORMATS`. All of these
 classes have the members of `Npy`. `file` is an open binary file, and `title`
 is the title of the column of texts or tokens, if the format has one. `add`
-appends the vectors `rows`, an array (n, H), and their n texts or tokens.
+appends the vectors `rows`, an array (n, H), and `texts`, n texts or tokens.
 `about` is None or a dictionary about the vectors, which only .npy files store.
 `close` completes the content, but does not close the file.
 """

@@ -1,8 +1,8 @@
-"""Compute what a net does with texts, for figures and for the page of `show`.
+"""Compute the data about a net and some texts that pictures show.
 
-The functions return attention weights, the hidden states of all layers,
-predictions for masked tokens, and the most similar tokens of other texts.
-`plot_attention` draws attention weights.
+The data are attention weights, the hidden states of all layers, predictions
+for masked tokens, and the most similar tokens of other texts. `plot_attention`
+draws attention weights.
 
 B: the number of texts in a batch; T: the number of tokens of a text, special
 tokens included; H: the number of hiddens; L: the number of blocks; N: the
@@ -24,12 +24,12 @@ from d2lbert.text import special_of
 from d2lbert.texts.examples import pad_rows
 
 #: Maximum number of tokens in a batch of `vectors_by_layer`.
-MAX_TOKENS = 1 << 12
+MAX_LAYER_TOKENS = 1 << 12
 
 #: Maximum number of tokens in a batch of `guesses_of`.
-MAX_GUESSED_TOKENS = 1 << 13
+MAX_GUESS_TOKENS = 1 << 13
 
-#: Number of predicted tokens that are kept for each masked token.
+#: Number of predictions that are kept for each masked token.
 NUM_GUESSES = 10
 
 #: Size of the font, minimum side of a panel, maximum side of a figure.
@@ -47,8 +47,8 @@ def attention_of(net, ids, segments=None):
     T = len(ids)
     weights = []
     # The fused operators do not store attention weights, so blocks run within
-    # `keep_attention`. They run one at a time, so that the device holds the
-    # weights of a single block
+    # `keep_attention`. Blocks run one at a time, so that the device never
+    # holds the weights of all blocks
     with autograd.pause():
         X = _embed(net, [ids], [segments or [0] * T], [T])[0]
         for blk in net.encoder.blks.up_to(-1):
@@ -74,13 +74,13 @@ def _find_attention(blk):
 
 
 def clearest_head(weights, special):
-    """Find a head whose words attend strongly to few other words.
+    """Find the head in which words attend most strongly to few other words.
 
-    weights: (L, N, T, T); special: T booleans, True for special tokens. A
-    word is any other token. Returns (layer, head), counted from 0, with the
-    largest sum of squared weights from words to other words; (0, 0) for a
-    text of one word. Heads that attend to all tokens alike, to special tokens
-    or from each token to itself have a small sum.
+    weights: (L, N, T, T); special: T booleans, True for special tokens. All
+    other tokens are words here. Returns the (layer, head), counted from 0,
+    with the largest sum of squared weights from words to other words; (0, 0)
+    for a text of one word. The sum is small for heads that attend to all
+    tokens alike, to special tokens, or from each token to itself.
     """
     words = onp.flatnonzero(~onp.asarray(special))
     squares = weights[:, :, words][:, :, :, words] ** 2
@@ -162,7 +162,7 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
 
 
 def _encode(net, tokens, tokens_b, tokenizer, vocab):
-    """Return lists: ids, segments, tokens, and True for special tokens."""
+    """Return four lists: ids, segments, tokens, is_special (booleans)."""
     if tokenizer is not None:
         encoded = tokenizer.encode(tokens, tokens_b)
         return (encoded.ids, encoded.segments, encoded.tokens,
@@ -179,9 +179,9 @@ def _encode(net, tokens, tokens_b, tokenizer, vocab):
 
 
 def _check_numbers(numbers, count, name):
-    """Return a list of numbers from 1 to count; ValueError for others.
+    """Return numbers as a list; ValueError unless all are from 1 to count.
 
-    numbers: an int, ints or None for all; name: the name of the argument.
+    numbers: an int, ints, or None for all; name: the argument's name.
     """
     if numbers is None:
         return list(range(1, count + 1))
@@ -247,7 +247,8 @@ def _make_batches(encoded, pad_id):
     """Return a list of `_Batch`es, each of texts of similar length."""
     batches, indices = [], []
     for k in sorted(range(len(encoded)), key=lambda k: len(encoded[k].ids)):
-        if indices and len(encoded[k].ids) * (len(indices) + 1) > MAX_TOKENS:
+        if indices and (len(encoded[k].ids) * (len(indices) + 1)
+                        > MAX_LAYER_TOKENS):
             batches.append(_pad(encoded, indices, pad_id))
             indices = []
         indices.append(k)
@@ -279,20 +280,20 @@ class MaskGuesses(NamedTuple):
     """The prediction of a model for one masked token."""
 
     guesses: Any        # a list of `Guess`, the most probable first
-    own: Guess          # the token of the text at this position
-    rank: int           # of this token: 1 if it is the most probable
+    own: Guess          # the token that was masked, with its probability
+    rank: int           # of the masked token: 1 if it is the most probable
 
 
 def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     """Mask each token of an `Encoded` in turn, and predict it.
 
-    Returns a list of T `MaskGuesses`, with None for special tokens. Entry t
-    has the `top` guesses that `fill_mask` returns if only token t is masked.
+    Returns a list of T entries: `MaskGuesses`, or None for special tokens.
+    Entry t has the `top` guesses of `fill_mask` if only token t is masked.
     """
     T, vocab_size = len(encoded.ids), len(tokenizer)
     positions = [t for t in range(T) if encoded.words[t] is not None]
     found = [None] * T
-    batch_size = max(1, MAX_GUESSED_TOKENS // T)
+    batch_size = max(1, MAX_GUESS_TOKENS // T)
     with bar(len(positions), 'guessing', 'tokens',
              quiet=T < 40) as progress:
         for first in range(0, len(positions), batch_size):
@@ -320,7 +321,7 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     return found
 
 
-# Nearest tokens in a sample, which is a list of sentences
+# Nearest tokens in a sample. A sample is a list of sentences
 
 #: Number of neighbours that are kept for each token and layer.
 NUM_NEIGHBOURS = 6
@@ -348,12 +349,12 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
     """Find the nearest sample tokens of every token of some texts.
 
     texts: a list of `Encoded`; sentences: the sample, a list of strings.
-    Returns (sample tokens, neighbours). neighbours[k][l][t] is for token t of
-    text k in layer l, where layer 0 is the embeddings. It is a pair of
-    `Neighbours`: among all sample tokens, and among occurrences of the same
-    token. Nearest means the largest cosine similarity in that layer. A
-    special token is only compared with the same special token, other tokens
-    only with tokens that are not special.
+    Returns (list of `SampleToken`s, neighbours). neighbours[k][l][t] is about
+    token t of text k in layer l, where layer 0 is the embeddings. It is a
+    pair of `Neighbours`: the first among all sample tokens, the second among
+    those with the same id. Nearest means the largest cosine similarity in the
+    layer. A special token is only compared with the same special token, other
+    tokens only with tokens that are not special.
     """
     encoded = tokenizer.encode_batch(
         list(sentences), max_len=min(net.encoder.max_len, MAX_LENGTH))
@@ -371,9 +372,9 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
             of_tokens = []
             for t, idx in enumerate(text.ids):
                 same = sample_ids == idx
-                kind = same if text.words[t] is None else ~is_special
-                of_tokens.append((_nearest(cosines[t], kind, top),
-                                  _nearest(cosines[t], same & kind, top)))
+                allowed = same if text.words[t] is None else ~is_special
+                of_tokens.append((_nearest(cosines[t], allowed, top),
+                                  _nearest(cosines[t], same & allowed, top)))
             neighbours[k].append(of_tokens)
     return sample_tokens, neighbours
 

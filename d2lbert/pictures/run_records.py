@@ -29,16 +29,16 @@ class RunRecord(NamedTuple):
     name: str
     losses: dict        # {name of a loss: (curve of the loss at each logged
                         # step, curve of the mean since step 1)}
-    held_out: dict      # {name of a metric without held_out_: curve}
+    held_out: dict      # {metric, without the prefix held_out_: its curve}
     config: dict        # the content of config.json; {} for a `History`
     log: str            # the content of log.txt, or ''
 
 
 def read_record(run):
-    """Return the `RunRecord` of a run folder, finished or not.
+    """Return the `RunRecord` of a run.
 
-    run: the folder, or a `History`, which `train_bert` returns. Raises
-    `RunError`, a ValueError, for a folder without a history.
+    run: a run folder, finished or not, or a `History` that `train_bert`
+    returned. Raises `RunError`, a ValueError, for a folder without a history.
     """
     rows = history_rows(run)
     if isinstance(run, History):
@@ -67,7 +67,7 @@ def _make_record(name, rows, config, log):
 
     rows: {column: value} for each logged step, as `history_rows` returns.
     """
-    # The loss of a step is in column mlm_loss, its mean since step 1 in mlm
+    # For example, column mlm_loss is the loss at a step, mlm its mean so far
     curves = {}
     for row in rows:
         for column, value in row.items():
@@ -125,37 +125,37 @@ def plot_history(run: Any, *others: Any,
                title=title if title == names[0] else f'{title} loss')
     if accuracies:
         for k, record in enumerate(records):
-            for number, name in enumerate(accuracies):
+            for i, name in enumerate(accuracies):
                 if name in record.held_out:
                     axes[-1].plot(
-                        *record.held_out[name], 'os^Dv'[number % 5],
+                        *record.held_out[name], 'os^Dv'[i % 5],
                         markersize=4, **STYLES[k % len(STYLES)],
                         label=_legend_label(record, name.replace('_', ' '),
                                             len(records) > 1))
         axes[-1].set(xlabel='step', ylabel='share', title='held-out accuracy')
-    longest = max(len(label) for ax in axes for label
-                  in ax.get_legend_handles_labels()[1])
-    # Two columns of labels up to this length are as wide as a panel
-    columns = 2 if longest <= 25 else 1
+    max_letters = max(len(label) for ax in axes for label
+                      in ax.get_legend_handles_labels()[1])
+    # Two columns of labels with 25 letters are as wide as a panel
+    num_columns = 2 if max_letters <= 25 else 1
     for ax in axes:
         ax.grid(alpha=0.3)
         ax.locator_params(nbins=5)
         ax.locator_params('x', integer=True)
         # Below the panel, where it covers no curve
         ax.legend(fontsize=8, loc='upper left', bbox_to_anchor=(0, -0.2),
-                  ncol=columns, frameon=False, borderaxespad=0)
+                  ncol=num_columns, frameon=False, borderaxespad=0)
     return fig
 
 
 def _panels(losses):
-    """Assign losses to panels; return a list of names for each panel."""
+    """Assign losses to panels; return a list of losses for each panel."""
     shared = [name for name in losses if name in TOKEN_LOSSES]
     return [shared if name in shared else [name] for name in losses
             if name not in shared[1:]]
 
 
 def _title(name):
-    """Return the title of a loss; a short name is an acronym, as MLM."""
+    """Return the title of a loss; a short name is an acronym, like MLM."""
     return name.upper() if len(name) < 5 else name
 
 

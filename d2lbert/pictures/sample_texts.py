@@ -1,8 +1,9 @@
 """Load what a picture shows: a model, a tokenizer, and a sample of sentences.
 
-The nearest tokens and the uses of a word are found in the sample. For a run it
-comes from the training text; for other models, from a file of the user or from
-the sample corpus of the package, which has labels for the senses of words.
+The nearest tokens and the uses of a word are found in the sample. For a run,
+the sample comes from the training text; for other models, from the sample
+corpus of the package, which has labels for the senses of words. A file of the
+user takes the place of both.
 """
 import collections
 import csv
@@ -26,8 +27,8 @@ def open_model(model, precision=None, ctx=None):
     """Return (net, tokenizer, folder) of a model.
 
     model: the folder of a run or of a pretrained model, or a pair (net,
-    tokenizer), whose folder is None. For a folder, precision is the precision
-    in which the net computes, and ctx the device; None is the CPU.
+    tokenizer), for which the folder is None. precision, ctx: for a folder, the
+    number format of matrix products and the device (None: the CPU).
     """
     if isinstance(model, (tuple, list)) and len(model) == 2:
         net, tokenizer = model
@@ -38,14 +39,13 @@ def open_model(model, precision=None, ctx=None):
 
 
 def tokenizer_of(net, tokenizer=None, vocab=None):
-    """Return `tokenizer`, else a tokenizer for the words of `vocab_of`."""
+    """Return `tokenizer`; if it is None, one for the words of `vocab_of`."""
     return as_tokenizer(vocab_of(net, vocab) if tokenizer is None
                         else tokenizer)
 
 
 def vocab_of(net, vocab=None):
-    """Return `vocab`, else the vocabulary of a net that `load_run` returned.
-    """
+    """Return `vocab`; if it is None, the vocabulary that `load_run` set."""
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
         raise ValueError('this net has no vocabulary: load it with load_run, '
@@ -61,10 +61,10 @@ def short(name, max_letters=14):
     return name.replace('$', r'\$')
 
 
-#: Most sentences that `pick_sentences` takes: from all parts, for each word.
+#: Limits of `pick_sentences`: sentences of any words, sentences of each word.
 MAX_SENTENCES, MAX_SENTENCES_OF_WORD = 250, 20
 
-#: Most characters that `sentences_of` reads, and most words of a sentence.
+#: Limits of `sentences_of`: characters in all, and words of a sentence.
 MAX_CHARS, MAX_WORDS = 1 << 24, 48
 
 #: White space after the end of a sentence, in text that is not tokenized.
@@ -78,7 +78,7 @@ IRREGULAR = {'mice': 'mouse'}
 
 
 class Sample(NamedTuple):
-    """Sentences, and the name of their source, which the page shows."""
+    """Sentences, and the name of their source for the page of `show`."""
 
     name: str
     sentences: list
@@ -148,6 +148,7 @@ def sentences_of(paths):
     """
     sentences, chars_left = [], MAX_CHARS
     for path in paths:
+        # `paragraphs_of` reports its progress to this function
         for paragraphs in paragraphs_of(path, lambda num_bytes: None):
             for text in paragraphs.texts:
                 chars_left -= len(text)
@@ -158,7 +159,7 @@ def sentences_of(paths):
 
 
 def _split_sentences(text, is_tokenized):
-    """Return the sentences of a paragraph.
+    """Return the sentences with 3 to MAX_WORDS words of a paragraph.
 
     is_tokenized: True if punctuation marks have blanks around them.
     """
@@ -170,26 +171,26 @@ def _split_sentences(text, is_tokenized):
 
 
 def pick_sentences(sample, words):
-    """Pick sentences from all parts of a `Sample`, and some for each word.
+    """Pick sentences at even distances, and some that have each word.
 
-    words: lower-case strings. Returns a list without repetitions, in the
-    order of the text.
+    sample: a `Sample`; words: lower-case strings. Returns a list without
+    repetitions, in the order of the text.
     """
     sentences = sample.sentences
-    picked = set(_spread(range(len(sentences)), MAX_SENTENCES))
+    picked = set(_pick_evenly(range(len(sentences)), MAX_SENTENCES))
     indices_of = {word: [] for word in words}
     for k, sentence in enumerate(sentences):
         for word in set(sentence.lower().split()):
             if word in indices_of:
                 indices_of[word].append(k)
     for indices in indices_of.values():
-        picked.update(_spread(indices, MAX_SENTENCES_OF_WORD))
+        picked.update(_pick_evenly(indices, MAX_SENTENCES_OF_WORD))
     return list(dict.fromkeys(sentences[k] for k in sorted(picked)))
 
 
 def common_words(sample):
-    """Return stop words: a set of words in more than 1 of 30 sentences."""
-    sentences = _spread(sample.sentences, 3000)
+    """Return stop words: a set of words in over 1/30 of the sentences."""
+    sentences = _pick_evenly(sample.sentences, 3000)
     counts = collections.Counter(
         word for sentence in sentences
         for word in set(sentence.lower().split()))
@@ -197,7 +198,7 @@ def common_words(sample):
             if count * 30 > len(sentences)}
 
 
-def _spread(items, max_items):
+def _pick_evenly(items, max_items):
     """Return at most `max_items` of the items, at even distances."""
     if len(items) <= max_items:
         return list(items)
@@ -208,14 +209,14 @@ def uses_of(word, sentences, senses=None, max_uses=60):
     """Find the first `Use` of a word in each sentence that has the word.
 
     Case is ignored. senses: a label for each sentence, or None. Returns a
-    list of at most `max_uses`, from all parts of `sentences`.
+    list of at most `max_uses`, at even distances.
     """
     uses = []
     for sentence, sense in zip(sentences, senses or repeat(None)):
         span = _find_word(word, sentence)
         if span is not None:
             uses.append(Use(sentence, *span, sense))
-    return _spread(uses, max_uses)
+    return _pick_evenly(uses, max_uses)
 
 
 def _find_word(word, sentence):

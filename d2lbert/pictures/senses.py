@@ -29,8 +29,8 @@ MAX_LETTERS = 11
 #: Markers of senses, filled and hollow in turn: they differ without colours.
 MARKERS = 'osD^vP'
 
-#: Positions of a label beside its point, to be tried in this order: offsets to
-#: the right and up in points, horizontal and vertical alignment.
+#: Positions of a label beside its marker, to be tried in this order: offsets
+#: right and up in typographic points, horizontal and vertical alignment.
 OFFSETS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
            (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
            (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
@@ -97,14 +97,15 @@ def _principal_components(X):
     return (U * S)[:, :2]
 
 
-def _align(Y, previous):
-    """Rotate or mirror points Y (n, 2) to fit the layer below, `previous`.
+def _align(Y, below):
+    """Rotate or mirror points Y (n, 2) to fit the points of the layer below.
 
-    This is the orthogonal Procrustes problem. previous: (n, 2) or None.
+    This is the orthogonal Procrustes problem. below: (n, 2), or None if Y is
+    the first layer.
     """
-    if previous is None:
+    if below is None:
         return Y
-    U, _, V = onp.linalg.svd(Y.T @ previous)
+    U, _, V = onp.linalg.svd(Y.T @ below)
     return Y @ U @ V
 
 
@@ -178,7 +179,7 @@ def _uses_to_draw(word, sentences, senses):
 def _check_layers(layers, count):
     """Return a list of indices from 0; ValueError for an invalid index.
 
-    layers: an index or several; count: the number of layers, L + 1.
+    layers: an index or indices; count: the number of layers, L + 1.
     """
     layers = [layers] if isinstance(layers, int) else list(layers)
     for number in layers:
@@ -204,7 +205,7 @@ def _plot_points(ax, points, uses, names):
 
 
 def _label_points(ax, renderer, points, uses):
-    """Label each point at the first of `OFFSETS` without overlap, if any."""
+    """Label each point, at the first of `OFFSETS` without overlap if any."""
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
     half = 4 * renderer.points_to_pixels(1)         # half the size of a marker
@@ -214,7 +215,7 @@ def _label_points(ax, renderer, points, uses):
             text = ax.annotate(_context(use), point, (right, up),
                                textcoords='offset points', ha=ha, va=va,
                                fontsize=FONT_POINTS, color='0.25')
-            text.set_in_layout(False)
+            text.set_in_layout(False)   # else it could move the panels
             box = text.get_window_extent(renderer).extents
             if (panel.x0 <= box[0] and box[2] <= panel.x1
                     and panel.y0 <= box[1] and box[3] <= panel.y1
@@ -252,7 +253,7 @@ class SenseAccuracy(NamedTuple):
     words: list     # W strings
     counts: Any     # (W,) the number of uses of each word
     chances: Any    # (W,) the share of the more frequent sense
-    rates: Any      # (L + 1, W) float64, this share, the embeddings first
+    rates: Any      # (L + 1, W) float64, the share by layer and word
 
     @property
     def chance(self):
@@ -282,10 +283,10 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     """
     uses = _labelled_uses(words)
     kept, layers = vectors_of(net, tokenizer_of(net, tokenizer, vocab), [
-        use for of_word in uses.values() for use in of_word])
+        use for word_uses in uses.values() for use in word_uses])
     kept = set(kept)
-    uses = {word: [use for use in of_word if use in kept]
-            for word, of_word in uses.items()}
+    uses = {word: [use for use in word_uses if use in kept]
+            for word, word_uses in uses.items()}
     return _compute_accuracy(uses, layers)
 
 
@@ -309,15 +310,14 @@ def _compute_accuracy(uses, layers):
     layers: for each layer an array with H columns, whose rows are the vectors
     of the uses of the first word, then those of the second, and so on.
     """
-    ends = onp.cumsum([len(of_word) for of_word in uses.values()])
-    senses = [onp.array([use.sense for use in of_word])
-              for of_word in uses.values()]
+    ends = onp.cumsum([len(word_uses) for word_uses in uses.values()])
+    senses = [onp.array([use.sense for use in word_uses])
+              for word_uses in uses.values()]
     comparable = [onp.array([[one.sentence != other.sentence
-                              for other in of_word] for one in of_word])
-                  for of_word in uses.values()]
-    rates = [[_nearest_accuracy(*of_word) for of_word in zip(
-        onp.split(vectors, ends[:-1]), senses, comparable)]
-        for vectors in layers]
+                              for other in word_uses] for one in word_uses])
+                  for word_uses in uses.values()]
+    rates = [list(map(_nearest_accuracy, onp.split(vectors, ends[:-1]),
+                      senses, comparable)) for vectors in layers]
     return SenseAccuracy(
         list(uses), onp.array([len(labels) for labels in senses]),
         onp.array([onp.unique(labels, return_counts=True)[1].max()

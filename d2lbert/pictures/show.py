@@ -1,6 +1,6 @@
-"""Make the page of `show`: one HTML file about a model, with its data.
+"""Make the page of `show`, an HTML file about a model.
 
-`page_data` computes the data, and `render` puts the data into page.html.
+`page_data` computes the data of the page, and `render` puts it into page.html.
 """
 import base64
 import hashlib
@@ -30,8 +30,8 @@ from d2lbert.pretrained.fill_mask import has_mask_head
 from d2lbert.training.load import is_run
 from d2lbert.training.saved_runs import RunError, is_finetuned
 
-#: The default texts, the book's two cranes; and the default pairs for a model
-#: that was fine-tuned for pairs.
+#: The default texts, the book's two cranes; and the default texts for a model
+#: that was fine-tuned for pairs of texts.
 TEXTS = ('a crane is flying', ('a crane driver came', 'he just left'))
 PAIRS = (('a crane is flying', 'a bird is in the air'), TEXTS[1])
 
@@ -42,7 +42,7 @@ MAX_WORDS = 6
 #: word of the texts.
 MIN_USES_IF_NAMED, MIN_USES = 3, 6
 
-#: Most attention weights of a page; BERT base has 38 million for 512 tokens.
+#: Maximum number of attention weights. BERT base has 38 million for 512 tokens
 MAX_WEIGHTS = 40_000_000
 
 #: A page with more attention weights stores them in 8 bits each.
@@ -53,7 +53,7 @@ STYLE_SHEETS = ('page.css',)
 SCRIPTS = ('page.js', 'heads.js', 'lines.js', 'attention.js', 'masks.js',
            'neighbours.js', 'senses.js', 'training.js')
 
-#: Escapes of characters that could end the script with the JSON.
+#: Escapes of characters that could end the script that contains the JSON.
 _ESCAPES = {ord(c): f'\\u{ord(c):04x}' for c in '<>&\u2028\u2029'}
 
 
@@ -155,7 +155,7 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
 
 
 def _check_texts(texts):
-    """Return a list of (text, second text or None); raises for other types."""
+    """Check the texts; return a list of pairs (text, second text or None)."""
     pairs = []
     for text in [texts] if isinstance(texts, str) else texts:
         pair = (text, None) if isinstance(text, str) else text
@@ -174,7 +174,7 @@ def _check_texts(texts):
 
 
 def _check_lengths(net, encoded):
-    """Return the number of attention weights; ValueError for long texts."""
+    """Return the number of attention weights; ValueError for too many."""
     for k, text in enumerate(encoded, 1):
         if len(text.ids) > net.encoder.max_len:
             raise ValueError(f'text {k} has {len(text.ids)} tokens, but this '
@@ -285,14 +285,14 @@ def _prediction_data(net, tokenizer, text, pair):
 # Data of the model
 
 def _sense_data(net, tokenizer, sample, text_words, words):
-    """Return the points of `words`, else of frequent words of the texts."""
+    """Return the data of `words`; if None, of frequent words of the texts."""
     if words is not None:
         return [_word_data(net, tokenizer, sample, word, MIN_USES_IF_NAMED)
                 for word in dict.fromkeys(map(str.lower, words))]
     common = sample_texts.common_words(sample)
     candidates = [word for word in dict.fromkeys(text_words)
                   if word not in common and not word.isdigit()]
-    # Words with labelled senses first
+    # Words with labelled senses come first
     candidates.sort(key=lambda word: not sample_texts.labelled_uses(word))
     data = []
     for word in candidates:
@@ -301,12 +301,12 @@ def _sense_data(net, tokenizer, sample, text_words, words):
                 data.append(_word_data(net, tokenizer, sample, word,
                                        MIN_USES))
             except ValueError:
-                continue        # too rare for a picture
+                continue        # the word is too rare
     return data
 
 
 def _word_data(net, tokenizer, sample, word, min_uses):
-    """Return the points of a word by layer, with sentences and senses."""
+    """Return the data of a word: points by layer, sentences and senses."""
     uses = (sample_texts.labelled_uses(word)
             or sample_texts.uses_of(word, sample.sentences))
     if len(uses) < min_uses:
@@ -346,6 +346,7 @@ def _training_data(folder):
         settings={name: _setting_text(value) for name, value
                   in config.get('training', {}).items()},
         machine=config.get('machine'), version=config.get('d2lbert'),
+        # The final losses and the speed
         log=[line for line in record.log.splitlines()[-3:]
              if not line.startswith('step ')])
 

@@ -986,7 +986,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_a_server_never_executes_received_code'),
     ('workers draw seeds of their own',
      "if not hasattr(pretrain_args, 'seed'):",
-     "if hasattr(settings, 'seed'):",
+     "if hasattr(pretrain_args, 'seed'):",
      'test_workers_share_a_seed_and_a_folder'),
     ('workers with other texts train together',
      'if own_hash.tolist() != first_hash.tolist():',
