@@ -140,6 +140,7 @@ def _worker_command(command, pretrain, workers=1):
         # may have later checkpoints by then
         run_folder = str(Path(run_folder).parent.parent)
     resume_arguments = ['pretrain', '--resume', run_folder]
+    # Flags that may change what the run folder stores
     for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
                  'devices'):
         if hasattr(pretrain_args, name):
