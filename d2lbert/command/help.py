@@ -250,6 +250,7 @@ def _render_table(lines, width, style):
             row[1], width, style, row[0].ljust(len(indent)), indent))
     output = []
     if header[0] and len(header) > 2:
+        # The title of the first column, whose cells get lines of their own
         output += _wrap(f'({header[0]})', width, style)
     for row in rows:
         if not any(row[1:]):

@@ -2,8 +2,7 @@
 
 The nearest tokens and the uses of a word are found in the sample. For a run,
 the sample comes from the training text; for other models, from the sample
-corpus of the package, which has labels for the senses of words. A file of the
-user takes the place of both.
+corpus, which has labels for the senses of words. `--file` replaces both.
 """
 import collections
 import csv
@@ -102,6 +101,7 @@ def sample_of_run(folder):
     settings = dict(read_config(Path(folder)).get('training', {}))
     corpus = settings.get('corpus')
     if corpus == 'wikitext-2':
+        # The folder with the file, or the folder above wikitext-2
         data_dir = settings.get('data_dir') or hub.find_wikitext2()
         paths = [] if data_dir is None else [
             path for path in (Path(data_dir, hub.TRAIN_FILE), Path(
