@@ -92,9 +92,8 @@ def bash(commands):
                   for flag in flags if not flag.names and flag.choices][:1]
         if not lines[-1].endswith(';;'):
             lines.append('            ;;')
-    names_with_value = sorted({*_names_of(
-        flag for _, flags in commands.values()
-        for flag in flags if flag.takes_value)})
+    value_flags = sorted({*_names_of(flag for _, flags in commands.values()
+                                     for flag in flags if flag.takes_value)})
     return f'''\
 # Completion of d2lbert for bash, written by: d2lbert completion bash
 _d2lbert() {{
@@ -108,7 +107,7 @@ _d2lbert() {{
     case $command in
 {chr(10).join(lines)}
     esac
-    case " {' '.join(names_with_value)} " in
+    case " {' '.join(value_flags)} " in
         *" $flag "*)
             # The value of a flag
             if [ -n "$is_path" ]; then

@@ -104,10 +104,7 @@ def print_report(build=False):
 
 
 def status_of(rows, build):
-    """Return 0 if d2lbert can train, else 1.
-
-    build: return 1 also if a library of `COMPILED` cannot be used.
-    """
+    """Return 0 if d2lbert can train and a requested build worked, else 1."""
     return int(any(row.status == BAD or build and row.name in COMPILED
                    and row.status != OK for row in rows))
 

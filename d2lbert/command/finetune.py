@@ -53,7 +53,6 @@ def read_figures(folder):
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.has_seed_runs(folder):
-        content = read_json(folder / seed_runs.SEEDS_FILE)
-        return {name: content[name]
-                for name in ('seeds', 'figures', 'summary')}
+        runs = read_json(folder / seed_runs.SEEDS_FILE)
+        return {name: runs[name] for name in ('seeds', 'figures', 'summary')}
     return dict(figures=read_json(folder / 'config.json')['figures'])

@@ -97,11 +97,10 @@ class Parser(argparse.ArgumentParser):
         """Yield the arguments before '--' and before a sub-command's name."""
         has_command = any(action.nargs in (argparse.PARSER, argparse.REMAINDER)
                           for action in self._actions)
-        for argument in args:
-            if argument == '--' or (
-                    has_command and not argument.startswith('-')):
+        for arg in args:
+            if arg == '--' or has_command and not arg.startswith('-'):
                 return
-            yield argument
+            yield arg
 
     def _check_value(self, action, value):
         """Raise an error, with a suggestion, if `value` is not a choice."""

@@ -24,7 +24,7 @@ from d2lbert.text import special_of
 from d2lbert.texts.examples import pad_rows
 
 #: Maximum number of tokens in a batch of `vectors_by_layer`.
-MAX_LAYER_TOKENS = 1 << 12
+MAX_TOKENS = 1 << 12
 
 #: Maximum number of tokens in a batch of `guesses_of`.
 MAX_GUESS_TOKENS = 1 << 13
@@ -247,8 +247,7 @@ def _make_batches(encoded, pad_id):
     """Return a list of `_Batch`es, each of texts of similar length."""
     batches, indices = [], []
     for k in sorted(range(len(encoded)), key=lambda k: len(encoded[k].ids)):
-        if indices and (len(encoded[k].ids) * (len(indices) + 1)
-                        > MAX_LAYER_TOKENS):
+        if indices and len(encoded[k].ids) * (len(indices) + 1) > MAX_TOKENS:
             batches.append(_pad(encoded, indices, pad_id))
             indices = []
         indices.append(k)

@@ -346,8 +346,7 @@ def _training_data(folder):
         settings={name: _setting_text(value) for name, value
                   in config.get('training', {}).items()},
         machine=config.get('machine'), version=config.get('d2lbert'),
-        # The final losses and the speed
-        log=[line for line in record.log.splitlines()[-3:]
+        log=[line for line in record.log.splitlines()[-3:]  # losses, speed
              if not line.startswith('step ')])
 
 
