@@ -1,7 +1,7 @@
-"""Attention, as the book's chapter "Attention Mechanisms" defines it.
+"""This module defines attention as the book's "Attention Mechanisms" does.
 
-B batch, N heads, A = B*N, T tokens, Q queries, K keys, H hiddens; d is the
-width of a query and a key, D of a value.
+B: sequences of a batch. N: heads. A: B*N. T: tokens. Q: queries. K: keys.
+H: hiddens. d: width of a query and of a key. D: width of a value.
 """
 import contextlib
 import math
@@ -13,11 +13,11 @@ from d2lbert.nn.variant import Variant
 
 
 def masked_softmax(X, valid_lens):
-    """Softmax over the last axis, without padding.
+    """Softmax over the last axis that gives padding the weight 0.
 
-    X (A, Q, K) float32; valid_lens: None, (A,) or (A, Q), the number of
-    leading keys that count. Returns an array like X. A length of zero gives
-    all keys equal weight, as in the book, and never NaN.
+    X (A, Q, K) float32; valid_lens: None, (A,) or (A, Q), the number of keys
+    before the padding. Returns an array like X. A length of zero gives all
+    keys equal weight, as in the book, and never NaN.
     """
     if valid_lens is None:
         return npx.softmax(X)
@@ -34,8 +34,8 @@ class DotProductAttention(nn.Block):
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
 
     attention_weights: the probabilities of the last call, (A, Q, K), before
-    dropout; None before the first call. In a `MultiHeadAttention` they are
-    kept within `keep_attention` alone, otherwise None.
+    dropout; None before the first call. A `MultiHeadAttention` stores them
+    only in the context of `keep_attention`; otherwise they are None.
     """
 
     def __init__(self, dropout, **kwargs):
@@ -60,7 +60,7 @@ class MultiHeadAttention(packed.Packable):
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
     variant: a `Variant`; only its precision and causal are used. in_units:
-    the width of queries, keys and values; 0: the first call sets it.
+    the width of queries, keys and values; with 0, the first call sets it.
     """
 
     packed_forward = packed.padded_attention
@@ -86,9 +86,9 @@ class MultiHeadAttention(packed.Packable):
 
     @property
     def packable(self):
-        """True if attention weights are not kept and the layers are linear.
+        """True if the fused operators of `nn.packed` can compute this block.
 
-        The layers are W_q, W_k, W_v and W_o.
+        They store no attention weights, and expect four linear layers.
         """
         return not self.attention.keeps_weights and all(
             type(layer) is Dense and layer.act is None
@@ -98,33 +98,34 @@ class MultiHeadAttention(packed.Packable):
     def forward(self, queries, keys, values, valid_lens):
         """Attend from queries (B, Q, H) to keys and values (B, K, H).
 
-        valid_lens: None, (B,) or (B, Q), the number of keys that count.
-        Returns (B, Q, H).
+        valid_lens: None, (B,) or (B, Q), the number of keys before the
+        padding. Returns (B, Q, H).
         """
         if self.causal:
             valid_lens = _causal_lens(*queries.shape[:2], valid_lens,
                                       queries.ctx)
-        return self._weigh(self.project_q(queries),
-                           *self.project_kv(keys, values), valid_lens)
+        return self._attend_by_head(
+            self.project_q(queries), *self.project_kv(keys, values),
+            valid_lens)
 
     def attend(self, queries, keys, values, valid_lens):
-        """Attend from queries (B, Q, H) to what `project_kv` returned.
+        """Attend from queries (B, Q, H) to the results of `project_kv`.
 
-        valid_lens as for `forward`, but `causal` is ignored. Returns
-        (B, Q, H).
+        valid_lens: as for `forward`; `causal` is ignored. Returns (B, Q, H).
         """
-        return self._weigh(self.project_q(queries), keys, values, valid_lens)
+        return self._attend_by_head(self.project_q(queries), keys, values,
+                                    valid_lens)
 
     def project_q(self, queries):
-        """Queries (B, Q, H) by head: (B*N, Q, H/N)."""
+        """Project queries (B, Q, H) and split heads: (B*N, Q, H/N)."""
         return transpose_qkv(self.W_q(queries), self.num_heads)
 
     def project_kv(self, keys, values):
-        """Keys and values (B, K, H) by head: two of (B*N, K, H/N)."""
+        """Project keys and values (B, K, H): two arrays (B*N, K, H/N)."""
         return (transpose_qkv(self.W_k(keys), self.num_heads),
                 transpose_qkv(self.W_v(values), self.num_heads))
 
-    def _weigh(self, queries, keys, values, valid_lens):
+    def _attend_by_head(self, queries, keys, values, valid_lens):
         if valid_lens is not None:
             valid_lens = valid_lens.repeat(self.num_heads, axis=0)
         output = self.attention(queries, keys, values,
@@ -135,7 +136,7 @@ class MultiHeadAttention(packed.Packable):
 def _causal_lens(B, Q, valid_lens, ctx):
     """The number of keys (B, Q) that each query attends to.
 
-    valid_lens: None, (B,) or (B, Q), the number of keys that count.
+    It attends to earlier keys and its own. valid_lens: as for `forward`.
     """
     lens = np.arange(1, Q + 1, ctx=ctx).reshape(1, Q)
     if valid_lens is None:
@@ -151,18 +152,18 @@ def keep_attention(net):
     weights of its last call, (B*N, Q, K) before dropout. Outside of this
     context they are not stored, since they take much memory.
     """
-    found = []
+    changed = []        # (block, its keeps_weights before)
 
     def visit(block):
         if isinstance(block, DotProductAttention):
-            found.append((block, block.keeps_weights))
+            changed.append((block, block.keeps_weights))
             block.keeps_weights = True
     net.apply(visit)
     try:
         yield net
     finally:
-        for block, before in found:
-            block.keeps_weights = before
+        for block, keeps_weights in changed:
+            block.keeps_weights = keeps_weights
 
 
 def transpose_qkv(X, num_heads):
@@ -174,7 +175,7 @@ def transpose_qkv(X, num_heads):
 
 
 def transpose_output(X, num_heads):
-    """Undo `transpose_qkv`, join heads: (B*N, T, H/N) to (B, T, H)."""
+    """Join heads, undoing `transpose_qkv`: (B*N, T, H/N) to (B, T, H)."""
     X = X.reshape(-1, num_heads, X.shape[1], X.shape[2])
     X = X.swapaxes(1, 2)                                # (B, T, N, H/N)
     return X.reshape(X.shape[0], X.shape[1], -1)

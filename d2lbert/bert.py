@@ -1,9 +1,12 @@
 """The book's page "BERT": input, encoder, two heads, model.
 
 The default is the published model (Devlin et al. 2018), as in the book's
-editions 0.17 and 1.0; `positional='sinusoidal'` is the first edition's model.
-B batch, T tokens, P predictions, S masked tokens, H hiddens, V vocabulary,
-E embedding size.
+editions 0.17 and 1.0. `positional='sinusoidal'` makes the model of the book's
+first edition.
+
+B: sequences of a batch. T: tokens of a sequence. P: predictions of a sequence.
+S: masked tokens of a batch. H: hiddens. V: size of the vocabulary. E: width of
+the embeddings.
 """
 import numpy as onp
 
@@ -32,7 +35,7 @@ from d2lbert.transformer import Blocks, PositionalEncoding
 
 
 def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
-    """Tokens of the BERT input sequence and their segment IDs, two lists."""
+    """Return the tokens of a BERT input sequence, and their segment IDs."""
     tokens = [cls, *tokens_a, sep]
     segments = [0] * len(tokens)
     if tokens_b is not None:
@@ -44,9 +47,9 @@ def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
 class BERTEncoder(packed.Packable):
     """Token, segment and position embeddings, then Transformer blocks.
 
-    `num_layers` (first edition and 0.17) and `num_blks` (1.0) are one
+    `num_layers` (first edition and 0.17) and `num_blks` (1.0) are names of one
     argument. variant: a `Variant`, the differences from the book's encoder.
-    Its fields can also be given as keywords: activation='gelu'.
+    Its fields can also be given as keywords, such as activation='gelu'.
     """
 
     packed_forward = packed.encode_padded
@@ -67,7 +70,7 @@ class BERTEncoder(packed.Packable):
         E = variant.embedding_size or num_hiddens
         self.vocab_size, self.max_len = vocab_size, max_len
         self.num_segments = variant.num_segments
-        self.quantized = None   # set by `nn.precision`; see nn/packed.py
+        self.quantized = None   # a `QuantizedEncoder` replaces `forward`
         self.learnable = variant.learnable
         self._scale = num_hiddens ** 0.5 if variant.scale_embedding else None
         self.token_embedding = nn.Embedding(vocab_size, E)
@@ -83,7 +86,7 @@ class BERTEncoder(packed.Packable):
         if variant.embedding_size is not None:
             self.projection = Dense(num_hiddens, in_units=E,
                                     precision=variant.precision)
-        # Projections of attention have no bias in the first edition alone
+        # In the first edition, the projections of attention have no bias
         self.blks = Blocks(num_layers, variant, num_hiddens, ffn_num_hiddens,
                            num_heads, dropout, variant.learnable)
         self.norm = None
@@ -131,19 +134,19 @@ class BERTEncoder(packed.Packable):
     def finish_embedding(self, X):
         """Normalize and project the sum of embeddings (..., E): (..., H).
 
-        Dropout follows the normalization. The variant may have neither.
+        Dropout follows the normalization. A variant may lack either layer.
         """
         if self.embedding_norm is not None:
             X = self.embedding_dropout(self.embedding_norm(X))
         return X if self.projection is None else self.projection(X)
 
     def finish(self, X, layer):
-        """Finish X, the output of `layer`, as `forward` returns it.
+        """Apply the LayerNorm that pre-LN models have after the last block.
 
-        Pre-LN models normalize after the last block.
+        X: the output of `layer`. Other models and layers return X itself.
         """
-        count = self.blks.num_layers
-        is_last = layer % (count + 1) == count
+        num_layers = self.blks.num_layers
+        is_last = layer % (num_layers + 1) == num_layers
         return self.norm(X) if is_last and self.norm is not None else X
 
     def scale(self, words):
@@ -160,8 +163,8 @@ class BERTEncoder(packed.Packable):
     def check(self, tokens, segments):
         """Return validated tokens and segments (B, T).
 
-        They are on the host unless they are on a GPU. segments None: zeros.
-        Raises ValueError as `forward` does.
+        Arrays on a GPU stay there; others go to the host. segments=None means
+        zeros. Raises ValueError as `forward` does.
         """
         tokens = check_tokens(tokens, self.vocab_size, self.max_len)
         if segments is None:
@@ -179,8 +182,9 @@ class MaskLM(nn.Block):
     """The masked language model head: one hidden layer, then V scores.
 
     variant: a `Variant`; mlm_hidden=False leaves out the hidden layer, as in
-    XLM. embedding: the token embedding, for tied weights; its weight (V, E)
-    is then the weight of the last layer, too. The bias is not shared.
+    XLM. in_units: H; with 0, the first call sets it. embedding: the token
+    embedding, for tied weights. Its weight (V, E) is then the weight of the
+    last layer, too; the bias is not shared.
     """
 
     def __init__(self, vocab_size, num_hiddens, variant=None, in_units=0,
@@ -222,8 +226,8 @@ class MaskLM(nn.Block):
     def loss(self, masked_X, labels, weights):
         """The weighted mean cross-entropy of masked tokens, a scalar.
 
-        masked_X (S, H): the encoded tokens; labels (S,) int32; weights (S,)
-        float32. The scores (S, V) are never stored.
+        masked_X (S, H): vectors of the masked tokens; labels (S,) int32;
+        weights (S,) float32. The scores (S, V) are never stored.
         """
         *hidden, output = self.mlp
         X = masked_X
@@ -240,8 +244,8 @@ class NextSentencePred(nn.Block):
     """The next sentence prediction head.
 
     `NextSentencePred()` takes the output of `BERTModel.hidden`, (B, H).
-    `NextSentencePred(num_hiddens)` is the first edition's: it takes encoded
-    tokens (B, T, H) and includes the hidden layer.
+    `NextSentencePred(num_hiddens)` is the head of the first edition: it takes
+    encoded tokens (B, T, H) and includes the hidden layer.
     """
 
     def __init__(self, num_hiddens=None, in_units=0, **kwargs):
@@ -265,9 +269,9 @@ class NextSentencePred(nn.Block):
 class BERTModel(Model):
     """The encoder and its two pretraining heads.
 
-    Arguments as for `BERTEncoder`; with `positional='sinusoidal'` the whole
-    model is the first edition's. `hidden` is the pooler of published BERT.
-    `hidden` and `nsp` are None if variant.heads does not name them.
+    The arguments are as for `BERTEncoder`. `hidden` is the pooler of the
+    published model; it is None if variant.heads lacks 'pooler', and in the
+    first edition's model. `nsp` is None if variant.heads lacks 'nsp'.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -285,8 +289,8 @@ class BERTModel(Model):
         self.encoder = BERTEncoder(
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, variant=variant)
-        # The book's model initializes its layers in this order. So the same
-        # seed gives the same initial weights
+        # The layers are made in the book's order, so that the same seed gives
+        # the same initial weights
         self.mlm = MaskLM(
             vocab_size, num_hiddens, variant, num_hiddens,
             self.encoder.token_embedding if variant.tie_embeddings else None)
@@ -300,11 +304,11 @@ class BERTModel(Model):
             self.nsp = NextSentencePred(in_units=num_hiddens)
 
     def forward(self, tokens, segments, valid_lens=None, pred_positions=None):
-        """Encode a batch and score both tasks.
+        """Encode a batch and return the scores of both pretraining tasks.
 
         tokens, segments (B, T); valid_lens (B,); pred_positions (B, P).
         Returns encoded_X (B, T, H); mlm_Y_hat (B, P, V), or None without
-        pred_positions; nsp_Y_hat (B, 2), or None without such a head.
+        pred_positions; nsp_Y_hat (B, 2), or None without the head `nsp`.
         """
         encoded_X = self.encoder(tokens, segments, valid_lens)
         mlm_Y_hat = nsp_Y_hat = None
@@ -317,11 +321,11 @@ class BERTModel(Model):
 
     @property
     def scores_pairs(self):
-        """True if there is a head for pairs of sentences."""
+        """True if the model has a head for pairs of sentences."""
         return self.nsp is not None
 
     def score_pairs(self, cls_X):
-        """nsp_Y_hat (B, 2) from the vectors of <cls>, (B, H)."""
+        """Return nsp_Y_hat (B, 2) for the vectors of <cls>, (B, H)."""
         if self.hidden is None:     # the first edition's head takes (B, T, H)
             return self.nsp(np.expand_dims(cls_X, 1))
         return self.nsp(self.hidden(cls_X))

@@ -1,12 +1,13 @@
 """The book's page "The Dataset for Pretraining BERT".
 
-Read paragraphs, pair sentences (NSP), mask tokens (MLM), and pad: one array
-per field, a column. The book's helpers work on lists of strings.
-`load_data_wiki` turns the text into token ids once and draws from those, see
-`texts.examples`. From the same random state, the helpers and
-`load_data_wiki` give the book's examples.
+This module reads paragraphs and makes pretraining examples: it pairs sentences
+for next sentence prediction (NSP), masks tokens for the masked language model
+(MLM), and pads. A column is the array of one field of all examples. The book's
+functions work on lists of strings. `load_data_wiki` is faster: it turns the
+text into token ids once, and `texts.examples` draws the examples. Both ways
+give the book's examples from the same random state.
 
-N examples, T tokens (max_len), P predictions (15% of T).
+N: examples. T: tokens of a row (max_len). P: predictions of a row (15% of T).
 """
 import random
 from pathlib import Path
@@ -38,9 +39,9 @@ from d2lbert.texts.numbered_text import (
 def _read_wiki(data_dir=None, rng=random):
     """Return the shuffled paragraphs of wiki.train.tokens in `data_dir`.
 
-    A list of paragraphs, each a list of lower-case sentences (strings). The
-    living edition of the book gives no `data_dir`: `hub.wikitext2_dir` then
-    finds or fetches WikiText-2.
+    A paragraph is a list of lower-case sentences (strings). Without
+    `data_dir`, as in the book's living edition, `hub.wikitext2_dir` finds or
+    fetches WikiText-2.
     """
     folder = hub.wikitext2_dir() if data_dir is None else Path(data_dir)
     paragraphs = numbered_text.paragraphs_of_lines(
@@ -50,9 +51,10 @@ def _read_wiki(data_dir=None, rng=random):
 
 
 def _get_next_sentence(sentence, next_sentence, paragraphs, rng=random):
-    """Return (sentence, the next or a random sentence, is_next).
+    """Return (sentence, second sentence, is_next).
 
-    Each of the two has probability 0.5.
+    The second sentence is `next_sentence` or a random sentence of
+    `paragraphs`, each with probability 0.5.
     """
     if rng.random() < 0.5:
         return sentence, next_sentence, True
@@ -61,17 +63,18 @@ def _get_next_sentence(sentence, next_sentence, paragraphs, rng=random):
 
 def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
                                  rng=random):
-    """Return an example for each two adjacent sentences of a paragraph.
+    """Return the NSP examples of a paragraph, a list of sentences.
 
-    An example is (tokens, segments, is_next). Sentences are lists of tokens;
-    examples of more than `max_len` tokens are dropped.
+    Each sentence but the last begins an example (tokens, segments, is_next).
+    A sentence is a list of tokens. Random second sentences come from
+    `paragraphs`. Examples of more than `max_len` tokens are dropped.
     """
     examples = []
     _, _, cls, sep = special_of(vocab)
     for sentence, next_sentence in zip(paragraph, paragraph[1:]):
         tokens_a, tokens_b, is_next = _get_next_sentence(
             sentence, next_sentence, paragraphs, rng)
-        # <cls> and two <sep> need room, too
+        # 3: <cls> and two <sep>
         if len(tokens_a) + len(tokens_b) + 3 <= max_len:
             examples.append((*get_tokens_and_segments(
                 tokens_a, tokens_b, cls, sep), is_next))
@@ -80,11 +83,11 @@ def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
 
 def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
                         vocab, rng=random):
-    """Mask `num_mlm_preds` tokens at random candidate positions.
+    """Mask `num_mlm_preds` tokens, at random candidate positions.
 
-    80% of these tokens become <mask>, 10% stay, 10% become a random token.
-    Returns the new tokens and a list of (position, original token). Shuffles
-    `candidate_pred_positions` in place.
+    Of the masked tokens, 80% become <mask>, 10% become a random token, and
+    10% stay. Returns the new tokens and a list of (position, original token).
+    Shuffles `candidate_pred_positions` in place.
     """
     mask = special_of(vocab).mask
     mlm_input_tokens = list(tokens)
@@ -94,7 +97,7 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
         if rng.random() < 0.8:
             mlm_input_tokens[position] = mask
         elif rng.random() >= 0.5:
-            # A vocabulary of another class may lack `replacements`
+            # The vocabularies of the book have no `replacements`
             mlm_input_tokens[position] = rng.choice(
                 getattr(vocab, 'replacements', vocab.idx_to_token))
     return mlm_input_tokens, [(position, tokens[position])
@@ -102,7 +105,7 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
 
 
 def _get_mlm_data_from_tokens(tokens, vocab, rng=random):
-    """Mask a list of tokens: (input ids, masked positions, label ids)."""
+    """Mask tokens; return (input ids, masked positions, label ids)."""
     never_masked = getattr(vocab, 'never_masked', Vocab.never_masked)
     candidates = [position for position, token in enumerate(tokens)
                   if token not in never_masked]
@@ -116,8 +119,8 @@ def _get_mlm_data_from_tokens(tokens, vocab, rng=random):
 def _pad_bert_inputs(examples, max_len, vocab):
     """Pad examples and return a `Batch` of their seven columns.
 
-    examples: a list of (token ids, prediction positions, label ids,
-    segments, is_next), none of more than `max_len` tokens.
+    examples: a list of (token ids, masked positions, label ids, segments,
+    is_next), each of at most `max_len` tokens.
     """
     columns = empty_columns(len(examples), max_len,
                             vocab[special_of(vocab).pad])
@@ -136,27 +139,30 @@ def _pad_bert_inputs(examples, max_len, vocab):
 
 
 class _WikiTextDataset(gluon.data.Dataset):
-    """Examples drawn from paragraphs (lists of sentences, strings).
+    """Pretraining examples, drawn from paragraphs.
 
-    The columns are NumPy arrays: all_token_ids (N, T), all_segments (N, T),
-    valid_lens (N,), all_pred_positions (N, P), all_mlm_weights (N, P),
-    all_mlm_labels (N, P), nsp_labels (N,). `columns` holds these seven as a
-    `Batch`, under the names of its fields. An item is a tuple of seven MXNet
-    arrays. Raises ValueError if no example can be made.
+    A paragraph is a list of sentences (strings). The columns are NumPy
+    arrays: all_token_ids (N, T), all_segments (N, T), valid_lens (N,),
+    all_pred_positions (N, P), all_mlm_weights (N, P), all_mlm_labels (N, P),
+    nsp_labels (N,). `columns` is a `Batch` of the same seven arrays. An item
+    is one example, a tuple of seven MXNet arrays. Raises ValueError if no
+    example can be made.
     """
 
     def __init__(self, paragraphs, max_len, min_freq=MIN_FREQ, rng=random):
         check_max_len(max_len)
         tokens = numbered_text.tokens_of_paragraphs(paragraphs)
-        # Equally frequent words are numbered as they first occur in `order`.
-        # The paragraphs are shuffled already
+        # The paragraphs are shuffled already, so they keep their order
         order = onp.arange(len(paragraphs), dtype='int32')
         self._draw(NumberedText.of_tokens(tokens, order, min_freq), order,
                    max_len, rng)
 
     @classmethod
     def of_text(cls, text, order, max_len, rng=random):
-        """Draw from the paragraphs of a `NumberedText`, in `order`."""
+        """Draw from the paragraphs of a `NumberedText`.
+
+        order: the indices of the paragraphs, int32, as they are visited.
+        """
         check_max_len(max_len)
         dataset = cls.__new__(cls)
         dataset._draw(text, order, max_len, rng)
@@ -179,11 +185,12 @@ class _WikiTextDataset(gluon.data.Dataset):
 
 
 class BatchLoader:
-    """Batches of a data set, whose rows are shuffled again in each pass.
+    """An iterable of a data set's batches, shuffled again in each pass.
 
-    dataset: has `columns`, NumPy arrays of N rows. Yields `Batch`es of MXNet
-    arrays on the CPU; the last batch may be smaller. `rng` shuffles; the
-    default is NumPy's global generator, as in Gluon's DataLoader.
+    dataset: an object whose `columns` are NumPy arrays of N rows. A batch is
+    a `Batch` of MXNet arrays on the CPU; the last one may be smaller. rng:
+    the random generator that shuffles, by default NumPy's global one, as in
+    Gluon's DataLoader.
     """
 
     def __init__(self, dataset, batch_size, rng=onp.random):
@@ -205,8 +212,8 @@ class BatchLoader:
 def get_dataloader_workers():
     """Return the number of processes for a Gluon `DataLoader`: 0.
 
-    The book returns 4. Here an item is a slice of each column, so quick to
-    make that worker processes would cost more time than they save.
+    The book returns 4. Here an item is a row of each column. Reading rows is
+    so fast that worker processes would cost more time than they save.
     """
     return 0
 
@@ -216,9 +223,9 @@ def load_data_wiki(batch_size, max_len, data_dir=None, min_freq=MIN_FREQ,
     """Return batches of WikiText-2 for pretraining, and their vocabulary.
 
     data_dir: the folder that holds wiki.train.tokens. Without it,
-    `hub.wikitext2_dir` finds or fetches the text. The rest as for
-    `load_data`. The book's code gives the same vocabulary, examples and
-    order, if `random` and NumPy have the same seeds.
+    `hub.wikitext2_dir` finds or fetches the text. The other arguments are as
+    for `load_data`. If `random` and NumPy have the same seeds, the book's code
+    gives the same vocabulary, examples and order.
     """
     check_batch_size(batch_size)
     check_max_len(max_len)
@@ -228,18 +235,19 @@ def load_data_wiki(batch_size, max_len, data_dir=None, min_freq=MIN_FREQ,
 
 def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
               shuffle_rng=onp.random):
-    """Return batches of a UTF-8 text in WikiText's format, and its vocabulary.
+    """Return a `BatchLoader` of a text in WikiText's format, and its `Vocab`.
 
-    path: a text file, compressed or not (see `text_files`). A line that
-    contains ' . ' is a paragraph, which is split there into sentences. Other
-    lines, such as headings, are skipped. rng shuffles the paragraphs and
-    draws the examples, shuffle_rng shuffles the examples in each pass. Raises
-    FileNotFoundError, or ValueError for a text without examples.
+    path: a UTF-8 text file, compressed or not (see `text_files`). A line that
+    contains ' . ' is a paragraph, and is split there into sentences. Other
+    lines, such as headings, are skipped. Words that occur less than min_freq
+    times become <unk>. rng shuffles the paragraphs and draws the examples;
+    shuffle_rng shuffles the examples in each pass. Raises FileNotFoundError,
+    and ValueError for a text without examples.
     """
     check_batch_size(batch_size)
     check_max_len(max_len)
     tokens = numbered_text.read_tokens(path)
-    # tokens.paragraphs: where each begins, and where the last one ends
+    # tokens.paragraphs: the start of each paragraph, and the end of the last
     num_paragraphs = len(tokens.paragraphs) - 1
     try:
         order = shuffled_paragraphs(num_paragraphs, rng)

@@ -1,4 +1,4 @@
-"""The book's page "Pretraining BERT": shards, losses, loop, encodings.
+"""The book's page "Pretraining BERT": shards, losses, loop and encodings.
 
 A shard is the part of a batch that one device computes.
 """
@@ -27,8 +27,8 @@ from d2lbert.texts.examples import Batch
 def _get_batch_bert(batch, ctx):
     """Spread the seven fields of a batch over the devices in `ctx`.
 
-    Returns a list of shards for each field. A batch smaller than the number
-    of devices leaves the last devices without a shard.
+    Returns a `Batch` whose fields are lists of shards. If there are fewer
+    examples than devices, the last devices get no shard.
     """
     (tokens_X, segments_X, valid_lens_x, pred_positions_X, mlm_weights_X,
      mlm_Y, nsp_y) = batch
@@ -46,11 +46,11 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
                          segments_X_shards, valid_lens_x_shards,
                          pred_positions_X_shards, mlm_weights_X_shards,
                          mlm_Y_shards, nsp_y_shards):
-    """The losses of every shard: three lists of scalars, MLM, NSP and sum.
+    """Return the MLM, NSP and total loss of each shard, three lists.
 
-    The MLM loss is the mean over predictions whose weight is not zero, the
-    NSP loss the mean over examples. The sum is of these two. Waits for the
-    previous step.
+    The MLM loss is the mean over predictions whose weight is not zero. The
+    NSP loss is the mean over examples. The total loss is their sum. All are
+    scalars on their devices. Waits for the previous step.
     """
     wait_for_last_step()
     mlm_ls, nsp_ls, ls = [], [], []
@@ -60,7 +60,7 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
         check_labels(net, vocab_size, shard.mlm_Y, shard.nsp_y)
         if (is_unmodified(net) and is_plain_cross_entropy(loss)
                 and predicts_real_tokens(shard)):
-            # Faster: without padding, and with fused operators
+            # Faster than the page's code: no padding, fused operators
             (mlm_l, _), (nsp_l, _) = MaskedTokens.of(net, shard).losses(net)
         else:
             mlm_l, nsp_l = _page_losses(net, loss, vocab_size, *shard)
@@ -72,7 +72,7 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
 
 def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
                  pred_positions_X, mlm_weights_X, mlm_Y, nsp_y):
-    """The MLM and NSP losses of a shard by the page's code, for any net."""
+    """Return the MLM and NSP losses of a shard by the page's code."""
     _, mlm_Y_hat, nsp_Y_hat = net(tokens_X, segments_X,
                                   valid_lens_x.reshape(-1), pred_positions_X)
     mlm_l = loss(mlm_Y_hat.reshape((-1, vocab_size)), mlm_Y.reshape(-1),
@@ -82,9 +82,10 @@ def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
 
 
 def train_step(batch, net, loss, vocab_size, devices, trainer):
-    """One step of training; returns the MLM and NSP losses of each device.
+    """Take a training step; return the MLM and NSP losses of each device.
 
-    The losses stay on their devices: reading them waits for the step.
+    The losses are two lists of scalars on the devices. Reading them waits for
+    the step.
     """
     shards = _get_batch_bert(batch, devices)
     with autograd.record():
@@ -109,8 +110,8 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     prints the book's two lines, binds the vocabulary of `train_iter` to the
     net and returns a `History`. A notebook shows the losses as a figure. A
     script shows a progress bar, or lines of text where standard error is no
-    terminal. It writes losses.png and losses.csv at the end. out: the folder
-    for these files, by default runs/<date-time>. If it is given, a notebook
+    terminal, and writes losses.png and losses.csv at the end. out: the folder
+    for these files, by default runs/<date-time>. If `out` is given, a notebook
     writes them, too.
     """
     devices, log_interval, num_steps, learning_rate = _book_arguments(
@@ -120,10 +121,11 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
                             {'learning_rate': learning_rate})
 
     def steps():
-        for batch in _forever(train_iter):
+        for batch in _repeat_epochs(train_iter):
             mlm_ls, nsp_ls = train_step(batch, net, loss, vocab_size,
                                         devices, trainer)
-            yield functools.partial(_means, mlm_ls, nsp_ls), len(batch[0])
+            yield (functools.partial(_means_over_devices, mlm_ls, nsp_ls),
+                   len(batch[0]))
     history = History()
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, num_steps],
                         legend=['mlm', 'nsp'])
@@ -141,45 +143,46 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,
                     learning_rate):
-    """Check the arguments of `train_bert`, in either order of the book.
+    """Validate the arguments of `train_bert`, in either order of the book.
 
-    Returns (devices, log_interval, num_steps, learning_rate).
+    args: the positional arguments after the devices. Returns (devices,
+    log_interval, num_steps, learning_rate).
     """
     if ctx is not None and devices is not None:
         raise TypeError('give the devices once, as ctx or as devices')
     devices = devices if ctx is None else ctx
     if len(args) == 2:
-        given = dict(log_interval=args[0], num_steps=args[1])
+        counts = dict(log_interval=args[0], num_steps=args[1])
     elif len(args) == 1:
-        given = dict(num_steps=args[0])
+        counts = dict(num_steps=args[0])
     elif not args:
-        given = {}
+        counts = {}
     else:
         raise TypeError('after the devices come log_interval and num_steps, '
                         f'or num_steps alone, not {len(args)} arguments')
     for name, value in (('log_interval', log_interval),
                         ('num_steps', num_steps)):
         if value is not None:
-            if name in given:
+            if name in counts:
                 raise TypeError(f'{name} was given twice')
-            given[name] = value
+            counts[name] = value
     if learning_rate is None:   # only the first edition has log_interval
-        learning_rate = 1e-3 if 'log_interval' in given else 1e-2
-    given.setdefault('log_interval', 1)
+        learning_rate = 1e-3 if 'log_interval' in counts else 1e-2
+    counts.setdefault('log_interval', 1)
     if not devices:
         raise ValueError('train_bert needs a list of at least one device, '
                          'as try_all_gpus() gives')
     for name in ('log_interval', 'num_steps'):
-        value = given.get(name)
+        value = counts.get(name)
         if value is None or int(value) != value or value < 1:
             raise ValueError(f'{name} must be a whole number of at least 1, '
                              f'not {value}')
-    return (list(devices), given['log_interval'], given['num_steps'],
+    return (list(devices), counts['log_interval'], counts['num_steps'],
             learning_rate)
 
 
-def _forever(batches):
-    """The batches of all epochs, without end."""
+def _repeat_epochs(batches):
+    """Yield the batches of one epoch after another, without end."""
     while True:
         empty = True
         for batch in batches:
@@ -190,14 +193,17 @@ def _forever(batches):
                              'few sentence pairs')
 
 
-def _means(*losses_of_devices):
-    """The mean over devices of each list of losses; waits for the devices."""
+def _means_over_devices(*losses_by_device):
+    """Return the mean of each list of losses; wait for the devices."""
     return [sum(map(float, losses)) / len(losses)
-            for losses in losses_of_devices]
+            for losses in losses_by_device]
 
 
 def vocabulary_of(batches):
-    """The vocabulary of an iterator over batches, or None."""
+    """Return the vocabulary of an iterator over batches, or None.
+
+    It is an attribute of the iterator or of its data set.
+    """
     for owner in (batches, getattr(batches, 'dataset', None),
                   getattr(batches, '_dataset', None)):
         vocab = getattr(owner, 'vocab', None)
@@ -209,9 +215,9 @@ def vocabulary_of(batches):
 def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     """Encode one text, or a pair, given as lists of tokens: (1, T, H).
 
-    T is the number of tokens with <cls> and each <sep>, H of hiddens. vocab:
-    the vocabulary; by default the one that `train_bert` or `load_run` bound
-    to the net. Unknown tokens become <unk>. Gradients are not recorded, and
+    T: the number of tokens, with <cls> and <sep>. H: the number of hiddens.
+    vocab: by default the vocabulary that `train_bert` or `load_run` bound to
+    the net. Unknown tokens become <unk>. Gradients are not recorded, and
     dropout is off. Raises TypeError for a text that is not a list of strings.
     """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab

@@ -1,18 +1,19 @@
-"""Devices under the book's names, from the page "GPUs" of its chapter 5."""
+"""This module lists devices, as the book's page "GPUs" of chapter 5 does."""
 import warnings
 
 from d2lbert.machine import backend
 from d2lbert.machine.arguments import split_devices
 from d2lbert.machine.backend import mx, npx
 
+# GPUs that a warning has named
 _warned = set()
 
 
 def _usable_gpus():
-    """Indices of the GPUs that MXNet can compute on.
+    """Return the indices of the GPUs that MXNet can compute on.
 
-    Warns once per process of each other GPU. MXNet lists GPUs for which its
-    wheel has no kernels, and fails at the first operator.
+    Warns once per process of each GPU that is left out. MXNet itself lists
+    GPUs for which its wheel has no kernels, and fails at the first operator.
     """
     usable = []
     for gpu in backend.gpus():
@@ -27,10 +28,10 @@ def _usable_gpus():
     if not usable:
         return []
     try:
-        count = npx.num_gpus()
-    except mx.base.MXNetError:  # a driver that CUDA cannot work with
-        count = 0
-    return [index for index in usable if index < count]
+        num_gpus = npx.num_gpus()
+    except mx.base.MXNetError:  # CUDA cannot work with the driver
+        num_gpus = 0
+    return [index for index in usable if index < num_gpus]
 
 
 def try_gpu(i=0):
@@ -50,18 +51,19 @@ def parse_devices(text):
     as two devices), 'gpu' (every usable GPU) or 'gpu:0,1'. Raises
     ValueError for any other text and for a GPU that is missing.
     """
-    kind, numbers = split_devices(text)
+    kind, indices = split_devices(text)
     if kind == 'auto':
         return try_all_gpus()
     if kind == 'cpu':
-        return [npx.cpu(i) for i in range(numbers[0] if numbers else 1)]
+        # After 'cpu:' comes the number of devices
+        return [npx.cpu(i) for i in range(indices[0] if indices else 1)]
     usable = _usable_gpus()
-    wanted = numbers or usable
+    wanted = indices or usable
     missing = [i for i in wanted if i not in usable]
     if missing or not usable:
-        here = ', '.join(f'gpu:{i}' for i in usable) or 'none'
+        names = ', '.join(f'gpu:{i}' for i in usable) or 'none'
         raise ValueError(f'devices are {text!r}, and MXNet can use these '
-                         f"GPUs here: {here}; choose 'cpu', or let "
+                         f"GPUs here: {names}; choose 'cpu', or let "
                          '`d2lbert doctor` explain')
     if len(set(wanted)) < len(wanted):
         raise ValueError(f'devices are {text!r}, which names a GPU twice')

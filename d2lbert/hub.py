@@ -1,8 +1,8 @@
-"""The book's DATA_HUB and `download`, and where WikiText-2 is found.
+"""This module finds data on this machine, or else fetches it.
 
-`download` is from the page "Predicting House Prices". Data is looked for on
-this machine first and fetched last; a fetched file is kept only if its
-checksum is right.
+DATA_HUB, `download` and `download_extract` are from the book's page
+"Predicting House Prices"; `wikitext2_dir` finds WikiText-2. A fetched file is
+kept only if its checksum is right.
 """
 import contextlib
 import hashlib
@@ -27,7 +27,7 @@ from d2lbert.machine.terminal import warn
 
 
 class Published(NamedTuple):
-    """Facts about a published file."""
+    """The size and content of a published file of WikiText-2."""
 
     size: int    # bytes
     lines: int
@@ -48,27 +48,27 @@ PUBLISHED = {
                          '6f3fc88e4cd88456ea892971f9f12243e8428624'),
 }
 
-# Bytes that are read from the beginning of a file to describe it
+# The number of bytes that are read to recognize a wrong file
 HEAD_BYTES = 1 << 20
 
-# WikiText's headings, unknown words and split numbers
-MARKS = (re.compile(rb'^ = [^=].* = \r?$', re.MULTILINE),
-         re.compile(rb' <unk> '), re.compile(rb' @[-,.]@ '))
+# Patterns of WikiText: headings, unknown words and split numbers
+PATTERNS = (re.compile(rb'^ = [^=].* = \r?$', re.MULTILINE),
+            re.compile(rb' <unk> '), re.compile(rb' @[-,.]@ '))
 
 
 def git_blob(path):
-    """Git's hash of a file: the SHA-1 of a header and the content."""
+    """Return git's hash of a file: the SHA-1 of a header and the content."""
     return file_digest(
         path, hashlib.sha1(b'blob %d\0' % os.path.getsize(path)))
 
 
 def flaw_of(path, name, thorough=False):
-    """Describe a file that is not WikiText-2's `name`; '' if it is.
+    """Describe what is wrong with a copy of WikiText-2's file `name`, or ''.
 
     The description completes a sentence that begins with 'PATH is'. A file
-    of the right size is accepted. thorough: read its content, too, which
-    must be the published one, or have the same number of lines and tokens.
-    Copies with the articles in another order are in use.
+    of the right size is accepted. thorough: read the content, too. It must
+    be the published content, or have as many lines and tokens, since copies
+    with another order of the articles are in use.
     """
     expected = PUBLISHED[name]
     try:
@@ -78,17 +78,17 @@ def flaw_of(path, name, thorough=False):
                     or _counts(path) == expected[:3]):
                 return ''
             return f'another text of the same {size:,} bytes'
-        # Windows ends each line with one byte more
+        # With the line ends of Windows, each line has one more byte
         if (expected.size < size <= expected.size + expected.lines
                 and _counts(path) == expected[:3]):
             return ''
-        return _described(path, name, size)
+        return _describe_other_text(path, name, size)
     except OSError as error:
         return f'unreadable ({error.strerror})'
 
 
 def _counts(path):
-    """(bytes without carriage returns, lines, tokens) of a file."""
+    """Return a file's (bytes without carriage returns, lines, tokens)."""
     size = lines = tokens = 0
     with open(path, 'rb') as f:
         for line in f:
@@ -98,7 +98,7 @@ def _counts(path):
     return size, lines, tokens
 
 
-def _described(path, name, size):
+def _describe_other_text(path, name, size):
     """Describe a file of `size` bytes that is not WikiText-2's `name`."""
     if not size:
         return 'empty'
@@ -109,16 +109,17 @@ def _described(path, name, size):
     for other, published in PUBLISHED.items():
         if size == published.size and git_blob(path) == published.blob:
             return f"WikiText-2's {other}"
-    whole = PUBLISHED[name].size
-    if size < whole and all(mark.search(head) for mark in MARKS):
-        return f'WikiText-2, but cut: {size:,} of {whole:,} bytes'
-    return f'another text of {size:,} bytes, not WikiText-2 ({whole:,} bytes)'
+    full_size = PUBLISHED[name].size
+    if size < full_size and all(pattern.search(head) for pattern in PATTERNS):
+        return f'WikiText-2, but cut: {size:,} of {full_size:,} bytes'
+    return (f'another text of {size:,} bytes, not WikiText-2 ({full_size:,} '
+            'bytes)')
 
 
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
 
-# name: (address, sha1). The book's own address of WikiText-2 is left out: it
-# has answered with status 403 since 2024.
+# name: (address, SHA-1 digest). The book's own address of WikiText-2 is left
+# out: it has answered with status 403 since 2024.
 DATA_HUB = {
     'wikitext-2': ('https://wikitext.smerity.com/wikitext-2-v1.zip',
                    '3c914d17d80b1459be871a5039ac23e752a53cbe'),
@@ -133,17 +134,17 @@ DATA_HUB = {
 # The addresses of DATA_URL are tried over https first
 _SECURE_DATA_URL = DATA_URL.replace('http:', 'https:')
 
-#: Largest accepted sizes of files in bytes; of others: downloads.MAX_BYTES
-MOST_BYTES = {'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
-              'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
-              'train-00000-of-00001.parquet': 64 << 20}
+#: The maximum size of a file in bytes; downloads.MAX_BYTES for other files
+MAX_BYTES = {'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
+             'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
+             'train-00000-of-00001.parquet': 64 << 20}
 
-# The training text as the living edition fetches it
+# The training text as the book's living edition fetches it
 WIKITEXT_2_URL = ('https://huggingface.co/datasets/Salesforce/wikitext/'
                   'resolve/main/wikitext-2-v1/train-00000-of-00001.parquet')
 WIKITEXT_2_SHA1 = '98ee727e59fcc34fddaadae93e15b1f8ed5561a4'
 
-# The page may put another address into DATA_HUB; the checksum stays the same
+# Identifies the archive, even if a page puts another address into DATA_HUB
 _ARCHIVE_SHA1 = DATA_HUB['wikitext-2'][1]
 
 
@@ -158,7 +159,7 @@ class LooseFile(NamedTuple):
 _EXAMPLES = ('https://raw.githubusercontent.com/pytorch/examples/main/'
              'word_language_model/data/wikitext-2/')
 
-# Archives whose files can be fetched one by one: name -> (folder, files)
+# Archives whose files can be fetched one by one: {name: (folder, files)}
 LOOSE_FILES = {
     'wikitext-2': ('wikitext-2', (
         LooseFile(_EXAMPLES + 'train.txt', PUBLISHED[TRAIN_FILE].blob,
@@ -174,7 +175,7 @@ def _sha1(path):
     return file_digest(path, hashlib.sha1())
 
 
-def _by_hand(folder):
+def _manual_fix(folder):
     return (f'by hand: put {TRAIN_FILE} into {folder}, or let D2LBERT_DATA '
             'name the folder that holds it')
 
@@ -184,50 +185,51 @@ def download(name: str, folder: Optional[PathLike] = None,
              cache_dir: Optional[PathLike] = None) -> str:
     """Fetch a file unless it is on this machine; return its path.
 
-    name: a name in DATA_HUB, or an address. `folder` and `cache_dir` are one
-    argument, the folder for the file. Without it the file is looked for in
-    the folder that D2LBERT_DATA names, in the repository's data/ and in the
-    folder `data` of the user's cache. It is fetched into the cache, not into
-    the book's ../data, which depends on the working directory. sha1_hash:
-    the SHA-1 digest of an address's file; other content is rejected. Raises
-    HubError if the file cannot be fetched, ValueError for a name that
-    DATA_HUB lacks.
+    name: a name in DATA_HUB, or an address. `folder` and `cache_dir` are two
+    names of one argument, the folder for the file. Without it, three folders
+    are searched: the folder that D2LBERT_DATA names, the repository's data/
+    and the folder `data` of the user's cache. A missing file is fetched into
+    the cache; the book's ../data would depend on the working directory.
+    sha1_hash: the SHA-1 digest of the file at an address; other content is
+    rejected. Raises HubError if the file cannot be fetched, ValueError for a
+    name that is not in DATA_HUB.
     """
     if None not in (folder, cache_dir):
         raise TypeError('folder and cache_dir are one argument: give one')
-    given = folder if cache_dir is None else cache_dir
+    target = folder if cache_dir is None else cache_dir
     url, sha1 = DATA_HUB.get(name, (name, sha1_hash))
     if '://' not in url:
         raise ValueError(f'{name!r} is not in DATA_HUB, which has '
                          f'{", ".join(map(repr, DATA_HUB))}; add it as '
                          'DATA_HUB[name] = (address, sha1), or give an '
                          'address')
-    folder, file = _base(given), urllib.parse.urlsplit(url).path.split('/')[-1]
-    if not file:
+    folder = _target_folder(target)
+    file_name = urllib.parse.urlsplit(url).path.split('/')[-1]
+    if not file_name:
         raise ValueError(f'{url!r} ends in no file name: give the address '
                          'of a file')
-    other_files = []    # of this name, but with other content
-    for place in _places() if given is None else [folder]:
-        path = place / file
+    wrong_paths = []    # files of this name with other content
+    for searched in _data_folders() if target is None else [folder]:
+        path = searched / file_name
         if path.is_file():
             if sha1 is None or _sha1(path) == sha1:
                 return str(path)
-            other_files.append(path)
+            wrong_paths.append(path)
     cache.remove_leftovers('data')
     try:
-        _fetch_first(_addresses(url), folder / file, sha1)
+        _fetch_first(_addresses(url), folder / file_name, sha1)
     except HubError as error:
         if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
-            return str(_parquet_of_tokens(folder / file, error))
-        found = ''.join(f'; {path} is another file, with checksum '
-                        f'{_sha1(path)}' for path in other_files)
-        raise HubError(f'{name} could not be fetched: {error}{found}; by '
-                       f'hand: put {file} into {folder}') from error
-    return str(folder / file)
+            return str(_write_parquet(folder / file_name, error))
+        wrong = ''.join(f'; {path} is another file, with checksum '
+                        f'{_sha1(path)}' for path in wrong_paths)
+        raise HubError(f'{name} could not be fetched: {error}{wrong}; by '
+                       f'hand: put {file_name} into {folder}') from error
+    return str(folder / file_name)
 
 
 def _addresses(url):
-    """The addresses of a file, in the order in which they are tried."""
+    """Return the addresses at which to try to fetch a file, in order."""
     if url.startswith(DATA_URL):
         return [_SECURE_DATA_URL + url[len(DATA_URL):], url]
     return [url]
@@ -235,20 +237,21 @@ def _addresses(url):
 
 def _fetch_first(urls, path, sha1):
     """Fetch a file from the first address that serves it."""
-    most = MOST_BYTES.get(path.name, downloads.MAX_BYTES)
+    max_bytes = MAX_BYTES.get(path.name, downloads.MAX_BYTES)
     errors = []
     for url in urls:
         try:
-            return fetch(url, path, _sha1, sha1, most)
+            return fetch(url, path, _sha1, sha1, max_bytes)
         except HubError as error:
             errors.append(error)
     raise HubError('; '.join(map(str, errors))) from errors[-1]
 
 
-def _parquet_of_tokens(path, error):
+def _write_parquet(path, error):
     """Write this machine's WikiText-2 training text as a parquet file.
 
-    It replaces the published file, which could not be fetched.
+    It is a substitute for the published parquet file. error: the reason why
+    that one could not be fetched, for the messages. Returns `path`.
     """
     try:
         pyarrow = importlib.import_module('pyarrow')
@@ -260,13 +263,13 @@ def _parquet_of_tokens(path, error):
     with open(source, encoding='utf-8', newline='\n') as file:
         table = pyarrow.table({'text': file.readlines()})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        parquet.write_table(table, str(part))
+    with replacing(path) as partial_path:
+        parquet.write_table(table, str(partial_path))
     warn(f'd2lbert: {error}; {path} was made from {source} instead')
     return path
 
 
-def _base(cache_dir):
+def _target_folder(cache_dir):
     """The folder into which files are fetched and unpacked."""
     return cache.root() / 'data' if cache_dir is None else Path(cache_dir)
 
@@ -278,52 +281,51 @@ def download_extract(name: str, folder: Optional[str] = None,
     cache_dir: the folder to unpack in; by default the folder `data` of the
     user's cache. folder: the name of the folder that the archive makes
     there; by default the archive's name without its extension. Without
-    `cache_dir`, WikiText-2 on this machine is used where it is. If the
-    archive cannot be fetched, its files are fetched one by one where their
-    addresses are known (LOOSE_FILES). Raises HubError, which lists all
+    `cache_dir`, WikiText-2 on this machine is neither fetched nor copied. If
+    an archive cannot be fetched, but LOOSE_FILES has addresses of its files,
+    the files are fetched one by one. Raises HubError, which lists all
     attempts.
     """
     if cache_dir is None and DATA_HUB.get(name, ('', ''))[1] == _ARCHIVE_SHA1:
         found = find_wikitext2()
         if found is not None:
-            return str(_checked(found))
+            return str(_warn_of_flaws(found))
     try:
         archive = download(name, cache_dir)
     except HubError as error:
         if name not in LOOSE_FILES:
             raise
         return str(_fetch_loose(name, cache_dir, error))
-    base = str(_base(cache_dir))
+    target = str(_target_folder(cache_dir))
     try:
-        unpack(archive, base)
+        unpack(archive, target)
     except ArchiveError as error:
         raise HubError(str(error)) from error
-    return os.path.join(base, folder or os.path.splitext(
+    return os.path.join(target, folder or os.path.splitext(
         os.path.basename(archive))[0])
 
 
 def _fetch_loose(name, cache_dir, archive_error):
     """Fetch the files of an archive one by one; return their folder."""
     folder, files = LOOSE_FILES[name]
-    folder = _base(cache_dir) / folder
-    for url, blob, file in files:
-        path = folder / file
+    folder = _target_folder(cache_dir) / folder
+    for url, blob, file_name in files:
+        path = folder / file_name
         if path.is_file() and git_blob(path) == blob:
             continue
         try:
-            fetch(url, path, git_blob, blob,
-                  PUBLISHED[file].size)
+            fetch(url, path, git_blob, blob, PUBLISHED[file_name].size)
         except HubError as error:
             raise HubError(f'{name} could not be fetched: '
                            f'{archive_error.__cause__}; {error}; '
-                           f'{_by_hand(folder)}') from error
+                           f'{_manual_fix(folder)}') from error
     return folder
 
 
 def _repository():
     """The root of a checkout of this package, or None.
 
-    It is above this file, or it is the working directory.
+    It is the folder above the package, or else the working directory.
     """
     for root in (Path(__file__).resolve().parent.parent, Path.cwd()):
         if (root / 'setup.py').is_file() and (
@@ -333,9 +335,9 @@ def _repository():
 
 
 def _folder_of_text(folder):
-    """Return `folder` or its wikitext-2/, or None.
+    """Return the folder of the training text, or None.
 
-    The returned folder holds the training text.
+    It is `folder` or its wikitext-2/.
     """
     for candidate in (Path(folder), Path(folder) / 'wikitext-2'):
         if (candidate / TRAIN_FILE).is_file():
@@ -343,8 +345,8 @@ def _folder_of_text(folder):
     return None
 
 
-def _places():
-    """The folders of this machine that may hold WikiText-2, in order."""
+def _data_folders():
+    """Yield the folders of this machine that may hold data, in order."""
     if os.environ.get('D2LBERT_DATA'):
         yield Path(os.environ['D2LBERT_DATA']).expanduser()
     if _repository():
@@ -354,12 +356,13 @@ def _places():
 
 
 def find_wikitext2():
-    """The folder of this machine that holds WikiText-2, or None."""
-    return next(filter(None, map(_folder_of_text, _places())), None)
+    """Return the folder of this machine that holds WikiText-2, or None."""
+    return next(filter(None, map(_folder_of_text, _data_folders())),
+                None)
 
 
 def wikitext2_flaws(folder, thorough=False):
-    """Sentences about files in `folder` that are not WikiText-2's.
+    """Return sentences about wrong files of WikiText-2 in `folder`, a list.
 
     thorough: compare the content, not only the size. Missing files are not
     reported.
@@ -370,16 +373,16 @@ def wikitext2_flaws(folder, thorough=False):
     return [f'{path} is {flaw}' for path, flaw in flaws if flaw]
 
 
-# Flaws that a warning has named
+# The sentences of all warnings so far
 _warned = set()
 
 
-def _checked(folder):
-    """Return `folder`; warn once of files in it that are not WikiText-2's."""
+def _warn_of_flaws(folder):
+    """Warn once of files in `folder` that are not WikiText-2's; return it."""
     cache.mark_used(folder)
     with contextlib.suppress(FileNotFoundError):
         if os.path.samefile(folder, sample_dir()):
-            return folder       # a sample, which is not WikiText-2's text
+            return folder       # the bundled corpus, not WikiText-2
     for flaw in wikitext2_flaws(folder):
         if flaw not in _warned:
             warn(f'{flaw}; it is used as it is')
@@ -390,10 +393,10 @@ def _checked(folder):
 def wikitext2_dir(data_dir=None):
     """Return the folder that holds wiki.train.tokens; fetch it if missing.
 
-    With `data_dir` only this folder and its wikitext-2/ are searched.
-    Without it these are searched: $D2LBERT_DATA, the repository's data/, the
-    folder `data` of the user's cache, and wikitext-2/ in each of them; then
-    the text is fetched. If files differ from the published ones, they are
+    With `data_dir`, only this folder and its wikitext-2/ are searched.
+    Without it, the folder of $D2LBERT_DATA, the repository's data/, the folder
+    `data` of the user's cache, and wikitext-2/ in each of them are searched;
+    then the text is fetched. Files that differ from the published files are
     used with a warning. Raises FileNotFoundError for a `data_dir` without
     the text, HubError if the text cannot be fetched.
     """
@@ -408,26 +411,26 @@ def wikitext2_dir(data_dir=None):
     else:
         folder = find_wikitext2()
     if folder is not None:
-        return _checked(folder)
+        return _warn_of_flaws(folder)
     try:
         return Path(download_extract('wikitext-2', 'wikitext-2'))
     except OSError as error:
-        looked = ', '.join(map(str, _places()))
+        searched = ', '.join(map(str, _data_folders()))
         raise HubError(f'WikiText-2 is not on this machine (looked in '
-                       f'{looked}), and {error}') from None
+                       f'{searched}), and {error}') from None
 
 
 def sample_dir():
-    """The folder of the small corpus that is part of d2lbert.
+    """Return the folder of the small corpus that is bundled with d2lbert.
 
-    It is data/sample in the repository and d2lbert/sample once installed.
+    It is data/sample in the repository, and sample/ in an installed package.
     """
-    places = [Path(__file__).resolve().parent / 'sample']
+    folders = [Path(__file__).resolve().parent / 'sample']
     if _repository():
-        places.insert(0, _repository() / 'data' / 'sample')
-    for folder in places:
+        folders.insert(0, _repository() / 'data' / 'sample')
+    for folder in folders:
         if (folder / TRAIN_FILE).is_file():
             return folder
     raise FileNotFoundError(
         f'the bundled corpus is missing (looked in '
-        f'{", ".join(map(str, places))}): install d2lbert again')
+        f'{", ".join(map(str, folders))}): install d2lbert again')

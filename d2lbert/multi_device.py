@@ -1,8 +1,11 @@
-"""Training on several devices, as the book's chapter 13 has it.
+"""This module trains a net on several devices, as the book's chapter 13 does.
 
-`train_ch13` and its parts, from the pages "Concise Implementation for
-Multiple GPUs" and "Image Augmentation". They take any net, and any loss that
-gives a number for each example. B batch, C classes.
+`train_ch13` and the functions that it calls are from the pages "Concise
+Implementation for Multiple GPUs" and "Image Augmentation". They take any net,
+and any loss function that returns one number for each example. A shard is the
+part of a batch that one device computes.
+
+B: examples of a batch. C: classes.
 """
 from d2lbert.devices import try_all_gpus
 from d2lbert.machine.backend import autograd
@@ -16,16 +19,16 @@ from d2lbert.progress import Accumulator, Animator, Timer
 
 
 def accuracy(y_hat, y):
-    """The number of labels y (B, ...) that y_hat predicts correctly.
+    """Return the number of labels y (B, ...) that y_hat predicts correctly.
 
     y_hat: scores (B, C, ...), or predicted labels of y's shape. Waits for
     the devices.
     """
-    return float(_hits(y_hat, y))
+    return float(_num_correct(y_hat, y))
 
 
-def _hits(y_hat, y):
-    """As `accuracy`, but an array on the device, without waiting."""
+def _num_correct(y_hat, y):
+    """Return `accuracy` as a scalar on the device, without waiting for it."""
     if y_hat.ndim > 1 and y_hat.shape[1] > 1:
         y_hat = y_hat.argmax(axis=1)
     return (y_hat.astype(y.dtype) == y).astype('int32').sum()
@@ -34,7 +37,7 @@ def _hits(y_hat, y):
 def split_batch(X, y, devices):
     """Split X (B, ...) and y (B, ...) over devices: two lists of shards.
 
-    A batch smaller than the number of devices leaves the last devices out.
+    If there are fewer examples than devices, the last devices get no shard.
     """
     if len(X) != len(y):
         raise ValueError(f'{len(X)} examples have {len(y)} labels')
@@ -44,8 +47,8 @@ def split_batch(X, y, devices):
 def split_batch_multi_inputs(X, y, devices):
     """Split a batch with several features over devices, as `split_batch`.
 
-    X: a list of arrays (B, ...). Returns two lists with an item for each
-    device: tuples of the shards of X, and the shards of y.
+    X: a list of arrays (B, ...). Returns two lists with an entry for each
+    device: a tuple with its shard of each array of X, and its shard of y.
     """
     for feature in X:
         if len(feature) != len(y):
@@ -55,70 +58,73 @@ def split_batch_multi_inputs(X, y, devices):
             split_over_devices(y, devices))
 
 
-class _Sums:
-    """Sums over batches.
+class _DelayedSums:
+    """Sums over batches that are read one batch late.
 
-    The results of a batch are read while the devices compute the next one.
+    The results of a batch are read while the devices compute the next batch.
     """
 
     def __init__(self, num_sums):
-        self._metric, self._waiting = Accumulator(num_sums), []
+        self._sums, self._unread = Accumulator(num_sums), []
 
     def add(self, results, *counts):
-        """Add a batch: `results` as of `_device_sums`, and plain numbers."""
-        self._waiting.append((results, counts))
+        """Add a batch: results as for `_sum_over_devices`, counts on the host.
+        """
+        self._unread.append((results, counts))
         self.read(1)
 
-    def read(self, waiting=0):
-        """Return the sums, without the last `waiting` batches."""
-        while len(self._waiting) > waiting:
-            results, counts = self._waiting.pop(0)
-            self._metric.add(*_device_sums(results), *counts)
-        return self._metric
+    def read(self, num_unread=0):
+        """Return the sums of all batches but the last `num_unread`."""
+        while len(self._unread) > num_unread:
+            results, counts = self._unread.pop(0)
+            self._sums.add(*_sum_over_devices(results), *counts)
+        return self._sums
 
 
-def _device_sums(results):
-    """Sum each of several results over the devices; waits for them.
+def _sum_over_devices(results):
+    """Sum each result over the devices, and wait for the devices.
 
-    results: for each device a tuple of scalars on the device.
+    results: for each device a tuple of scalars on this device. Returns a list
+    of floats.
     """
-    return [sum(map(float, of_devices)) for of_devices in zip(*results)]
+    return [sum(map(float, scalars)) for scalars in zip(*results)]
 
 
 def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
-    """The share of labels that a net predicts correctly.
+    """Return the share of labels that a net predicts correctly.
 
     data_iter yields (features, labels); split_f splits them over all devices
     of the net.
     """
     devices = next(iter(net.collect_params().values())).list_ctx()
-    sums = _Sums(2)
+    sums = _DelayedSums(2)      # correct predictions, labels
     with autograd.pause():
         for features, labels in data_iter:
             X_shards, y_shards = split_f(features, labels, devices)
-            sums.add([(_hits(net(X_shard), y_shard),) for X_shard, y_shard
-                      in zip(X_shards, y_shards)], labels.size)
-    hits, count = sums.read()
-    if not count:
+            sums.add([(_num_correct(net(X_shard), y_shard),)
+                      for X_shard, y_shard in zip(X_shards, y_shards)],
+                     labels.size)
+    num_correct, num_labels = sums.read()
+    if not num_labels:
         raise ValueError('the data to evaluate on has no batch')
-    return hits / count
+    return num_correct / num_labels
 
 
 def train_batch_ch13(net, features, labels, loss, trainer, devices,
                      split_f=split_batch):
-    """Train on a batch; return its sum of losses and number of right guesses.
+    """Train on a batch; return (sum of losses, number of correct predictions).
 
-    Waits for the step.
+    The arguments are as for `train_ch13`. Waits for the devices.
     """
-    return tuple(_device_sums(_step(net, features, labels, loss, trainer,
-                                    devices, split_f)))
+    return tuple(_sum_over_devices(_train_step(
+        net, features, labels, loss, trainer, devices, split_f)))
 
 
-def _step(net, features, labels, loss, trainer, devices, split_f):
-    """Train on a batch; return the results of each device.
+def _train_step(net, features, labels, loss, trainer, devices, split_f):
+    """Train on a batch without waiting for the devices.
 
-    A list of (sum of losses, number of right guesses). They stay on their
-    devices.
+    Returns for each device (sum of losses, number of correct predictions),
+    two scalars on this device.
     """
     X_shards, y_shards = split_f(features, labels, devices)
     wait_for_last_step()
@@ -129,10 +135,10 @@ def _step(net, features, labels, loss, trainer, devices, split_f):
     autograd.backward(losses)
     if len(losses) < len(devices):
         zero_gradients(net, devices[len(losses):], like=devices[0])
-    # A parameter that the loss does not depend on, as of a pretraining head,
-    # has no new gradient and is not updated
+    # A parameter that the loss does not use, such as a weight of a pretraining
+    # head, has a stale gradient and is not updated
     trainer.step(len(labels), ignore_stale_grad=True)
-    return [(shard_losses.sum(), _hits(pred_shard, y_shard))
+    return [(shard_losses.sum(), _num_correct(pred_shard, y_shard))
             for shard_losses, pred_shard, y_shard
             in zip(losses, pred_shards, y_shards)]
 
@@ -142,10 +148,10 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
     """Train a net, draw losses and accuracies, print the book's two lines.
 
     train_iter and test_iter yield (features, labels); each is read once per
-    epoch. devices: None is `try_all_gpus()`. split_f splits a batch over
-    them. loss returns a number for each example. A step does not change
-    parameters that have no gradient in it. Losses and accuracies of training
-    are drawn five times per epoch, the accuracy on test_iter once.
+    epoch. trainer: a Gluon `Trainer`. devices: None means `try_all_gpus()`.
+    split_f: the function that splits a batch over the devices. loss: a
+    function that returns one number for each example. Training loss and
+    accuracy are drawn five times per epoch, the accuracy on test_iter once.
     """
     devices = try_all_gpus() if devices is None else list(devices)
     if not devices:
@@ -153,18 +159,20 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
                          'try_all_gpus() gives')
     num_batches = len(train_iter)
     if num_batches < 1 or num_epochs < 1:
-        raise ValueError(f'there is nothing to do in {num_epochs} epochs of '
+        raise ValueError(f'nothing can be trained in {num_epochs} epochs of '
                          f'{num_batches} batches: both must be at least 1')
     timer = Timer()
     animator = Animator(xlabel='epoch', xlim=[1, num_epochs], ylim=[0, 1],
                         legend=['train loss', 'train acc', 'test acc'])
     try:
         for epoch in range(num_epochs):
-            sums = _Sums(4)     # losses, right guesses, examples, labels
+            # Losses, correct predictions, examples, labels
+            sums = _DelayedSums(4)
             timer.start()
             for i, (features, labels) in enumerate(train_iter, 1):
-                sums.add(_step(net, features, labels, loss, trainer, devices,
-                               split_f), len(labels), labels.size)
+                sums.add(_train_step(net, features, labels, loss, trainer,
+                                     devices, split_f),
+                         len(labels), labels.size)
                 if not animator.begun:
                     animator.begin(
                         f'training {num_parameters(net):,} parameters: '
@@ -172,17 +180,20 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
                         f'{devices}')
                 animator.move(epoch + i / num_batches)
                 if i % max(1, num_batches // 5) == 0 or i == num_batches:
-                    loss_sum, hits, examples, count = sums.read()
+                    loss_sum, num_correct, num_examples, num_labels = (
+                        sums.read())
                     timer.stop()
                     animator.add(epoch + i / num_batches, (
-                        loss_sum / examples, hits / count, None))
+                        loss_sum / num_examples, num_correct / num_labels,
+                        None))
                     timer.start()
             timer.stop()
             test_acc = evaluate_accuracy_gpus(net, test_iter, split_f)
             animator.add(epoch + 1, (None, None, test_acc))
     finally:
         animator.close()
-    print(f'loss {loss_sum / examples:.3f}, train acc {hits / count:.3f}, '
+    print(f'loss {loss_sum / num_examples:.3f}, '
+          f'train acc {num_correct / num_labels:.3f}, '
           f'test acc {test_acc:.3f}')
-    print(f'{examples * num_epochs / timer.sum():.1f} examples/sec on '
+    print(f'{num_examples * num_epochs / timer.sum():.1f} examples/sec on '
           f'{devices}')

@@ -1,7 +1,4 @@
-"""The flat public names of `import d2lbert as d2l`.
-
-They are in the order in which the pages introduce them.
-"""
+"""The public names of `import d2lbert as d2l`, in the pages' order."""
 from d2lbert.progress import (
     Accumulator, Animator, Timer)
 from d2lbert.devices import try_all_gpus, try_gpu

@@ -1,7 +1,9 @@
 """The book's page "Natural Language Inference: Fine-Tuning BERT".
 
-With `read_snli` from the page "Natural Language Inference and the Dataset".
-N examples, B batch, T tokens (max_len), H hiddens.
+`read_snli` is from the page "Natural Language Inference and the Dataset".
+
+N: examples of a data set. B: examples of a batch. T: tokens of a row
+(max_len). H: hiddens.
 """
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
 from d2lbert.texts.examples import check_max_len, truncate_pair
 from d2lbert.texts.numbered_text import concat_ranges, tree_words
 
-#: The labels of SNLI, numbered 0 to 2; pairs without a label are left out.
+#: The labels of SNLI; label i has the class index i.
 SNLI_LABELS = 'entailment', 'contradiction', 'neutral'
 
 #: num_hiddens, ffn_num_hiddens, num_heads and num_layers.
@@ -28,13 +30,14 @@ SIZES = {'bert.small': (256, 512, 4, 2), 'bert.base': (768, 3072, 12, 12)}
 def read_snli(data_dir, is_train):
     """Return premises, hypotheses and labels (0 to 2): three lists of N.
 
-    Reads snli_1.0_train.txt or snli_1.0_test.txt in `data_dir`. The
-    sentences come from the columns of bracketed trees, without the brackets:
-    their words and punctuation marks have blanks between them. Raises
-    FileNotFoundError, or ValueError for a line without these columns.
+    Reads snli_1.0_train.txt or snli_1.0_test.txt in `data_dir`. Pairs whose
+    annotators disagreed are left out. The sentences come from the columns of
+    bracketed trees, without the brackets, so blanks separate words from
+    punctuation marks. Raises FileNotFoundError, and ValueError for a line
+    without these columns.
     """
     path = Path(data_dir, f'snli_1.0_{"train" if is_train else "test"}.txt')
-    numbers = {label: k for k, label in enumerate(SNLI_LABELS)}
+    class_indices = {label: k for k, label in enumerate(SNLI_LABELS)}
     premises, hypotheses, labels = [], [], []
     try:
         lines = open(path, encoding='utf-8')
@@ -45,18 +48,18 @@ def read_snli(data_dir, is_train):
         ) from None
     with lines:
         try:
-            for number, line in enumerate(lines, 1):
+            for line_number, line in enumerate(lines, 1):
                 label, *sentences = line.rstrip('\n').split('\t', 3)[:3]
-                if number == 1 or label not in numbers:
-                    continue    # the header, or '-': annotators disagreed
+                if line_number == 1 or label not in class_indices:
+                    continue    # the header, or '-' for a disagreement
                 if len(sentences) < 2:
                     raise ValueError(
-                        f'{path}, line {number}: expected a label and two '
-                        'sentences, separated by tabs, found '
-                        f'{1 + len(sentences)} of them: fetch SNLI again')
+                        f'{path}, line {line_number}: expected a label and '
+                        'two sentences, separated by tabs, but found '
+                        f'{1 + len(sentences)} columns: fetch SNLI again')
                 premises.append(tree_words(sentences[0]))
                 hypotheses.append(tree_words(sentences[1]))
-                labels.append(numbers[label])
+                labels.append(class_indices[label])
         except UnicodeDecodeError as error:
             raise ValueError(f'{path} is not UTF-8 ({error.reason}): fetch '
                              'SNLI again') from None
@@ -69,19 +72,19 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
                           devices=None, *, num_blks=None):
     """Load the book's own pretrained BERT; return (bert, vocab).
 
-    pretrained_model: 'bert.small' or 'bert.base', or another archive of
-    DATA_HUB, which needs all four sizes. The archive holds vocab.json (a
-    list of tokens) and pretrained.params (with the book's names).
-    `num_layers` and `num_blks` are one argument. devices: `try_all_gpus()`
-    if None. Raises HubError if the archive cannot be fetched, ValueError if
-    its parameters do not have these sizes.
+    pretrained_model: 'bert.small', 'bert.base', or the name of another archive
+    in DATA_HUB, which needs all four sizes. The archive holds vocab.json (a
+    list of tokens) and pretrained.params (parameters under the book's names).
+    `num_layers` and `num_blks` are two names of one argument. devices: None
+    means `try_all_gpus()`. Raises HubError if the archive cannot be fetched,
+    and ValueError if its parameters do not have the given sizes.
     """
-    given = (num_hiddens, ffn_num_hiddens, num_heads,
-             num_layers if num_blks is None else num_blks)
+    given_sizes = (num_hiddens, ffn_num_hiddens, num_heads,
+                   num_layers if num_blks is None else num_blks)
     if None not in (num_layers, num_blks):
         raise TypeError('num_layers and num_blks are one argument: give one')
-    sizes = [size if size is not None else known for size, known
-             in zip(given, SIZES.get(pretrained_model, given))]
+    sizes = [known if size is None else size for size, known in zip(
+        given_sizes, SIZES.get(pretrained_model, given_sizes))]
     if None in sizes:
         raise ValueError(f'the sizes of {pretrained_model!r} are not known '
                          'here: give num_hiddens, ffn_num_hiddens, num_heads '
@@ -105,7 +108,7 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
 
 
 def _read_vocab(path):
-    """Read a `Vocab` from a JSON file with a list of tokens."""
+    """Read a `Vocab` from a JSON file that holds a list of tokens."""
     try:
         tokens = read_json(path)
     except (OSError, ValueError) as error:
@@ -132,8 +135,8 @@ class SNLIBERTDataset(gluon.data.Dataset):
     long loses the last word of its longer sentence until it fits. The
     columns are NumPy arrays: all_token_ids (N, T) int32, all_segments (N, T)
     int32, valid_lens (N,) float32, labels (N,) float32. An item is ((token
-    ids, segments, valid length), label); a `DataLoader` makes MXNet arrays
-    of it.
+    ids, segments, valid length), label). Gluon's `DataLoader` converts items
+    to MXNet arrays.
     """
 
     def __init__(self, dataset, max_len, vocab=None):
@@ -154,7 +157,8 @@ class SNLIBERTDataset(gluon.data.Dataset):
         print(f'read {len(self)} examples')
 
     def _columns(self, premises, hypotheses):
-        """Token ids, segments and lengths of the pairs."""
+        """Return token ids, segments and valid lengths of the pairs."""
+        # 3: <cls> and two <sep>
         p_lens, h_lens = truncate_pair(premises.lens, hypotheses.lens,
                                        self.max_len - 3, odd_to_first=True)
         valid_lens = p_lens + h_lens + 3
@@ -164,8 +168,8 @@ class SNLIBERTDataset(gluon.data.Dataset):
         rows = onp.arange(len(valid_lens))
         token_ids[rows, p_lens + 1] = self.vocab[SEP]
         token_ids[rows, valid_lens - 1] = self.vocab[SEP]
-        premises.put(token_ids, p_lens, onp.ones_like(p_lens))
-        hypotheses.put(token_ids, h_lens, p_lens + 2)
+        premises.write_to(token_ids, p_lens, onp.ones_like(p_lens))
+        hypotheses.write_to(token_ids, h_lens, p_lens + 2)
         column = onp.arange(self.max_len)
         segments = ((column > p_lens[:, None] + 1)
                     & (column < valid_lens[:, None])).astype('int32')
@@ -180,7 +184,7 @@ class SNLIBERTDataset(gluon.data.Dataset):
 
 
 class _Sentences:
-    """Sentences as token ids, one sentence after another."""
+    """N sentences as token ids; `lens` (N,) has their numbers of words."""
 
     def __init__(self, sentences, vocab):
         id_of, unk = vocab.token_to_idx.get, vocab.unk
@@ -190,17 +194,18 @@ class _Sentences:
             (id_of(word, unk) for line in lines for word in line), 'int32',
             self.lens.sum())
 
-    def put(self, token_ids, lens, begins):
-        """Write the sentences into token_ids (N, T), each into its row.
+    def write_to(self, token_ids, lens, begins):
+        """Write the sentences to token_ids (N, T), which changes in place.
 
-        Of sentence i the first lens[i] words, from column begins[i] on.
+        Row i gets the first lens[i] words of sentence i, from column begins[i]
+        on. lens, begins: (N,).
         """
-        # The row of each word, and its place within the sentence
+        # For each word its sentence, and its index within the sentence
         rows = onp.repeat(onp.arange(len(lens)), self.lens)
-        places = concat_ranges(0, self.lens)
-        kept = places < lens[rows]
-        rows, places = rows[kept], places[kept]
-        token_ids[rows, begins[rows] + places] = self._ids[kept]
+        offsets = concat_ranges(0, self.lens)
+        is_kept = offsets < lens[rows]
+        rows, offsets = rows[is_kept], offsets[is_kept]
+        token_ids[rows, begins[rows] + offsets] = self._ids[is_kept]
 
 
 class BERTClassifier(nn.Block):
@@ -212,8 +217,9 @@ class BERTClassifier(nn.Block):
     def __init__(self, bert):
         super().__init__()
         if bert.hidden is None:
-            raise ValueError("BERTClassifier needs a model with `hidden`, "
-                             "which positional='sinusoidal' has not")
+            raise ValueError('BERTClassifier needs a model with a layer '
+                             "`hidden`: one with positional='sinusoidal' has "
+                             'none')
         self.encoder = bert.encoder
         self.hidden = bert.hidden
         self.output = Dense(len(SNLI_LABELS), in_units=bert.hidden._units)

@@ -1,6 +1,7 @@
-"""The book's tools for watching a loop: Timer, Accumulator, Animator.
+"""This module shows the progress of a loop.
 
-And `bar`, the progress bar of all commands.
+`Timer`, `Accumulator` and `Animator` are the book's tools. `bar` is the
+progress bar of all commands.
 """
 import functools
 import html
@@ -12,7 +13,7 @@ from pathlib import Path
 from d2lbert.machine.files import replacing
 from d2lbert.machine.terminal import is_quiet
 
-#: Drawing options for a curve of one point: a marker that no edge cuts.
+#: Drawing options for a curve of one point: a marker, not cut at the axes.
 POINT = dict(marker='o', markersize=4, clip_on=False)
 
 
@@ -79,16 +80,16 @@ def in_notebook():
 class LineBar:
     """A progress bar for a log file: a line of text every few seconds.
 
-    A line is written every EVERY seconds, or after a hundredth of the time
+    The time between two lines is INTERVAL seconds, or a hundredth of the time
     since the start if that is longer, so that the log of a long run stays
-    readable.
+    short. The arguments are as for `bar`.
     """
 
-    EVERY = 5
+    INTERVAL = 5
 
     def __init__(self, total=None, what='', unit='it', unit_scale=False):
         self.total, self.n, self._scale = total, 0, unit_scale
-        # 'step 3/50', but 'reading 3/50 files'
+        # Lines begin 'reading 3/50 files', or 'step 3/50' without `what`
         self._what, self._unit = what or unit, unit if what else ''
         self._postfix = ''
         self.start()
@@ -101,8 +102,8 @@ class LineBar:
 
     def start(self):
         """Estimate the time left from the items counted from now on."""
-        self._began = self._written = time.perf_counter()
-        self._first = self.n
+        self._started_at = self._written_at = time.perf_counter()
+        self._start_n = self.n
 
     def set_postfix_str(self, text='', refresh=True):
         """Set the text after the count in the next line."""
@@ -112,25 +113,26 @@ class LineBar:
         """Count n more, and write a line if one is due."""
         self.n += n
         now = time.perf_counter()
-        if now - self._written >= max(self.EVERY, (now - self._began) / 100):
-            self._written = now
-            self.say(self._line(now - self._began))
+        elapsed = now - self._started_at
+        if now - self._written_at >= max(self.INTERVAL, elapsed / 100):
+            self._written_at = now
+            self.write_line(self._line(elapsed))
 
-    def say(self, line):
+    def write_line(self, line):
         """Write a line to standard error, at once."""
         if sys.stderr is not None:
             print(line, file=sys.stderr, flush=True)
 
     def close(self):
-        """Do nothing: a line needs no end, but tqdm's bar does."""
+        """Do nothing; tqdm's bar, which has the same interface, needs it."""
 
-    def _line(self, seconds):
+    def _line(self, elapsed):
         count = '/'.join(
             _tqdm().format_sizeof(n) if self._scale else f'{n:,}'
             for n in (self.n, self.total) if n is not None)
-        done, details = self.n - self._first, [self._postfix]
-        if self.total and done > 0:
-            left = seconds / done * max(self.total - self.n, 0)
+        num_done, details = self.n - self._start_n, [self._postfix]
+        if self.total and num_done > 0:
+            left = elapsed / num_done * max(self.total - self.n, 0)
             details.append(f'{_duration(left)} left')
         line = ' '.join(filter(None, (self._what, count, self._unit)))
         details = ', '.join(filter(None, details))
@@ -138,7 +140,7 @@ class LineBar:
 
 
 def _tqdm():
-    """Import the class tqdm, which is slow and often not needed."""
+    """Return the class tqdm; its import is slow and often not needed."""
     from tqdm import tqdm
     return tqdm
 
@@ -157,36 +159,36 @@ class NotebookBar(LineBar):
     It appears after `delay` seconds, and needs no library except IPython.
     """
 
-    EVERY = 0.2
+    INTERVAL = 0.2
 
     def __init__(self, total=None, what='', unit='it', unit_scale=False,
                  delay=0):
-        self._shown = None
+        self._display = None
         super().__init__(total, what, unit, unit_scale)
-        self._written += delay
+        self._written_at += delay
 
-    def say(self, line):
+    def write_line(self, line):
         """Show a line of text beside the bar."""
         from IPython.display import HTML, display
         size = f' value="{self.n}" max="{self.total}"' if self.total else ''
         page = HTML(f'<progress{size}></progress> {html.escape(line)}')
-        if self._shown is None:
-            self._shown = display(page, display_id=True)
+        if self._display is None:
+            self._display = display(page, display_id=True)
         else:
-            self._shown.update(page)
+            self._display.update(page)
 
     def close(self):
         """Remove the bar."""
-        if self._shown is not None:
+        if self._display is not None:
             from IPython.display import HTML
-            self._shown.update(HTML(''))
-            self._shown = None
+            self._display.update(HTML(''))
+            self._display = None
 
 
 class _SilentBar(LineBar):
     """A progress bar that is never shown."""
 
-    def say(self, line):
+    def write_line(self, line):
         pass
 
 
@@ -194,16 +196,16 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
         quiet=False, delay=0):
     """Open a progress bar: below a notebook's cell, or on standard error.
 
-    Where standard error is no terminal, such as a log file, a `LineBar`
-    writes lines of text instead, none in the first five seconds.
+    If standard error is no terminal but, for example, a log file, a `LineBar`
+    writes lines of text instead, the first after five seconds.
 
     total: the number of items, None if unknown. what: a word for the work,
-    such as 'reading'. unit: the unit of the count, for example 'B' with
-    unit_scale, which writes 1.2M. leave: keep the bar at the end. delay:
-    seconds before a bar appears; in a notebook at least one. quiet: the bar
-    is never shown. Returns tqdm's bar or an object with the same
-    `update(n)`, `set_postfix_str(text)`, `n` and `close()`. Both work in
-    `with`.
+    such as 'reading'. unit: the unit of the count, such as 'B'. unit_scale:
+    True abbreviates the count, as in 1.2M. leave: keep the bar at the end.
+    delay: seconds before a bar appears; in a notebook at least one. quiet:
+    never show the bar. Returns tqdm's bar, or an object with the same
+    `update(n)`, `set_postfix_str(text)`, `n` and `close()`. Both are context
+    managers.
     """
     if quiet or is_quiet():
         return _SilentBar(total, what, unit, unit_scale)
@@ -216,20 +218,20 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
 
 
 def watched(items, what, unit='it', total=None):
-    """Yield the items of an iterable and show a `bar` meanwhile."""
-    with bar(total, what, unit) as shown:
+    """Yield the items of an iterable and show their progress in a `bar`."""
+    with bar(total, what, unit) as progress_bar:
         for item in items:
             yield item
-            shown.update(1)
+            progress_bar.update(1)
 
 
 class Animator:
     """Curves that grow while a loop runs.
 
-    In a notebook they are one figure, redrawn in place. In a terminal they
-    are a progress bar with the latest values, in a log file a line of text
-    every few seconds. `save` writes the figure to a file. quiet: neither
-    figure nor bar is shown.
+    A notebook shows them as one figure, redrawn in place. A terminal shows a
+    progress bar with the latest values, and a log file gets a line of text
+    every few seconds. `save` writes the figure to a file. quiet: show neither
+    a figure nor a bar.
     """
 
     def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None,
@@ -248,33 +250,34 @@ class Animator:
         self._end = xlim[1] if xlim is not None else None
         self._display, self._bar, self.begun = None, None, False
         self._notebook = in_notebook() and not quiet
-        self._drawn_at, self._cost, self._stale = -float('inf'), 0.0, False
+        # When and for how long the figure was drawn; True if points came later
+        self._drawn_at, self._seconds, self._stale = -float('inf'), 0.0, False
 
     @functools.cached_property
     def fig(self):
         """The matplotlib figure, made on first use."""
-        # Without pyplot, which would open a window, and show the figure a
-        # second time at the end of a notebook's cell
+        # pyplot would open a window, or show the figure a second time at the
+        # end of a notebook's cell
         from matplotlib.figure import Figure
         return Figure(figsize=self._figsize, layout='constrained')
 
     @functools.cached_property
     def axes(self):
-        """The axes of the figure, a list; the first has the curves."""
+        """The axes of the figure, a list; the curves are in the first."""
         return list(self.fig.subplots(*self._grid, squeeze=False).flat)
 
     def begin(self, line):
         """Start the clock of the loop, and write `line` to a log file.
 
-        A resumed loop adds its earlier points before this call. The estimate
-        of the time left ignores them.
+        A resumed loop adds its earlier points before this call, so that the
+        estimate of the time left ignores them.
         """
         self.begun = True
         if self._notebook:
             return
         self._make_bar()
         if isinstance(self._bar, LineBar):
-            self._bar.say(line)
+            self._bar.write_line(line)
             self._bar.start()
 
     def _make_bar(self):
@@ -283,7 +286,10 @@ class Animator:
                             quiet=self._quiet)
 
     def add(self, x, y):
-        """Add a point to each curve; x and y are numbers or lists."""
+        """Add a point to each curve; x and y are numbers or lists.
+
+        None in a list adds no point to its curve.
+        """
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)
         self.X, self.Y = self.X or [], self.Y or []
@@ -300,10 +306,10 @@ class Animator:
             self._show_bar(x)
 
     def _show_figure(self, x):
-        # A drawing takes about 50 ms. Wait ten times as long for the next
+        # Drawing takes about 50 ms. At most a tenth of the time is spent on it
         self._stale = True
         last = self._end is not None and max(x) >= self._end
-        if last or time.perf_counter() - self._drawn_at > 10 * self._cost:
+        if last or time.perf_counter() - self._drawn_at > 10 * self._seconds:
             self._redraw()
 
     def _redraw(self):
@@ -318,7 +324,7 @@ class Animator:
         else:
             self._display.update(picture)
         self._drawn_at, self._stale = time.perf_counter(), False
-        self._cost = self._drawn_at - start
+        self._seconds = self._drawn_at - start
 
     def _flush(self, *_):
         """Draw the latest points at the end of the cell."""
@@ -339,10 +345,10 @@ class Animator:
         """Move the bar to x without adding a point."""
         if not self._notebook:
             self._make_bar()
-            # A bar would write sixteen digits of a fraction of an epoch
+            # Rounded, since the bar shows all digits of a fraction of an epoch
             self._bar.update(round(x, 2) - self._bar.n)
 
-    def say(self, line):
+    def print_line(self, line):
         """Print a line above the progress bar."""
         _tqdm().write(line, file=sys.stdout)
 
@@ -364,7 +370,7 @@ class Animator:
                 drawn.append((line, self.legend[k]))
         axes.set(**self._settings)
         if drawn:       # curves without a point are not in the legend
-            # Two names fit into the axes, more are written below them
+            # Two names fit into the axes; more are written below the axes
             below = dict(loc='upper left', bbox_to_anchor=(0, -0.25), ncol=2,
                          frameon=False, borderaxespad=0, fontsize='small')
             axes.legend(*zip(*drawn), **below if len(drawn) > 2 else {})
@@ -379,5 +385,6 @@ class Animator:
 
     def save(self, path):
         """Write the figure to `path`, in the format of its suffix."""
-        with replacing(path) as part:
-            self.draw().savefig(part, format=Path(path).suffix[1:], dpi=150)
+        with replacing(path) as partial_path:
+            self.draw().savefig(partial_path, format=Path(path).suffix[1:],
+                                dpi=150)

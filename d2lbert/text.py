@@ -1,8 +1,7 @@
 """The book's page "Text Preprocessing": tokens and their vocabulary.
 
-The parts that the BERT pages need, and the names of the special tokens.
-
-V tokens of a vocabulary.
+This module has the functions that the BERT pages need, and the names of the
+special tokens. V: the number of tokens of a vocabulary.
 """
 import collections
 import itertools
@@ -50,23 +49,23 @@ class Vocab:
     """
 
     #: The files of a vocabulary in a run folder
-    files = 'vocab.txt',
+    files = ('vocab.txt',)
     special = Special(*RESERVED)
     #: The tokens that are never masked
     never_masked = frozenset((CLS, SEP))
-    #: Flags of each token, see `kernels.draw.mask_pairs`: (V,) uint8. None if
+    #: Flags of each token for `kernels.draw.masks`: (V,) uint8, or None if
     #: only <cls> and <sep> are never masked
     mask_flags = None
-    #: True for tokens that begin a word: (V,) bool, or None if all do
+    #: True for tokens that begin a word: (V,) bool, or None if all tokens do
     begins_word = None
-    #: The tokenizer that splits words into these tokens; None: no splitting
+    #: The tokenizer that splits words into these tokens, or None
     tokenizer = None
-    #: The numbers of `replacements`, int32, or None for all tokens
+    #: The numbers of the tokens `replacements`, int32, or None for all tokens
     replacement_ids = None
 
     def __init__(self, tokens=None, min_freq=0, reserved_tokens=None):
         counter = count_corpus([] if tokens is None else tokens)
-        # sorted() is stable and a Counter keeps the order of arrival
+        # sorted() is stable, and a Counter keeps the order of first occurrence
         self._number(sorted(counter.items(), key=operator.itemgetter(1),
                             reverse=True), min_freq, reserved_tokens)
 
@@ -135,48 +134,49 @@ class Vocab:
     def load(cls, path, reserved_tokens=RESERVED):
         """Read a file that `save` wrote.
 
-        It must begin with `<unk>` and `reserved_tokens` in order. Raises
+        It must begin with `<unk>` and `reserved_tokens` in order. Raises a
         ValueError that names the wrong line.
         """
         vocab = cls(reserved_tokens=reserved_tokens)
         data = Path(path).read_bytes()
-        if vocab._read_quickly(data):
+        if vocab._add_saved_tokens(data):
             return vocab
-        # Line by line: to find the wrong line, or to remove '\r' at line ends
+        # Read line by line, to remove '\r' at line ends or find a wrong line
         lines = data.split(b'\n')
         if not lines[-1]:
             lines.pop()
-        for line, token in enumerate(vocab.idx_to_token, 1):
-            got = lines[line - 1:line]
-            if not got or got[0].rstrip(b'\r') != token.encode():
-                found = (repr(got[0].decode(errors='replace')) if got
-                         else 'the end of the file')
+        for idx, token in enumerate(vocab.idx_to_token):
+            line = lines[idx] if idx < len(lines) else None
+            if line is None or line.rstrip(b'\r') != token.encode():
+                found = ('the end of the file' if line is None
+                         else repr(line.decode(errors='replace')))
                 raise ValueError(
-                    f'{path}, line {line}: expected the reserved token '
+                    f'{path}, line {idx + 1}: expected the reserved token '
                     f'{token!r}, found {found}: name a vocabulary that '
                     'd2lbert saved')
-        for line, got in enumerate(lines[len(vocab):], len(vocab) + 1):
+        for line_number, line in enumerate(lines[len(vocab):],
+                                           len(vocab) + 1):
+            where = f'{path}, line {line_number}'
             try:
-                token = got.rstrip(b'\r').decode()
+                token = line.rstrip(b'\r').decode()
             except UnicodeDecodeError:
-                raise ValueError(f'{path}, line {line}: {got!r} is not '
-                                 'UTF-8: save the file in UTF-8') from None
+                raise ValueError(f'{where}: {line!r} is not UTF-8: save the '
+                                 'file in UTF-8') from None
             if not token:
-                raise ValueError(f'{path}, line {line}: expected a token, '
-                                 'found an empty line: remove it')
+                raise ValueError(f'{where}: expected a token, found an empty '
+                                 'line: remove it')
             if token in vocab.token_to_idx:
-                first = vocab.token_to_idx[token] + 1
-                raise ValueError(f'{path}, line {line}: token {token!r} '
-                                 f'is in line {first} already: remove one '
-                                 'of them')
-            vocab.token_to_idx[token] = line - 1
+                first_line = vocab.token_to_idx[token] + 1
+                raise ValueError(f'{where}: token {token!r} is in line '
+                                 f'{first_line} already: remove one of them')
+            vocab.token_to_idx[token] = line_number - 1
             vocab.idx_to_token.append(token)
         return vocab
 
-    def _read_quickly(self, data):
-        """Add the tokens of a file's bytes, and return True.
+    def _add_saved_tokens(self, data):
+        """Add the tokens of a file's bytes, all at once, and return True.
 
-        Return False, without a change, if a line is not as `save` writes it.
+        Returns False, and adds none, if a line is not as `save` writes it.
         """
         head = ''.join(f'{token}\n' for token in self.idx_to_token).encode()
         if (not data.startswith(head) or not data.endswith(b'\n')
@@ -188,7 +188,7 @@ class Vocab:
             return False
         token_to_idx = dict(self.token_to_idx)
         token_to_idx.update(zip(tokens, itertools.count(len(self))))
-        # A token in two lines, or an empty line
+        # False for a token in two lines, and for an empty line
         if (len(token_to_idx) < len(self) + len(tokens)
                 or '' in token_to_idx):
             return False
@@ -198,5 +198,5 @@ class Vocab:
 
 
 def special_of(vocab):
-    """The `Special` tokens of a vocabulary of any class."""
+    """The `Special` tokens of a vocabulary, by default those of `Vocab`."""
     return getattr(vocab, 'special', Vocab.special)

@@ -1,7 +1,7 @@
-"""`load_model`: one object for a model and what it can do with texts.
+"""`load_model` returns one object for a model and all its uses for texts.
 
-L layers, A attention heads, T tokens of a text with its special tokens, H
-hiddens.
+L: layers. A: attention heads. T: tokens of a text, special tokens included.
+H: hiddens. N: texts.
 """
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Union
 
@@ -55,18 +55,18 @@ class _Pair(NamedTuple):
 class TextModel(_Pair):
     """A net with its tokenizer, and methods that apply them to texts.
 
-    It is the pair (net, tokenizer), so that `net, tokenizer = model` works,
-    and so does `*model` where a function takes both. tokenizer: a tokenizer
-    or a vocabulary. source: where the model comes from, for `print`.
+    It is the pair (net, tokenizer): `net, tokenizer = model` works, and so
+    does `*model` where a function takes both. tokenizer: a tokenizer or a
+    vocabulary. source: the origin of the model, which `print(model)` shows.
 
     A method takes texts as a list, tuple, generator, array or column of a
-    table. A single string gives the result of one text. A method that the
-    model cannot carry out raises ValueError, which says why.
+    table. For a single string it returns one result. If the model lacks what
+    a method needs, the method raises ValueError with the reason.
     """
 
     def __new__(cls, net: Any, tokenizer: Any,
                 source: str = 'a net in memory') -> 'TextModel':
-        """Make the object of a net that is not in a folder."""
+        """Make a model of a net in memory; `load_model` reads a folder."""
         model = super().__new__(cls, net, as_tokenizer(tokenizer))
         model.source = source
         return model
@@ -91,15 +91,15 @@ class TextModel(_Pair):
 
         Arguments as for `d2lbert.encode`.
         """
-        return self._each(texts, lambda texts: encode(
+        return self._apply(texts, lambda texts: encode(
             *self, texts, pooling, layer, batch_size, max_len, overlap,
             normalize, show_progress))
 
     def similarity(self, a: Texts, b: Texts, **choices) -> onp.ndarray:
         """Cosine similarities of N texts `a` and M texts `b`, (N, M) float32.
 
-        Each is a single string, texts, or vectors of texts as `encode`
-        returns them. choices: arguments of `encode`.
+        `a` and `b` are each a single string, texts, or vectors that `encode`
+        returned. choices: arguments of `encode`.
         """
         return cosines(self._vectors(a, choices), self._vectors(b, choices))
 
@@ -109,9 +109,9 @@ class TextModel(_Pair):
         """The `k` texts nearest to each query, best first.
 
         Returns a list of `Hit` for each query, or one list for a single
-        string. vectors: the vectors of `texts`, if `encode` has computed
-        them before. choices: arguments of `encode`. Texts with equal
-        similarity keep their order.
+        string. vectors: the vectors of `texts`, if `encode` has returned them
+        before. choices: arguments of `encode`. Texts with equal similarity
+        keep their order.
         """
         texts = items_of(texts)
         if whole_number('k', k) < 1:
@@ -122,21 +122,21 @@ class TextModel(_Pair):
             raise ValueError(f'there are {len(vectors)} vectors of '
                              f'{len(texts)} texts: give a vector for each')
 
-        def found(queries):
+        def hits_of(queries):
             scores = cosines(self._vectors(queries, choices), vectors)
             order = onp.argsort(-scores, axis=1, kind='stable')[:, :k]
             return [[Hit(int(i), texts[i], float(row[i])) for i in best]
                     for row, best in zip(scores, order)]
-        return self._each(queries, found)
+        return self._apply(queries, hits_of)
 
     def fill(self, text: str, top: int = 5) -> List[List[Guess]]:
         """The `top` likeliest tokens at each mask; see `fill_mask`."""
         return fill_mask(*self, text, top)
 
     def generate(self, texts: Texts, **choices) -> Union[str, List[str]]:
-        """The text generated from each text; see `generate`."""
-        return self._each(texts, lambda texts: generate(*self, texts,
-                                                        **choices))
+        """The text generated from each text; choices: as for `generate`."""
+        return self._apply(texts, lambda texts: generate(*self, texts,
+                                                         **choices))
 
     def predict(self, texts: Texts, pairs: Optional[Texts] = None,
                 show_progress: Optional[bool] = None
@@ -150,10 +150,10 @@ class TextModel(_Pair):
     def attention(self, text: str, pair: Optional[str] = None) -> Attention:
         """The `Attention` of a text, or of a pair of texts."""
         encoded = self.tokenizer.encode(text, pair)
-        T, most = len(encoded.ids), self.net.encoder.max_len
-        if T > most:
+        T, max_len = len(encoded.ids), self.net.encoder.max_len
+        if T > max_len:
             raise ValueError(f'the text has {T} tokens, but this model only '
-                             f'{most} positions: shorten it')
+                             f'{max_len} positions: shorten it')
         return Attention(encoded.tokens, attention_of(
             self.net, encoded.ids, encoded.segments))
 
@@ -161,18 +161,20 @@ class TextModel(_Pair):
         """Write the model as a new folder; see `save_pretrained`."""
         save_pretrained(*self, folder, stored_parts(self.net))
 
-    def _each(self, texts, function):
-        """function(list of texts), or its first result for a string."""
+    def _apply(self, texts, function):
+        """Return function(texts); for a string, the one result of its list."""
         return (function([texts])[0] if isinstance(texts, str)
                 else function(texts))
 
     def _vectors(self, texts, choices):
+        """Return the vectors of texts or of a string; vectors stay vectors."""
         if isinstance(texts, onp.ndarray) and texts.dtype.kind == 'f':
             return texts
         return encode(*self, [texts] if isinstance(texts, str) else texts,
                       **choices)
 
     def _abilities(self):
+        """The names of the methods that this model can carry out."""
         net = self.net
         return ['encode', 'similarity', 'search', 'attention',
                 *['fill'] * (has_mask_head(net)
@@ -200,19 +202,18 @@ class TextModel(_Pair):
 def load_model(path: PathLike, ctx: Any = None,
                heads: Sequence[str] = (), trainable: bool = True,
                precision: Optional[str] = None) -> TextModel:
-    """Load the model in a folder, whatever wrote it: a `TextModel`.
+    """Load the model in a folder of any supported kind: a `TextModel`.
 
-    path: a run of `pretrain` or of `finetune`; a folder of `transformers` or
-    sentence-transformers, with or without a head for a task; a folder that
-    `save` or `d2lbert export` wrote, also with int8 weights. Models are
-    never downloaded.
+    path: the folder of a run of `pretrain` or `finetune`; a folder of
+    `transformers` or sentence-transformers, with or without a task head; or a
+    folder that `save` or `d2lbert export` wrote, also with int8 weights.
+    Models are never downloaded.
 
-    ctx: a device or a list of devices; None is the CPU. heads: the heads
-    that the folder should have; a warning names missing ones. By default
-    only a method that needs a missing head says so. trainable: False saves
-    the memory of gradients. precision: 'fp32', 'bf16' or 'int8'; None is the
-    precision of the folder. Raises `RunError` or `PretrainedError`, both
-    ValueErrors.
+    ctx: a device or a list of devices; None means the CPU. heads: heads that
+    the folder should have, of 'pooler', 'mlm' and 'nsp'; a warning names the
+    missing ones. trainable: False saves the memory of gradients. precision:
+    'fp32', 'bf16' or 'int8'; None means the precision of the folder. Raises
+    `RunError` or `PretrainedError`, both subclasses of ValueError.
     """
     found = load(path, ctx, heads, trainable, precision)
     return TextModel(found.net, found.tokenizer, f'{path}, a {found.kind}')

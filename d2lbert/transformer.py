@@ -1,6 +1,7 @@
-"""The encoder of the book's chapter "Transformer".
+"""The encoder of the book's chapter "Transformer", and a decoder block.
 
-B batch, T tokens, S tokens of a text that a decoder reads, H hiddens.
+B: sequences of a batch. T: tokens. S: tokens of the encoded text that a
+decoder attends to. H: hiddens.
 """
 import numpy as onp
 
@@ -15,7 +16,7 @@ class PositionWiseFFN(nn.Block):
     """Two dense layers applied to every position: (..., H) to (..., H).
 
     variant: a `Variant`; only its activation, activation_dropout and
-    precision are used. in_units: H; 0: the first call sets it.
+    precision are used. in_units: H; with 0, the first call sets it.
     """
 
     def __init__(self, ffn_num_hiddens, ffn_num_outputs, variant=None,
@@ -59,8 +60,8 @@ class TransformerEncoderBlock(packed.Packable):
     """Self-attention and a feed-forward network, each with its `AddNorm`.
 
     The first edition and 0.17 call this class `EncoderBlock`. variant: a
-    `Variant`; with pre_norm, LayerNorm comes first in each of these two
-    parts f: X + dropout(f(LayerNorm(X))).
+    `Variant`; with pre_norm, each of the two, f, has its LayerNorm before it:
+    X + dropout(f(LayerNorm(X))).
     """
 
     packed_forward = packed.padded_block
@@ -106,7 +107,8 @@ def _attention_dropout(dropout, variant):
 class TransformerDecoderBlock(nn.Block):
     """Masked self-attention, cross-attention and a feed-forward network.
 
-    Each has an `AddNorm`. Arguments as for `TransformerEncoderBlock`.
+    Each of the three has an `AddNorm`. The arguments are as for
+    `TransformerEncoderBlock`.
     """
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
@@ -130,10 +132,10 @@ class TransformerDecoderBlock(nn.Block):
     def forward(self, X, encoded_X, valid_lens, seen_lens, cache):
         """Decode X (B, T, H), given an encoded text encoded_X (B, S, H).
 
-        valid_lens (B,): the number of tokens of the text that count; None:
-        all. seen_lens (B, T): the number of decoded tokens that each token
-        of X may attend to; None: all. cache: a dict, empty at the first
-        call; this block keeps the keys and values of the text and of all
+        valid_lens (B,): the number of tokens of the text without padding;
+        None: all S. seen_lens (B, T): the number of decoded tokens that each
+        token of X may attend to; None: all. cache: a dict, empty at the first
+        call. The block stores the keys and values of the text and of all
         decoded tokens in it. Returns (B, T, H).
         """
         if 'text' not in cache:
@@ -156,11 +158,11 @@ class Blocks(nn.Sequential):
 
     Each layer has one block. But with variant.num_groups there are num_groups
     groups of inner_group_num blocks, and consecutive layers share a group
-    (Lan et al. 2020). arguments: of `TransformerEncoderBlock`, except
-    variant.
+    (Lan et al. 2020). arguments: the arguments of `TransformerEncoderBlock`
+    before variant.
     """
 
-    # Gluon makes a slice of blocks without arguments, then adds the blocks
+    # For a slice, Gluon calls this without arguments and then adds the blocks
     def __init__(self, num_layers=0, variant=BOOK, *arguments, **kwargs):
         super().__init__(**kwargs)
         layers = variant.blocks_of_layers(num_layers)
@@ -168,24 +170,27 @@ class Blocks(nn.Sequential):
                              default=-1)
         for _ in range(num_blocks):
             self.add(TransformerEncoderBlock(*arguments, variant))
-        # For each layer the indices of its blocks, if layers share blocks
-        self._shared = None if variant.num_groups is None else layers
+        # The indices of the blocks of each layer; None if layers share none
+        self._shared_blocks = None if variant.num_groups is None else layers
 
     @property
     def num_layers(self):
         """The number of layers, without the embeddings."""
-        return len(self if self._shared is None else self._shared)
+        return len(self if self._shared_blocks is None
+                   else self._shared_blocks)
 
     def up_to(self, layer):
-        """The blocks up to `layer`, counted from 1, or back from -1: a list.
+        """Return the list of all blocks up to the last block of `layer`.
 
-        The list repeats a block that several layers share.
+        layer: counted from 1, or back from -1. The list repeats a block that
+        several layers share.
         """
-        count = number_of_layers(layer, self.num_layers)
+        num_layers = number_of_layers(layer, self.num_layers)
         blks = list(self)
-        if self._shared is None:
-            return blks[:count]
-        return [blks[k] for indices in self._shared[:count] for k in indices]
+        if self._shared_blocks is None:
+            return blks[:num_layers]
+        return [blks[k] for indices in self._shared_blocks[:num_layers]
+                for k in indices]
 
 
 class PositionalEncoding(nn.Block):

@@ -719,7 +719,7 @@ def test_encoding_while_somebody_records_changes_nothing(path):
 
 def test_training_is_told_in_lines_where_there_is_no_terminal(
         monkeypatch, capfd):
-    monkeypatch.setattr(progress.LineBar, 'EVERY', 0)
+    monkeypatch.setattr(progress.LineBar, 'INTERVAL', 0)
     net = build()
     d2l.train_bert(batches(1), net, LOSS, V, [npx.cpu()], 2, 4)
     out, err = capfd.readouterr()

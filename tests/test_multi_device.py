@@ -290,7 +290,8 @@ def test_a_loop_over_nothing_is_an_error(drawn):
 
 def test_losses_are_read_during_the_next_step(monkeypatch):
     """So that the devices never wait for this process."""
-    order, step, added = [], multi_device._step, multi_device._device_sums
+    order, step, added = ([], multi_device._train_step,
+                          multi_device._sum_over_devices)
 
     def stepped(*args):
         order.append('step')
@@ -299,8 +300,8 @@ def test_losses_are_read_during_the_next_step(monkeypatch):
     def read(sums):
         order.append('read')
         return added(sums)
-    monkeypatch.setattr(multi_device, '_step', stepped)
-    monkeypatch.setattr(multi_device, '_device_sums', read)
+    monkeypatch.setattr(multi_device, '_train_step', stepped)
+    monkeypatch.setattr(multi_device, '_sum_over_devices', read)
     monkeypatch.setattr(multi_device, 'Animator', Drawn)
     made = net()
     d2l.train_ch13(made, batches(60), batches(4), LOSS, trainer_of(made), 1,

@@ -283,7 +283,7 @@ def test_a_line_is_printed_above_the_bar(monkeypatch):
         monkeypatch.setattr(sys, 'stdout', terminal)
         animator = Animator(xlim=[1, 5], legend=['mlm'])
         animator.add(1, 3)
-        animator.say('hello')
+        animator.print_line('hello')
         terminal.flush()
         shown = ''
         while '\n' not in shown and select.select([master], [], [], 10)[0]:

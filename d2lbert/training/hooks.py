@@ -47,7 +47,7 @@ class EvaluationHook:
         run.best.save_if_best(step)
         plot_held_out(run.animator, run.objective, step, figures)
         log(run, f'step {step}: {run.objective.line(figures)}',
-            run.animator.say)
+            run.animator.print_line)
 
 
 def plot_held_out(animator, objective, step, figures):
@@ -104,7 +104,7 @@ class CallbackHook:
         if step not in history.held_out:
             EvaluationHook().after(run, step, is_last=True)
         log(run, f'the callback ended the run after step {step}',
-            run.animator.say)
+            run.animator.print_line)
 
 
 class LogHook:

@@ -139,7 +139,7 @@ def damaged_archive(rng, folder):
         url = f'http://127.0.0.1:{server.server_port}/text.{ending}'
         hub.DATA_HUB['wikitext-2'] = url, sha1
         hub.LOOSE_FILES.clear()
-        hub._places = lambda: [folder / 'nothing']
+        hub._data_folders = lambda: [folder / 'nothing']
         for name in list(os.environ):
             if name.lower().endswith('_proxy') or name == 'D2LBERT_DATA':
                 del os.environ[name]

@@ -231,7 +231,7 @@ def no_wikitext(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     # urllib remembers the proxies of its first use
     monkeypatch.setattr(urllib.request, '_opener', None)
-    monkeypatch.setattr(hub, '_places', lambda: [tmp_path / 'empty'])
+    monkeypatch.setattr(hub, '_data_folders', lambda: [tmp_path / 'empty'])
 
 
 def test_without_wikitext_the_sample_is_used_with_a_note(

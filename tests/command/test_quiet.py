@@ -110,7 +110,7 @@ def test_long_work_on_texts_has_a_total(folder, tmp_path, capsys,
                                         monkeypatch):
     # A line as soon as there is something to count. The last one comes only
     # where the second text took a hundredth of the time of the first
-    monkeypatch.setattr(progress.LineBar, 'EVERY', 0)
+    monkeypatch.setattr(progress.LineBar, 'INTERVAL', 0)
     (tmp_path / 'x.txt').write_text('a crane\nit is\n')
     bart = Path(__file__).parents[1] / 'pretrained' / 'fixtures' / 'bart-0'
     for argv in (['encode', folder, '--out', 'x.npy'], ['encode', folder],

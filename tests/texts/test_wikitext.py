@@ -78,7 +78,7 @@ def test_a_file_of_the_right_size_is_not_read_at_each_run(train, monkeypatch):
     path = train(reordered())
     monkeypatch.setattr(hub, 'git_blob', None)
     monkeypatch.setattr(hub, '_counts', None)
-    monkeypatch.setattr(hub, '_described', None)
+    monkeypatch.setattr(hub, '_describe_other_text', None)
     assert flaw_of(path, TRAIN_FILE) == ''
 
 
