@@ -68,8 +68,7 @@ class _DelayedSums:
         self._sums, self._unread = Accumulator(num_sums), []
 
     def add(self, results, *counts):
-        """Add a batch: results as for `_sum_over_devices`, counts on the host.
-        """
+        """Add a batch: results on the devices, and counts on the host."""
         self._unread.append((results, counts))
         self.read(1)
 
@@ -166,8 +165,7 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
                         legend=['train loss', 'train acc', 'test acc'])
     try:
         for epoch in range(num_epochs):
-            # Losses, correct predictions, examples, labels
-            sums = _DelayedSums(4)
+            sums = _DelayedSums(4)  # of loss, correct, examples, labels
             timer.start()
             for i, (features, labels) in enumerate(train_iter, 1):
                 sums.add(_train_step(net, features, labels, loss, trainer,
@@ -184,16 +182,15 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
                         sums.read())
                     timer.stop()
                     animator.add(epoch + i / num_batches, (
-                        loss_sum / num_examples, num_correct / num_labels,
-                        None))
+                        loss_sum / num_examples,
+                        num_correct / num_labels, None))
                     timer.start()
             timer.stop()
             test_acc = evaluate_accuracy_gpus(net, test_iter, split_f)
             animator.add(epoch + 1, (None, None, test_acc))
     finally:
         animator.close()
-    print(f'loss {loss_sum / num_examples:.3f}, '
-          f'train acc {num_correct / num_labels:.3f}, '
-          f'test acc {test_acc:.3f}')
+    print(f'loss {loss_sum / num_examples:.3f}, train acc '
+          f'{num_correct / num_labels:.3f}, test acc {test_acc:.3f}')
     print(f'{num_examples * num_epochs / timer.sum():.1f} examples/sec on '
           f'{devices}')

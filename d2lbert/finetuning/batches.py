@@ -15,7 +15,7 @@ import numpy as onp
 
 from d2lbert.machine.backend import autograd
 from d2lbert.nn.checks import on_device
-from d2lbert.pretrained.heads import WHOLE
+from d2lbert.pretrained.heads import TEXT_KINDS
 from d2lbert.texts.examples import derive_seed, pad_rows
 
 #: Maximum numbers of examples and of tokens in a batch for scoring
@@ -418,7 +418,7 @@ def _scores(net, batch, device):
     each example has one row.
     """
     X, begins, _ = encode(net, batch, device)
-    if net.kind in WHOLE:
+    if net.kind in TEXT_KINDS:
         return net.score_texts(X, begins, len(batch.tokens_X)), None
     lens = batch.lens
     bounds = onp.concatenate([[0], onp.cumsum(lens)])

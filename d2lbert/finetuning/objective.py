@@ -24,7 +24,7 @@ from d2lbert.nn.precision import set_precision
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.objective import Objective
 from d2lbert.pretrained.families.family import family_of
-from d2lbert.pretrained.heads import WHOLE, About, FineTuned
+from d2lbert.pretrained.heads import TEXT_KINDS, About, FineTuned
 from d2lbert.pretrained.tokenizers.tokenizer import (
     CONFIG,
     TOKENIZER,
@@ -60,8 +60,8 @@ class FineTuning(Objective):
         mx.random.seed(s['seed'] % 2 ** 31)
         if run_folder is None:
             bert, self.tokenizer = (
-                pretrained_model(s['model'], ('pooler',) if task.kind in WHOLE
-                                 else ())
+                pretrained_model(
+                    s['model'], ('pooler',) if task.kind in TEXT_KINDS else ())
                 if model is None else model.copied())
             set_precision(bert, s['precision'])
         else:
@@ -214,7 +214,7 @@ def dropout_of(bert, kind):
     family, or else the dropout of the encoder.
     """
     checkpoint = bert.pretrained
-    field, dropout = family_of(bert.config).dropouts[kind not in WHOLE]
+    field, dropout = family_of(bert.config).dropouts[kind not in TEXT_KINDS]
     if checkpoint is not None and checkpoint.config.get(field) is not None:
         dropout = checkpoint.config[field]
     return bert.config['dropout'] if dropout is None else dropout

@@ -1,8 +1,9 @@
-"""The content of a checkpoint folder, read and checked without MXNet.
+"""This module reads and checks a checkpoint folder without MXNet.
 
-config.json, tensors and tokenizer, and the differences between the tensors
-and the table of a net, a list of `tensor_names.Tensor`. folders.py loads the
-content into an MXNet net, `load_quantized` into an int8 encoder.
+The content is config.json, tensors and a tokenizer. The table of a net is the
+list of tensors that a folder must have, each a `tensor_names.Tensor`; the
+tensors in the folder are compared with it. folders.py loads the content into
+an MXNet net, `load_quantized` into an int8 encoder.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,14 +41,14 @@ class Difference(NamedTuple):
 
 
 class Pretrained(NamedTuple):
-    """The origin of a net; str() of it is the table of differences."""
+    """The folder that a net comes from; str() lists the differences."""
 
     folder: Path
     config: dict        # the fields of config.json
-    differences: tuple
+    differences: tuple  # of `Difference`s
 
     def lacking(self, part):
-        """True if tensors of this part are missing, and drawn at random.
+        """True if the folder lacks tensors of a part, which are then random.
 
         part: a key of `tensor_names.PARTS`.
         """
@@ -69,31 +70,32 @@ def format_table(differences):
         for line in lines) if differences else ''
 
 
-class Opened(NamedTuple):
-    """A folder with a valid config.json."""
+class OpenFolder(NamedTuple):
+    """A checkpoint folder with a valid config.json."""
 
     folder: Path
-    keywords: dict      # of `BERTModel` or `BARTModel`
+    keywords: dict      # keyword arguments of `BERTModel` or `BARTModel`
     config: dict        # the fields of config.json, see `config.keywords`
-    current: dict       # {name in the table: `tensor_files.Stored`}
+    tensors: dict       # {name in the table: `tensor_files.StoredTensor`}
 
     @property
     def is_quantized(self):
         """True if the matrices of its encoder are int8."""
         return self.config.get(configs.QUANTIZATION) is not None
 
-    def check(self, lines, needed=('encoder', 'decoder')):
-        """Compare its tensors with the table of a net: a `Pretrained`.
+    def check(self, table, required_parts=('encoder', 'decoder')):
+        """Compare the folder's tensors with a table; return a `Pretrained`.
 
-        lines: the table. needed: parts of which no tensor may be missing.
-        Raises `PretrainedError` with the list if tensors do not fit.
+        Raises `PretrainedError`, which lists the differences, if a tensor has
+        a wrong shape or type, or if a tensor of a required part is missing.
         """
-        differences = _compare(lines, self.current, self.is_quantized)
-        _check(self.folder, family_of(self.keywords), differences, needed)
+        differences = _compare(table, self.tensors, self.is_quantized)
+        _raise_for(differences, self.folder, family_of(self.keywords),
+                   required_parts)
         return Pretrained(self.folder, self.config, tuple(differences))
 
     def tokenizer(self):
-        """Its tokenizer, with its pooling; raises `PretrainedError`."""
+        """Load the tokenizer, and its pooling; raises `PretrainedError`."""
         folder, size = self.folder, self.keywords['vocab_size']
         try:
             tokenizer = WordPiece.load(folder)
@@ -106,30 +108,30 @@ class Opened(NamedTuple):
                 f'the model only {size}: they belong to different models')
         return tokenizer
 
-    def values(self, lines):
-        """Read its tensors: yield each line of a table and its values.
+    def values(self, table):
+        """Read the tensors of a table: yield each of its lines, and values.
 
         The values are an array, a `QuantizedWeight`, or None for a missing
         tensor. A warning at the end names tensors that contain NaN or
         infinity.
         """
         counts = {}
-        for line in lines:
-            where = self.current.get(line.alias) or self.current.get(line.name)
-            if where is None:
+        for line in table:
+            tensor = self.tensors.get(line.alias) or self.tensors.get(line.name)
+            if tensor is None:
                 yield line, None
-            elif where.scale is not None:
-                yield line, tensor_files.read_quantized(where)
+            elif tensor.scale is not None:
+                yield line, tensor_files.read_quantized(tensor)
             else:
-                found = tensor_files.read(where)
-                counts[where.name] = count_not_finite(found)
-                yield line, (found[::-1] if line.reversed
-                             else found)[line.skip:]
+                values = tensor_files.read(tensor)
+                counts[tensor.name] = count_not_finite(values)
+                yield line, (values[::-1] if line.reversed
+                             else values)[line.skip:]
         warn_not_finite(self.folder, counts)
 
 
 def open_folder(folder):
-    """Read the `Opened` of a folder on disk; raises `PretrainedError`."""
+    """Return the `OpenFolder` of a path; raises `PretrainedError`."""
     folder = Path(folder)
     if not folder.is_dir():
         raise PretrainedError(
@@ -137,143 +139,147 @@ def open_folder(folder):
             'config.json, model.safetensors and tokenizer.json or vocab.txt '
             '(models are never downloaded by name)')
     keywords, config = configs.read_keywords(folder / 'config.json')
-    found = tensor_files.stored(folder)
+    stored = tensor_files.list_tensors(folder)
     try:
-        check_layers(keywords, len(found))
+        check_layers(keywords, len(stored))
     except ValueError as error:
         raise PretrainedError(f'{folder} does not hold what its config.json '
                               f'describes: {error}') from None
     family = family_of(keywords)
-    renamed = tensor_names.current_names(found, family)
-    current = {name: found[theirs] for name, theirs in renamed.items()}
+    theirs = tensor_names.current_names(stored, family)
+    tensors = {ours: stored[name] for ours, name in theirs.items()}
     if config.get(configs.QUANTIZATION) is not None:
-        current = tensor_files.with_scales(current)
-    _drop_copies(folder, family, current)
-    if not _drop_tied(keywords, current):
+        tensors = tensor_files.with_scales(tensors)
+    _drop_copies(folder, family, tensors)
+    if not _drop_tied_copy(keywords, tensors):
         keywords['tie_embeddings'] = False
-    _drop_missing_heads(keywords, family, current, config['skip'])
-    return Opened(folder, keywords, config, current)
+    _drop_missing_heads(keywords, family, tensors, config['skip'])
+    return OpenFolder(folder, keywords, config, tensors)
 
 
-def _drop_missing_heads(keywords, family, current, skip):
+def _drop_missing_heads(keywords, family, tensors, skip):
     """Remove the optional heads that the folder lacks from the keywords."""
-    lost = {part for part in family.optional_heads
-            if not any(line.name in current
-                       for line in tensor_names.table(keywords, skip)
-                       if line.part == part)}
-    if lost:
+    missing = {part for part in family.optional_heads
+               if not any(line.name in tensors
+                          for line in tensor_names.table(keywords, skip)
+                          if line.part == part)}
+    if missing:
         keywords['heads'] = tuple(part for part in keywords['heads']
-                                  if part not in lost)
+                                  if part not in missing)
 
 
-def _drop_copies(folder, family, current):
-    """Remove copies of the token embedding; raise if one differs."""
+def _drop_copies(folder, family, tensors):
+    """Remove copies of the token embedding; raise if a copy differs."""
     shared = f'{family.names["encoder.token_embedding"]}.weight'
     for name in [f'{copy}.weight' for copy in family.embedding_copies]:
-        if name not in current:
+        if name not in tensors:
             continue
-        copy = current.pop(name)
-        # A folder may have copies only: the first is then the embedding
-        if not _are_equal(copy, current.setdefault(shared, copy)):
+        copy = tensors.pop(name)
+        # A folder may have copies only: the first copy is then the embedding
+        if not _are_equal(copy, tensors.setdefault(shared, copy)):
             raise PretrainedError(
                 f'{folder}: {name} is another tensor than {shared}, but a '
                 f'{family.title} here has a single token embedding')
 
 
 def _are_equal(a, b):
-    """True if two `Stored` tensors have equal shapes and values."""
+    """True if two `StoredTensor`s have equal shapes and values."""
     return (a.shape == b.shape
             and {a.dtype, b.dtype} <= set(tensor_files.TYPES)
             and onp.array_equal(tensor_files.read(a), tensor_files.read(b)))
 
 
-def _drop_tied(keywords, current):
-    """True if the last layer of the MLM head has tied weights.
+def _drop_tied_copy(keywords, tensors):
+    """Return True if the last layer of the MLM head has tied weights.
 
-    If `current` has them a second time, they are removed from it. As in
-    transformers 5, weights that differ from the token embedding are not
-    tied, even if config.json says so.
+    Removes a copy of the tied weights from `tensors`. As in transformers 5,
+    weights that differ from the token embedding are not tied, even if
+    config.json has tie_word_embeddings.
     """
     names = family_of(keywords).names
     decoder_name = f'{names["mlm.output"]}.weight'
-    decoder, embedding = current.get(decoder_name), current.get(
+    decoder, embedding = tensors.get(decoder_name), tensors.get(
         f'{names["encoder.token_embedding"]}.weight')
     if not keywords['tie_embeddings'] or decoder is None:
         return keywords['tie_embeddings']
-    # A wrong shape is refused later, with the table of differences
+    # `OpenFolder.check` reports a missing or misshapen embedding
     if embedding is None or not _are_equal(decoder, embedding):
         return False
-    del current[decoder_name]
+    del tensors[decoder_name]
     return True
 
 
-def _compare(lines, current, quantized):
-    """The `Difference`s between a table and {name in it: `Stored`}.
+def _compare(table, tensors, is_quantized):
+    """List the `Difference`s between a table and {name in it: tensor}.
 
-    quantized: True for a folder whose encoder has int8 weights.
+    is_quantized: True for a folder whose encoder has int8 weights.
     """
-    differences, unused = [], dict(current)
-    for line in lines:
-        # The second name wins, as in transformers
+    differences, unused = [], dict(tensors)
+    for line in table:
+        # If a tensor has both names, the second one wins, as in transformers
         first = unused.pop(line.name, None)
-        where = unused.pop(line.alias, None) or first
-        is_int8 = quantized and quantized_name(line.ours) is not None
-        expected = (tensor_files.shown_quantized if is_int8
-                    else tensor_files.shown)(line.shape)
-        if where is None:
+        tensor = unused.pop(line.alias, None) or first
+        is_int8 = is_quantized and quantized_name(line.ours) is not None
+        expected = (tensor_files.format_quantized_shape if is_int8
+                    else tensor_files.format_shape)(line.shape)
+        if tensor is None:
             if not line.optional:
                 differences.append(Difference(line.name, 'missing', expected,
                                               '', line.part))
-        elif where.shape != line.shape or not (
-                where.scale is not None if is_int8
-                else where.dtype in tensor_files.TYPES):
-            differences.append(Difference(where.name, 'misshapen', expected,
-                                          str(where), line.part))
-    return differences + [Difference(where.name, 'left over', '', str(where),
-                                     '') for where in unused.values()]
+        elif tensor.shape != line.shape or not (
+                tensor.scale is not None if is_int8
+                else tensor.dtype in tensor_files.TYPES):
+            differences.append(Difference(tensor.name, 'misshapen', expected,
+                                          str(tensor), line.part))
+    return differences + [Difference(tensor.name, 'left over', '',
+                                     str(tensor), '')
+                          for tensor in unused.values()]
 
 
 def quantized_name(ours):
-    """The name in the encoder of a parameter that int8 quantizes, or None."""
+    """The encoder's name of a parameter that int8 quantizes, else None."""
     part, _, name = ours.partition('.')
     return name if part == 'encoder' and is_quantized(name) else None
 
 
-def _check(folder, family, differences, needed):
-    """Raise for tensors of a wrong shape and incomplete needed parts."""
-    misshapen = [line.name for line in differences
-                 if line.state == 'misshapen']
-    lost = [line.part for line in differences
-            if line.state == 'missing' and line.part in needed]
-    if misshapen or lost:
-        parts = ' and the '.join(part for part in needed if part in lost)
-        reason = (f'{len(misshapen)} tensors do not have the shape or type '
-                  'in its config.json' if misshapen else
-                  f'{len(lost)} tensors of the {parts} are missing')
+def _raise_for(differences, folder, family, required_parts):
+    """Raise `PretrainedError` as `OpenFolder.check` does."""
+    num_misshapen = sum(line.state == 'misshapen' for line in differences)
+    missing = [line.part for line in differences
+               if line.state == 'missing' and line.part in required_parts]
+    if num_misshapen or missing:
+        parts = ' and the '.join(part for part in required_parts
+                                 if part in missing)
+        reason = (f'{num_misshapen} tensors do not have the shape or type '
+                  'in its config.json' if num_misshapen else
+                  f'{len(missing)} tensors of the {parts} are missing')
         raise PretrainedError(f'{folder} does not hold the {family.title} '
                               f'that its config.json describes: {reason}:\n'
                               f'{format_table(differences)}')
 
 
-def warn_of_differences(described, heads):
-    """Warn in one line of missing and superfluous tensors."""
+def warn_of_differences(pretrained, heads):
+    """Warn in one line of incomplete heads and unused tensors.
+
+    pretrained: a `Pretrained`. heads: the heads that should be complete.
+    """
     notes = []
-    lacking = [PARTS[part] for part in heads if described.lacking(part)]
+    lacking = [PARTS[part] for part in heads if pretrained.lacking(part)]
     if lacking:
         notes.append('it lacks tensors of the ' + ' and the '.join(lacking)
                      + ', which are random until they are trained')
-    over = [line.name for line in described.differences
-            if line.state == 'left over']
-    if over:
-        more = f' and {len(over) - 4} more' if len(over) > 4 else ''
-        notes.append(f'left over and not used: {", ".join(over[:4])}{more}')
+    unused = [line.name for line in pretrained.differences
+              if line.state == 'left over']
+    if unused:
+        more = f' and {len(unused) - 4} more' if len(unused) > 4 else ''
+        notes.append(f'left over and not used: {", ".join(unused[:4])}{more}')
     if notes:
-        warn(f'{described.folder}: {"; ".join(notes)} (net.pretrained has the '
-             'table)')
+        warn(f'{pretrained.folder}: {"; ".join(notes)} (net.pretrained has '
+             'the table)')
 
 
 class QuantizedModel(NamedTuple):
-    """An encoder for `encoding.TextEncoder`: a net without heads."""
+    """A net without heads, which `encoding.TextEncoder` accepts."""
 
     encoder: QuantizedEncoder
     config: dict        # keyword arguments of the net
@@ -281,27 +287,27 @@ class QuantizedModel(NamedTuple):
 
 
 def load_quantized(folder, precision=None):
-    """The `QuantizedModel` and the tokenizer of a folder, or None.
+    """Load a folder as (`QuantizedModel`, tokenizer), or return None.
 
-    `import mxnet` takes longer than loading such an encoder and encoding a
-    text. So commands that only need vectors call this.
+    Commands that only need vectors call this, because `import mxnet` takes
+    longer than loading such an encoder and encoding a text. The vectors equal
+    those of a net from `load_pretrained`, to the bit.
 
-    precision: 'int8', or None. With None, the result is None for a folder
-    that is not quantized. Vectors are the same as from `load_pretrained`, to
-    the bit. Raises `PretrainedError`, and ValueError for a net that cannot be
-    quantized.
+    precision: 'int8' quantizes any folder; with None, the result is None for
+    a folder that is not quantized. Raises `PretrainedError`, and ValueError
+    for a net that cannot be quantized.
     """
-    config = Path(folder, 'config.json')
-    if (precision is None and config.is_file() and configs.read_keywords(
-            config)[1].get(configs.QUANTIZATION) is None):
+    config_path = Path(folder, 'config.json')
+    if (precision is None and config_path.is_file() and configs.read_keywords(
+            config_path)[1].get(configs.QUANTIZATION) is None):
         return None     # before a tensor is read: the caller loads a net
     opened = open_folder(folder)
     layout = Layout.of_config(opened.keywords)
     check_layout(layout)
-    lines = tensor_names.table(opened.keywords, opened.config['skip'])
-    pretrained, tokenizer = opened.check(lines), opened.tokenizer()
+    table = tensor_names.table(opened.keywords, opened.config['skip'])
+    pretrained, tokenizer = opened.check(table), opened.tokenizer()
     params = {}
-    for line, values in opened.values([line for line in lines
+    for line, values in opened.values([line for line in table
                                        if line.part == 'encoder']):
         name = line.ours.partition('.')[2]
         if is_quantized(name) and not isinstance(values, QuantizedWeight):

@@ -1,4 +1,7 @@
-"""The likeliest tokens at the masks of a text."""
+"""This module predicts the likeliest tokens at the masks of a text.
+
+B: texts. T: tokens of a text. M: masks. V: tokens of the vocabulary.
+"""
 from typing import Any, List, NamedTuple
 
 import numpy as onp
@@ -13,7 +16,7 @@ from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
 
 class Guess(NamedTuple):
-    """A token and its probability, out of the whole vocabulary."""
+    """A token and its probability among all tokens of the vocabulary."""
 
     token: str
     probability: float
@@ -58,32 +61,33 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
         raise ValueError(f'the text has {ids.shape[1]} tokens, but this '
                          f'model only {net.encoder.max_len} positions: '
                          'shorten it')
-    places, = onp.nonzero(ids[0] == tokenizer.mask_id)
-    if not len(places):
+    positions, = onp.nonzero(ids[0] == tokenizer.mask_id)
+    if not len(positions):
         mask = tokenizer.idx_to_token[tokenizer.mask_id]
         raise ValueError(f'the text has no {mask}: write {mask} where a word '
                          'is to be guessed')
-    words = UnknownWords(tokenizer)
-    words.count(Encoding(Text('text', text), encoded, None))
-    words.warn()
+    unknown_words = UnknownWords(tokenizer)
+    unknown_words.count(Encoding(Text('text', text), encoded, None))
+    unknown_words.warn()
     probabilities = probabilities_at(net, ids, onp.zeros_like(ids),
-                                     onp.zeros_like(places), places)
+                                     onp.zeros_like(positions), positions)
     return likeliest(probabilities, tokenizer, int(top))
 
 
-def probabilities_at(net, ids, segments, rows, places):
-    """Probabilities of all tokens at M places: (M, V) float64.
+def probabilities_at(net, ids, segments, rows, positions):
+    """Probabilities of all tokens at M masks: (M, V) float64.
 
-    ids, segments (B, T) int32 without padding. Place m is token places[m] of
-    text rows[m], both (M,). All arrays are on the host. The probabilities for
-    a text do not depend on the other texts of the batch.
+    ids, segments (B, T) int32 without padding. Mask m is token positions[m]
+    of text rows[m], both (M,). All arrays are on the host. The probabilities
+    for a text do not depend on the other texts of the batch.
     """
     with autograd.pause():
         encoded = packed.encode(net, ids, segments,
                                 onp.full(len(ids), ids.shape[1]))
         X = encoded.X
-        in_X = on_device(encoded.begins[rows] + places, X.ctx, 'int32')
-        scores = net.mlm.mlp(X.take(in_X, axis=0))      # (M, V)
+        rows_of_X = on_device(encoded.begins[rows] + positions, X.ctx,
+                              'int32')
+        scores = net.mlm.mlp(X.take(rows_of_X, axis=0))     # (M, V)
     scores = scores.asnumpy().astype('float64')
     probabilities = onp.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
@@ -91,8 +95,8 @@ def probabilities_at(net, ids, segments, rows, places):
 
 
 def likeliest(probabilities, tokenizer, top):
-    """The `top` best `Guess`es of each row of probabilities (M, V)."""
-    # A net may have more tokens than its tokenizer; these are no guesses
+    """The `top` likeliest `Guess`es of each row of probabilities (M, V)."""
+    # A net may have more rows than its tokenizer has tokens
     best = onp.argsort(-probabilities[:, :len(tokenizer)], axis=1,
                        kind='stable')
     return [[Guess(tokenizer.idx_to_token[idx], float(row[idx]))

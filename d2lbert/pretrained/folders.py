@@ -1,8 +1,8 @@
-"""Checkpoint folders of BERT and its relatives: loading and saving.
+"""This module loads and saves checkpoint folders of BERT and its relatives.
 
-The format is the one of Hugging Face's libraries: config.json, weights as
-safetensors, the tokenizer. Folders are read from disk and never downloaded.
-Nets are pretrained, or fine-tuned with a task head.
+A folder has the format of Hugging Face's libraries: config.json, weights as
+safetensors, and a tokenizer. Folders are read from disk, never downloaded.
+A net is pretrained, or fine-tuned with a task head.
 """
 import json
 from pathlib import Path
@@ -28,17 +28,17 @@ from d2lbert.pretrained.families import tensor_names
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS
-from d2lbert.pretrained.heads import WHOLE, About, FineTuned
+from d2lbert.pretrained.heads import TEXT_KINDS, About, FineTuned
 from d2lbert.pretrained.pooling import files_of
 from d2lbert.pretrained.tensor_files import (
     INDEX,
-    OTHERS,
+    UNSUPPORTED_FILES,
     WEIGHTS,
     PretrainedError,
 )
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
-#: Tokens between the starts of successive windows over a long context.
+#: Tokens between the starts of successive windows of a long text.
 STRIDE = 128
 
 
@@ -48,18 +48,18 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
     """Load the net and tokenizer of a folder on disk: (net, tokenizer).
 
     config.json names the family, BERT or a relative in `family.FAMILIES`.
-    ctx: a device or a list of devices; None is the CPU. Weights become
+    ctx: a device or a list of devices; None means the CPU. Weights become
     float32. Weights of heads that the folder lacks are random, with the
-    standard deviation initializer_range of its config.json. A warning is
-    logged if such a head is among `heads` ('pooler', 'mlm', 'nsp').
+    standard deviation initializer_range of config.json. A warning is logged
+    if such a head is among `heads` ('pooler', 'mlm', 'nsp').
     `print(net.pretrained)` lists the tensors that the folder lacks and the
     tensors that the net does not use. trainable=False saves the memory of
     gradients, for inference. precision: 'bf16' or 'int8' for faster
-    inference, see `precision.set_precision`. None is the precision of the
-    folder: int8 if its weights are quantized, else fp32.
+    inference, see `precision.set_precision`. None means the precision of the
+    folder: int8 if the weights are quantized, else fp32.
 
     Raises `PretrainedError` for a folder that cannot be read. If tensors do
-    not fit, its message contains the same list. Raises ImportError without the
+    not fit, its message lists the differences. Raises ImportError without the
     libraries `tokenizers` and `safetensors`.
     """
     check_precision(precision)
@@ -68,7 +68,7 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
 
 def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
                 precision=None):
-    """As `load_pretrained`, for an `Opened` folder."""
+    """As `load_pretrained`, for an `OpenFolder`."""
     net, tokenizer = fill_net(
         opened, tensor_names.table(opened.keywords, opened.config['skip']),
         lambda: net_of(opened.keywords), ctx, trainable, precision)
@@ -76,39 +76,40 @@ def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
     return net, tokenizer
 
 
-def fill_net(opened, lines, make, ctx=None, trainable=True, precision=None,
-             needed=('encoder', 'decoder')):
-    """Load the weights of a folder into a new net: (net, tokenizer).
+def fill_net(opened, table, make_net, ctx=None, trainable=True,
+             precision=None, required_parts=('encoder', 'decoder')):
+    """Load the weights of an `OpenFolder` into a new net: (net, tokenizer).
 
-    make() constructs the net; lines: the `tensor_names.Tensor`s of it.
-    precision: as for `load_pretrained`. needed: the parts whose tensors may
-    not be missing. Missing tensors of other parts are random.
+    make_net() constructs the net. table: the net's `tensor_names.Tensor`s.
+    ctx, trainable, precision: as for `load_pretrained`. A missing tensor of a
+    required part raises `PretrainedError`; of other parts, it is random.
     """
-    pretrained, tokenizer = opened.check(lines, needed), opened.tokenizer()
-    net = make()
+    pretrained = opened.check(table, required_parts)
+    tokenizer = opened.tokenizer()
+    net = make_net()
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
-    values = _fill(net, opened, lines, ctx or mx.cpu())
+    encoder_values = _fill_parameters(net, opened, table, ctx or mx.cpu())
     if opened.is_quantized and precision in (None, 'int8'):
         net.encoder.quantized = QuantizedEncoder(
-            Layout.of_config(opened.keywords), values)
+            Layout.of_config(opened.keywords), encoder_values)
     net.pretrained = pretrained
     return set_precision(net, precision), tokenizer
 
 
-def _fill(net, opened, lines, ctx):
-    """Set each parameter to its values in the folder, or to random ones.
+def _fill_parameters(net, opened, table, ctx):
+    """Set each parameter to its values in the folder, or to random values.
 
-    Returns {name in the encoder: its values} of a quantized folder, else {}.
+    Returns {name in the encoder: values} for a quantized folder, else {}.
     """
-    params, of_encoder = net._collect_params_with_prefix(), {}
-    for line, values in opened.values(lines):
+    params, encoder_values = net._collect_params_with_prefix(), {}
+    for line, values in opened.values(table):
         param = params[line.ours]
         part, _, name = line.ours.partition('.')
         if opened.is_quantized and part == 'encoder':
-            of_encoder[name] = values
+            encoder_values[name] = values
         if values is None:
-            # Only matrices are random: biases are 0, gammas of LayerNorm 1
+            # Gluon uses it for matrices; biases become 0, LayerNorm's gammas 1
             param.initialize(ctx=ctx, default_init=init.Normal(
                 opened.config['initializer_range']))
         elif isinstance(values, QuantizedWeight):
@@ -116,13 +117,13 @@ def _fill(net, opened, lines, ctx):
         else:
             param._load_init(on_device(values.reshape(param.shape), mx.cpu()),
                              ctx)
-    return of_encoder
+    return encoder_values
 
 
-def stored_here(folder):
-    """True if the folder has the files of a checkpoint."""
+def has_weights(folder):
+    """True if a folder has weights of a checkpoint, in any known format."""
     return any((Path(folder) / name).is_file()
-               for name in (WEIGHTS, INDEX, *OTHERS))
+               for name in (WEIGHTS, INDEX, *UNSUPPORTED_FILES))
 
 
 # Fine-tuned models
@@ -130,13 +131,13 @@ def stored_here(folder):
 def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     """The `FineTuned` net and tokenizer of a checkpoint folder.
 
-    The folder holds a model of a class ...ForSequenceClassification,
-    ...ForTokenClassification or ...ForQuestionAnswering. `transformers` or
-    `save_pretrained` wrote it. training/load.py loads runs of `finetune`.
+    `transformers` or `save_pretrained` wrote the folder. Its model has a class
+    ...ForSequenceClassification, ...ForTokenClassification or
+    ...ForQuestionAnswering. training/load.py loads runs of `finetune`.
 
-    The net's `about` has no task name, and accepts single texts and pairs.
-    ctx, trainable and precision are as for `load_pretrained`. Raises
-    `PretrainedError` if the checkpoint has no task head.
+    The net's `about` has no task name. ctx, trainable and precision are as for
+    `load_pretrained`. Raises `PretrainedError` if the checkpoint has no task
+    head.
     """
     opened = open_folder(folder)
     if kind_of(opened) is None:
@@ -157,14 +158,14 @@ def load_opened_finetuned(opened, ctx=None, trainable=True, precision=None):
         lambda: FineTuned.of_config(opened.keywords, kind, about.num_scores,
                                     about.dropout),
         ctx, trainable, precision,
-        needed=('encoder', 'decoder', 'pooler', 'head'))
+        required_parts=('encoder', 'decoder', 'pooler', 'head'))
     net.about = about._replace(max_len=min(
         about.max_len, tokenizer.max_len or about.max_len))
     return net, tokenizer
 
 
 def kind_of(opened):
-    """The kind of head that an `Opened` folder's config names, or None."""
+    """The kind in `heads.KINDS` of an `OpenFolder`'s head, or None."""
     family = family_of(opened.keywords)
     for name in opened.config.get('architectures') or ():
         for kind, class_name in family.finetuned.items():
@@ -177,26 +178,26 @@ def kind_of(opened):
 
 
 def labels_of(config):
-    """The names of the labels, by class index."""
-    found = config.get('id2label') or {'0': 'LABEL_0', '1': 'LABEL_1'}
+    """The labels in the fields of a config.json, by class index."""
+    id2label = config.get('id2label') or {'0': 'LABEL_0', '1': 'LABEL_1'}
     try:
-        named = {int(number): str(name) for number, name in found.items()}
+        named = {int(number): str(name) for number, name in id2label.items()}
         return tuple(named[k] for k in range(len(named)))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise PretrainedError(
             'id2label in config.json must give each number from 0 on the '
-            f'name of its label, not {found!r}') from None
+            f'name of its label, not {id2label!r}') from None
 
 
 def about_of(opened, kind):
-    """The `About` of a checkpoint, with its labels and dropout."""
+    """The `About` of an `OpenFolder` with a head of this kind."""
     config, family = opened.config, family_of(opened.keywords)
-    scores_text = kind in WHOLE
+    scores_text = kind in TEXT_KINDS
     problem = config.get('problem_type')
     if scores_text and problem == 'multi_label_classification':
         raise PretrainedError(
             f'{opened.folder} gives texts several labels at once '
-            f'(problem_type is {problem!r}), which is not served here')
+            f'(problem_type is {problem!r}), which is not supported')
     field, default = family.dropouts[0 if scores_text else 1]
     dropout = config.get(field)
     if dropout is None:
@@ -227,8 +228,8 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     all.
 
     Raises `PretrainedError` if `folder` is not empty, or if the format
-    cannot represent the net. These are nets without LayerNorm after the
-    embeddings, with sinusoidal positions, with other parameters than a
+    cannot represent the net. The format excludes nets without LayerNorm after
+    the embeddings, with sinusoidal positions, with other parameters than a
     `BERTModel`, or with unsupported modules of sentence-transformers.
     """
     tokenizer = as_tokenizer(tokenizer)
@@ -244,30 +245,33 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
 
 
 def _tensors(net, pad_id, parts):
-    """The tensors of a net under their names in the folder, a dict."""
+    """The tensors of a net under their names in the folder, a dict.
+
+    pad_id: the id of the padding token. parts: as for `save_pretrained`.
+    """
     params = net._collect_params_with_prefix()
     kind = net.kind
-    skip = configs.num_skipped_rows(family_of(net.config), pad_id)
-    lines = tensor_names.table(net.config, skip) if kind is None else (
+    skip = configs.skipped(family_of(net.config), pad_id)
+    table = tensor_names.table(net.config, skip) if kind is None else (
         tensor_names.finetuned(net.config, kind, net.num_scores, skip))
-    ours = {line.ours for line in lines}
+    ours = {line.ours for line in table}
     if net.config['tie_embeddings'] and kind is None:
         ours.add(f'mlm.mlp.{len(net.mlm.mlp) - 1}.weight')
-    strange = sorted(ours ^ set(params))
-    if strange:
+    different = sorted(ours ^ set(params))
+    if different:
         raise PretrainedError(
             'this net is not exactly a BERTModel, so that a folder of BERT '
-            f'cannot hold it: it has or lacks {", ".join(strange[:4])}')
+            f'cannot hold it: it has or lacks {", ".join(different[:4])}')
     tensors, quantized = {}, net.encoder.quantized
-    for line in lines:
+    for line in table:
         if parts is not None and line.part not in parts or (
                 line.part == 'mlm' and configs.omits_mlm_head(net)):
             continue
-        in_encoder = quantized and quantized_name(line.ours)
-        if in_encoder is not None:
-            weight = quantized.weights[in_encoder]
+        encoder_name = quantized and quantized_name(line.ours)
+        if encoder_name is not None:
+            weight = quantized.weights[encoder_name]
             tensors[line.name] = weight.q
-            tensors[line.name + tensor_files.SCALE] = weight.scale
+            tensors[line.name + tensor_files.SCALE_SUFFIX] = weight.scale
             continue
         try:
             values = params[line.ours].data(
@@ -287,21 +291,23 @@ def _tensors(net, pad_id, parts):
 
 
 def write_folder(folder, config, tensors, tokenizer, generation=None,
-                 others=()):
+                 more_files=()):
     """Write a folder of config.json, model.safetensors and a tokenizer.
 
-    config: a dict; tensors: {name: array}; generation: the content of
-    generation_config.json, or None; others: {name: JSON} of more files. The
-    folder appears when all files are written.
+    config: the fields of config.json, a dict. tensors: {name: array}.
+    generation: the fields of generation_config.json, or None. more_files:
+    {name: content} of more JSON files. The folder appears when all files are
+    written.
     """
     tensor_files.safetensors()       # fails before a file is written
-    with new_folder(folder) as part:
+    with new_folder(folder) as partial_folder:
         for name, content in (('config.json', config),
                               (configs.GENERATION, generation),
-                              *dict(others).items()):
+                              *dict(more_files).items()):
             if content is not None:
-                (part / name).parent.mkdir(exist_ok=True)
-                write_text(part / name, json.dumps(
+                (partial_folder / name).parent.mkdir(exist_ok=True)
+                write_text(partial_folder / name, json.dumps(
                     content, indent=2, sort_keys=True) + '\n')
-        tokenizer.save(part)
-        tensor_files.write(part / WEIGHTS, tensors, Path(folder, WEIGHTS))
+        tokenizer.save(partial_folder)
+        tensor_files.write(partial_folder / WEIGHTS, tensors,
+                           Path(folder, WEIGHTS))

@@ -1,11 +1,11 @@
-"""Generated texts, by greedy or beam search.
+"""This module generates texts by greedy search or beam search.
 
 A net with a decoder generates a new text for each input text. A causal net,
-without a decoder, continues each text.
-
-Shapes: B texts, K beams of each text, S tokens of an input text, T tokens of
-a generated text, V tokens of the vocabulary. The results equal those of
+without a decoder, continues each text. The results equal those of
 `transformers` with the same settings.
+
+K: beams of a text, the candidates that a search extends. V: tokens of the
+vocabulary.
 """
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
@@ -42,32 +42,32 @@ class GenerationConfig(NamedTuple):
 
     start_id: int           # the first token of every generated text
     end_id: int             # the token that ends a text
-    max_len: int            # most tokens, start_id included
-    min_len: int = 0        # least tokens, end_id excluded
-    num_beams: int = 1      # 1: greedy search
+    max_len: int            # maximum number of tokens, start_id included
+    min_len: int = 0        # minimum number of tokens, end_id excluded
+    num_beams: int = 1      # K; 1: greedy search
     #: The sum of a text's log-probabilities is divided by its length to
     #: this power
     length_penalty: float = 1.0
     no_repeat_ngram: int = 0        # no n-gram of this size occurs twice; 0:
                                     # no limit
-    #: When a search ends that has K finished texts. True: at once. False:
-    #: when the best beam scores no better than the worst of these texts.
-    #: 'never': when it could not score better at any length.
+    #: When to end a search that has K finished texts. True: at once. False:
+    #: when the best beam scores no better than the worst finished text.
+    #: 'never': when the best beam could not score better at any length.
     early_stopping: Union[bool, str] = False
     first_id: Optional[int] = None  # the token after start_id; None: any
     last_id: Optional[int] = None   # the token at position max_len - 1
 
     def validated(self, net):
-        """Validate the settings for a net and return self.
+        """Validate the parameters for a net and return self.
 
         Raises ValueError.
         """
-        for name, least in (('num_beams', 1), ('max_len', 2), ('min_len', 0),
-                            ('no_repeat_ngram', 0)):
+        for name, minimum in (('num_beams', 1), ('max_len', 2),
+                              ('min_len', 0), ('no_repeat_ngram', 0)):
             value = getattr(self, name)
-            if not _is_number(value) or int(value) != value or value < least:
+            if not (_is_number(value) and int(value) == value >= minimum):
                 raise ValueError(f'{name} must be a whole number of at least '
-                                 f'{least}, not {value!r}')
+                                 f'{minimum}, not {value!r}')
         if not _is_number(self.length_penalty):
             raise ValueError('length_penalty must be a number, not '
                              f'{self.length_penalty!r}')
@@ -91,13 +91,13 @@ class GenerationConfig(NamedTuple):
                              f'of the {V} tokens: lower it')
         return self
 
-    def allowed(self, scores, tokens):
+    def exclude_tokens(self, scores, tokens):
         """Set the scores (V,) of excluded next tokens to -inf, in place.
 
-        tokens: the ids so far. Returns the scores.
+        tokens: the ids so far, start_id included. Returns the scores.
         """
         if self.no_repeat_ngram:
-            scores[_repeating(tokens, self.no_repeat_ngram)] = -onp.inf
+            scores[_repeating_tokens(tokens, self.no_repeat_ngram)] = -onp.inf
         if len(tokens) < self.min_len:
             scores[self.end_id] = -onp.inf
         for position, forced in ((1, self.first_id),
@@ -107,8 +107,8 @@ class GenerationConfig(NamedTuple):
                 scores[forced] = 0
         return scores
 
-    def ends(self, tokens):
-        """True if a text is finished."""
+    def is_finished(self, tokens):
+        """True if the text of these ids is finished."""
         return tokens[-1] == self.end_id or len(tokens) >= self.max_len
 
 
@@ -123,20 +123,20 @@ def _num_positions(net):
 
 
 def _is_number(value):
+    """True for an int or a float, without infinity, NaN and huge numbers."""
     return (isinstance(value, (int, float)) and not isinstance(value, bool)
             and abs(value) < 1e9)
 
 
-def _repeating(tokens, n):
-    """The next tokens that would repeat an n-gram of a text, a list."""
+def _repeating_tokens(tokens, n):
+    """A list of the ids that would repeat an n-gram after `tokens`."""
     last = tuple(tokens[len(tokens) - n + 1:])
     return [tokens[k + n - 1] for k in range(len(tokens) - n + 1)
             if tuple(tokens[k:k + n - 1]) == last]
 
 
 def config_of(net, tokenizer):
-    """The `GenerationConfig` of a net, from its folder or its training run.
-    """
+    """The `GenerationConfig` of a net, from its folder or training run."""
     fields = (net.pretrained.config['generation'] if net.pretrained
               else generation_of_run(net, tokenizer))
     ignored = [f'{name}={fields[name]!r}' for name, value
@@ -165,17 +165,18 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
 
     A net with causal=True (`objective='clm'`) continues each text instead:
     the results begin with the text, and max_len and min_len count its
-    tokens. An argument that is None has the value in the folder of the net,
-    else its default.
+    tokens. An argument that is None takes its value from the folder of the
+    net, or else its default.
 
     num_beams: 1, the default, for greedy search; more for beam search.
-    max_len: most tokens of a result; the default is the number of positions,
-    or the length that the run was trained at. min_len: least tokens; the
-    default is 0. length_penalty: the sum of a text's log-probabilities is
-    divided by its length to this power; the default is 1. no_repeat_ngram:
-    n-grams of this size never occur twice; 0, the default, for no limit.
-    use_cache=False recomputes all earlier tokens for each new one, with the
-    same results. show_progress: as for `encode`.
+    max_len: the maximum number of tokens of a result; the default is the
+    number of positions, or the length that the run was trained at. min_len:
+    the minimum number; the default is 0. length_penalty: the sum of a text's
+    log-probabilities is divided by its length to this power; the default is
+    1. no_repeat_ngram: n-grams of this size never occur twice; 0, the default,
+    for no limit. use_cache=False computes the vectors of all earlier tokens
+    again for each new token, with the same results. show_progress: as for
+    `encode`.
 
     Input texts with more tokens than the model can read are truncated, with
     one `TextWarning` for each tokenizer. Raises ValueError and TypeError.
@@ -196,40 +197,39 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
         name: value for name, value in given.items() if value is not None
     }).validated(net)
     trained_len = net.trained_len
-    most = trained_len or net.encoder.max_len
+    max_input = trained_len or net.encoder.max_len
     inputs = tokenizer.encode_batch(texts)
-    truncated = sum(len(one.ids) > most for one in inputs)
-    if truncated:
-        inputs = tokenizer.encode_batch(texts, max_len=most)
-        warn_once(tokenizer, 'cut to generate', f'{truncated} of '
-                  f'{len(inputs)} texts have more than {most} tokens and '
-                  'were cut')
-    function = generated_ids if has_decoder else continued_ids
-    found = []
+    num_truncated = sum(len(encoded.ids) > max_input for encoded in inputs)
+    if num_truncated:
+        inputs = tokenizer.encode_batch(texts, max_len=max_input)
+        warn_once(tokenizer, 'cut to generate', f'{num_truncated} of '
+                  f'{len(inputs)} texts have more than {max_input} tokens '
+                  'and were cut')
+    generate_batch = generated_ids if has_decoder else continued_ids
+    results = []
     with text_bar(len(inputs), 'generating', show_progress) as bar:
         for first in range(0, len(inputs), TEXTS):
-            batch = [one.ids for one in inputs[first:first + TEXTS]]
-            found += function(net, batch, config, use_cache,
-                              tokenizer.pad_id)
+            batch = [encoded.ids for encoded in inputs[first:first + TEXTS]]
+            results += generate_batch(net, batch, config, use_cache,
+                                      tokenizer.pad_id)
             bar.update(len(batch))
     if trained_len and max_len is None:
-        ended = sum(len(ids) == config.max_len for ids in found)
-        if ended:
-            warn_once(tokenizer, 'ended', f'{ended} of {len(found)} texts '
-                      f'end at {trained_len} tokens, the length that the '
-                      'model was trained at')
+        num_ended = sum(len(ids) == config.max_len for ids in results)
+        if num_ended:
+            warn_once(tokenizer, 'ended', f'{num_ended} of {len(results)} '
+                      f'texts end at {trained_len} tokens, the length that '
+                      'the model was trained at')
     elif trained_len and config.max_len > trained_len + has_decoder:
         warn_once(tokenizer, 'later positions', 'the model was trained on '
                   f'{trained_len} tokens at most: the vectors of later '
                   'positions are random')
-    return [tokenizer.decode(ids) for ids in found]
+    return [tokenizer.decode(ids) for ids in results]
 
 
 def generated_ids(net, texts, config, use_cache=True, pad_id=0):
-    """Generate ids for the ids of texts; the results begin with start_id.
+    """Generate a text for each text, as lists of ids.
 
-    texts: a list of lists of ids; returns the same. config: a
-    `GenerationConfig`.
+    The results begin with start_id. config: a `GenerationConfig`.
     """
     lens = onp.array(list(map(len, texts)), 'int32')
     ids = pad_rows(texts, pad_id)
@@ -241,46 +241,52 @@ def generated_ids(net, texts, config, use_cache=True, pad_id=0):
 
 
 def continued_ids(net, texts, config, use_cache=False, pad_id=0):
-    """Continue texts, whose ids end in <sep>; otherwise as `generated_ids`.
+    """Continue each text, whose ids end in <sep>; else as `generated_ids`.
 
     The <sep> is removed first. use_cache and pad_id are ignored: each step
     computes the vectors of all earlier tokens again, which is cheap enough
-    for nets of the sizes here.
+    for small nets.
     """
-    found = []
+    results = []
     for text in texts:
         search = _new_search(config, text[:-1])
-        search.done = config.ends(search.sequences[0])
+        search.done = config.is_finished(search.sequences[0])
         while not search.done:
             tokens = onp.array(search.sequences, 'int32')
             with autograd.pause():
                 X = net.encoder(tokens, onp.zeros_like(tokens), None)[:, -1]
                 scores = net.mlm.mlp(X).asnumpy()
             search.step(log_softmax(scores.astype('float64')))
-        found.append(search.best)
-    return found
+        results.append(search.best)
+    return results
 
 
 def _new_search(config, start=None):
+    """A search that begins with the ids `start`, by default start_id."""
     return (Greedy if config.num_beams == 1 else Beams)(config, start)
 
 
 def _search(net, searches, encoded_X, lens, use_cache):
-    """Advance all searches by one token at a time until they are done."""
-    # The index of the text of each row; each beam is a row
+    """Advance all searches by one token at a time until they are done.
+
+    Each beam is a row of the decoder's batch.
+    """
+    # The index of each row's text
     rows = [k for k, search in enumerate(searches)
             for _ in search.sequences]
     caches = Caches(len(net.decoder.blks))
     active, ctx = list(range(len(searches))), encoded_X.ctx
+    # The encoded text of each row
     texts_X = encoded_X.take(on_device(rows, ctx, 'int32'), axis=0)
     while active:
         tokens = onp.array([tokens for k in active
                             for tokens in searches[k].sequences], 'int32')
-        new = tokens[:, caches.length:]
-        X = net.decoder(new, net.encoder, texts_X, lens[rows],
+        new_tokens = tokens[:, caches.length:]
+        X = net.decoder(new_tokens, net.encoder, texts_X, lens[rows],
                         caches if use_cache else None)[:, -1]
         scores = log_softmax(net.mlm.mlp(X).asnumpy().astype('float64'))
-        order, end, unfinished = [], 0, []  # order: the rows to go on with
+        # order: for each row of the next step, the row that it extends
+        order, end, unfinished = [], 0, []
         for k in active:
             search, first = searches[k], end
             end += len(search.sequences)
@@ -301,9 +307,10 @@ def _search(net, searches, encoded_X, lens, use_cache):
 class Greedy:
     """Greedy search: each step adds the likeliest token.
 
-    sequences: a list of ids for each beam. `step` takes the log-probabilities
-    (K, V) of the next token, and returns for each new beam the number of the
-    beam that it extends. When the search is `done`, `best` is the text.
+    It has a single beam: K is 1. sequences: a list of ids for each beam.
+    `step` takes the log-probabilities (K, V) of the next token, and returns
+    for each new beam the index of the beam that it extends. When the search
+    is `done`, `best` is the text.
     """
 
     def __init__(self, config, start=None):
@@ -314,8 +321,9 @@ class Greedy:
     def step(self, scores):
         """Add a token."""
         tokens, = self.sequences
-        tokens.append(int(self.config.allowed(scores[0], tokens).argmax()))
-        self.done = self.config.ends(tokens)
+        scores = self.config.exclude_tokens(scores[0], tokens)
+        tokens.append(int(scores.argmax()))
+        self.done = self.config.is_finished(tokens)
         return [0]
 
     @property
@@ -328,10 +336,10 @@ class Beams:
     """Beam search with K beams, with the interface of `Greedy`.
 
     The score of a beam is the sum of its log-probabilities. Each step takes
-    the 2K best extensions of all beams. If one of the first K is finished,
-    it joins the finished texts, of which the K best are kept. For this
-    comparison scores are divided by length ** length_penalty. The best K
-    unfinished extensions become the new beams.
+    the 2K best extensions of all beams. Those of the first K that are finished
+    join the finished texts, of which the K best are kept. These are compared
+    by score / length ** length_penalty. The K best unfinished extensions
+    become the new beams.
     """
 
     def __init__(self, config, start=None):
@@ -348,18 +356,19 @@ class Beams:
         config, K, V = self.config, self.config.num_beams, scores.shape[1]
         length = len(self.sequences[0])
         totals = onp.concatenate([
-            score + config.allowed(row, tokens) for score, row, tokens
+            score + config.exclude_tokens(row, tokens) for score, row, tokens
             in zip(self.scores, scores, self.sequences)])
         best = onp.argsort(-totals, kind='stable')[:2 * K]
-        # (score, number of the extended beam, ids)
-        found = [(totals[k], int(k) // V, [*self.sequences[k // V],
-                                           int(k) % V]) for k in best]
+        # (score, index of the extended beam, ids)
+        extensions = [(totals[k], int(k) // V, [*self.sequences[k // V],
+                                                int(k) % V]) for k in best]
         self.finished += [
             (score / length ** config.length_penalty, tokens)
-            for score, _, tokens in found[:K]
-            if config.ends(tokens) and score > -1e8]
-        self.finished = sorted(self.finished, key=lambda one: -one[0])[:K]
-        unfinished = [one for one in found if not config.ends(one[2])][:K]
+            for score, _, tokens in extensions[:K]
+            if config.is_finished(tokens) and score > -1e8]
+        self.finished = sorted(self.finished, key=lambda text: -text[0])[:K]
+        unfinished = [extension for extension in extensions
+                      if not config.is_finished(extension[2])][:K]
         if not unfinished:
             self.done = True
             return []

@@ -2,8 +2,11 @@
 
 The kinds of tasks are as in the paper (Devlin et al. 2018, figure 4): a
 label or a number for a text or a pair, a choice of one of several texts, a
-tag for each word, an answer in a text. B sequences, C texts to choose from, T
-tokens, R rows without padding (see `nn.packed`), H hiddens, K scores.
+tag for each word, an answer in a text.
+
+B: sequences of a batch. C: texts to choose from. T: tokens of a sequence. R:
+tokens of a batch without padding, which are rows of an array (see
+`nn.packed`). H: hiddens. K: scores. M: rows to score.
 """
 from typing import NamedTuple, Optional
 
@@ -18,23 +21,23 @@ from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.nets import net_of
 
-#: WHOLE: the head scores a text, from its first token. EACH: the head scores
-#: each token (tags; begin and end of an answer).
-WHOLE, EACH = ('classify', 'regress', 'choice'), ('tag', 'span')
-KINDS = WHOLE + EACH
+#: TEXT_KINDS: the head scores a text, from the vector of one token.
+#: TOKEN_KINDS: the head scores each token (tags; begin and end of an answer).
+TEXT_KINDS, TOKEN_KINDS = ('classify', 'regress', 'choice'), ('tag', 'span')
+KINDS = TEXT_KINDS + TOKEN_KINDS
 
-#: A score whose softmax probability is 0.
-NEVER = -1e30
+#: The score of an impossible token; its softmax probability is 0.
+IMPOSSIBLE = -1e30
 
 
 class About(NamedTuple):
     """The task of a fine-tuned net; entry `finetuned` of config.json."""
 
-    task: str
+    task: str                   # its name, or ''
     kind: str                   # one of `KINDS`
-    pair: Optional[bool]        # None: single texts and pairs
+    pair: Optional[bool]        # True if it takes pairs of texts; None: both
     labels: Optional[tuple]     # names, by class index
-    metrics: tuple              # in `metrics.METRICS`; the first decides
+    metrics: tuple              # keys of `metrics.METRICS`, the main one first
     max_len: int                # maximum number of tokens
     stride: int                 # tokens between the starts of windows
     null: bool                  # True if a question may have no answer
@@ -42,7 +45,7 @@ class About(NamedTuple):
 
     @classmethod
     def of(cls, config):
-        """Read an `About` from JSON; raises TypeError or ValueError."""
+        """Make an `About` of a JSON dict; raises TypeError or ValueError."""
         about = cls(**config)
         if about.kind == 'classify' or about.kind == 'tag':
             if not about.labels or not all(
@@ -61,17 +64,17 @@ class About(NamedTuple):
 class FineTuned(Model):
     """A pretrained encoder with a new output layer of K scores.
 
-    bert: a `BERTModel`. Its encoder becomes part of this net; for whole
-    texts, its pooler does, too. Its pretraining heads are dropped. For whole
-    texts, some relatives of BERT use a new hidden layer or none: see
-    `family.Head`.
+    bert: a `BERTModel` or a `BARTModel`. Its encoder becomes part of this
+    net. For `TEXT_KINDS`, its pooler does, too, but some relatives of BERT use
+    a new hidden layer or none (see `family.Head`). Its pretraining heads are
+    dropped.
 
     A `BARTModel` keeps its decoder, which reads the text a second time. The
-    head then scores the decoder's states. It scores a whole text from the
-    last token, as it does after an encoder with causal=True.
+    head then scores the decoder's states. A head of `TEXT_KINDS` scores the
+    first token; with a decoder or causal=True it scores the last token.
 
     kind: one of `KINDS`. num_scores: K; 1 for 'regress', 1 for 'choice' (for
-    each of the C texts), 2 for 'span'. dropout: rate before the new layer;
+    each of the C texts), 2 for 'span'. dropout: the rate before the new layer;
     None: the rate of the encoder, as published. 'span' has no dropout.
     """
 
@@ -86,13 +89,13 @@ class FineTuned(Model):
         self.decoder = bert.decoder
         H = bert.config['num_hiddens']
         head = family_of(self.config).head_of(kind)
-        self._has_hidden = kind in WHOLE and head.activation is not None
-        self._drops_first = kind in WHOLE and head.has_input_dropout
-        if self._has_hidden and head.hidden_name is not None:
-            self.hidden = Dense(H, activation=head.activation, in_units=H,
+        self._has_hidden = kind in TEXT_KINDS and head.act is not None
+        self._drops_first = kind in TEXT_KINDS and head.drops_first
+        if self._has_hidden and head.name is not None:
+            self.hidden = Dense(H, activation=head.act, in_units=H,
                                 precision=bert.config['precision'])
         elif self._has_hidden and bert.nsp is None and bert.hidden is None:
-            # Checkpoints of some families may lack the pooler
+            # The pooler is new: checkpoints of some families lack it
             self.config['heads'] = ('pooler', *self.config['heads'])
             self.hidden = Dense(H, activation=head.activation, in_units=H,
                                 flatten=True,
@@ -109,49 +112,47 @@ class FineTuned(Model):
 
     @classmethod
     def of_config(cls, config, *args):
-        """Make a net without weights; config: arguments of `BERTModel`."""
+        """Make a net without weights; config: keywords of its `BERTModel`."""
         return cls(net_of(config), *args)
 
     def forward(self, tokens, segments, valid_lens):
         """Score tokens (B, T), segments (B, T), valid_lens (B,).
 
-        Returns (B, K) for kinds in `WHOLE`. For kinds in `EACH`, returns
-        (B, T, K); scores at padding are undefined. For 'choice' the
-        arguments are (B, C, T), (B, C, T) and (B, C); the result is (B, C).
+        Returns (B, K) for `TEXT_KINDS`. Returns (B, T, K) for `TOKEN_KINDS`;
+        scores at padding are undefined. For 'choice' the arguments are
+        (B, C, T), (B, C, T) and (B, C); the result is (B, C).
         """
-        count = len(tokens)
+        num_examples = len(tokens)
         if self.kind == 'choice':
-            tokens, segments, valid_lens = _one_by_one(tokens, segments,
-                                                       valid_lens)
+            tokens, segments, valid_lens = _flatten_choices(
+                tokens, segments, valid_lens)
         tokens, segments = self.encoder.check(tokens, segments)
         X, begins = self.encode(tokens, segments, valid_lens)
-        if self.kind in WHOLE:
-            return self.score_texts(X, begins, count)
+        if self.kind in TEXT_KINDS:
+            return self.score_texts(X, begins, num_examples)
         lens = onp.asarray(valid_lens, 'int64').reshape(-1)
-        places = grid(begins, lens, tokens.shape[1])    # (B, T)
-        return self.score(X, places.reshape(-1)).reshape(
-            *places.shape, -1)
+        rows = padded_rows(begins, lens, tokens.shape[1])   # (B, T)
+        return self.score(X, rows.reshape(-1)).reshape(*rows.shape, -1)
 
     def encode(self, tokens, segments, valid_lens):
-        """Rows X (R, H) after the last block, and begins (B,) on the host.
+        """Return the vectors X (R, H) to score, and begins (B,) on the host.
 
-        Token t of sequence b is row begins[b] + t. For whole texts there is
-        only one row per sequence: the first token, or with causal=True the
-        last token.
+        Token t of sequence b is row begins[b] + t of X. For `TEXT_KINDS`, X
+        has one row per sequence: the token that the head scores.
         """
         if tokens.ndim == 3:
-            tokens, segments, valid_lens = _one_by_one(tokens, segments,
-                                                       valid_lens)
+            tokens, segments, valid_lens = _flatten_choices(
+                tokens, segments, valid_lens)
         if self.decoder is not None:
             return self._decode(tokens, valid_lens)
         causal = self.config.get('causal')
-        if self.kind in WHOLE and not causal:
+        if self.kind in TEXT_KINDS and not causal:
             X = packed.encode_firsts(self.encoder, tokens, segments,
                                      valid_lens)
             return X, onp.arange(len(X))
         at = None
-        if self.kind in WHOLE:
-            # Only the last token attends to the whole text
+        if self.kind in TEXT_KINDS:
+            # In a causal net, only the last token attends to all tokens
             at = onp.arange(len(tokens)), host(valid_lens).reshape(
                 -1).astype('int64') - 1
         encoded = packed.encode(self, tokens, segments, valid_lens,
@@ -161,46 +162,48 @@ class FineTuned(Model):
         return encoded.taken_X, onp.arange(len(encoded.taken_X))
 
     def _decode(self, tokens, valid_lens):
-        """As `encode`, for a net with a decoder; padding has rows in X."""
+        """As `encode`, for a net with a decoder; X has rows for padding."""
         B, T = tokens.shape
         X = teacher_forced_states(self, tokens, valid_lens)
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
-        if self.kind in EACH:
+        if self.kind in TOKEN_KINDS:
             return X, begins
         lens = host(valid_lens).reshape(-1).astype('int64')
         last = begins + lens - 1
         return X.take(on_device(last, X.ctx, 'int32'), axis=0), onp.arange(B)
 
-    def score(self, X, places):
-        """Scores (M, K) of rows of X (R, H); places (M,) on the host."""
-        rows, = ops.take_rows(X, on_device(places, X.ctx, 'int32'))
+    def score(self, X, rows):
+        """Scores (M, K) of rows of X (R, H); rows: (M,), on the host."""
+        vectors, = ops.take_rows(X, on_device(rows, X.ctx, 'int32'))
         if self._drops_first:
-            rows = self.dropout(rows)
+            vectors = self.dropout(vectors)
         if self._has_hidden:
-            rows = self.hidden(rows)
+            vectors = self.hidden(vectors)
         if self.kind != 'span':
-            rows = self.dropout(rows)
-        return self.output(rows)
+            vectors = self.dropout(vectors)
+        return self.output(vectors)
 
-    def score_texts(self, X, begins, count):
-        """Scores (count, K) of whole texts; (count, C) for 'choice'."""
+    def score_texts(self, X, begins, num_texts):
+        """Scores (num_texts, K), or (num_texts, C) for 'choice'."""
         scores = self.score(X, begins)
-        return scores.reshape(count, -1) if self.kind == 'choice' else scores
+        return (scores if self.kind != 'choice'
+                else scores.reshape(num_texts, -1))
 
     def losses(self, X, begins, lens, labels):
-        """The mean loss, a scalar, and the number of its terms.
+        """Return the mean loss, a scalar, and the number of losses in it.
 
         X, begins: as `encode` returns them. lens (B,) and labels are on the
-        host. labels: (B,) class indices, indices of the right choices, or
-        values; (B, T) tag indices, -1 at positions without a tag; (B, 2)
-        first and last token of the answer.
+        host. labels by kind: 'classify', 'regress', 'choice': (B,) class
+        indices, values, or indices of the right choices; 'tag': (B, T) tag
+        indices, -1 at positions without a tag; 'span': (B, 2) first and last
+        token of the answer.
         """
         def put(A, dtype='int32'):
             return on_device(A, X.ctx, dtype)
         if self.kind == 'regress':
             error = self.score(X, begins).reshape(-1) - put(labels, 'float32')
             return (error * error).mean(), len(labels)
-        if self.kind in WHOLE:
+        if self.kind in TEXT_KINDS:
             return cross_entropy(self.score_texts(X, begins, len(labels)),
                                  put(labels)).mean(), len(labels)
         if self.kind == 'tag':
@@ -215,15 +218,15 @@ class FineTuned(Model):
                              put(labels.reshape(-1))).mean(), len(labels)
 
     def span_scores(self, X, begins, lens):
-        """Scores (B, 2, T) of tokens as first and last; NEVER at padding."""
+        """Scores (B, 2, T) of each token as first and last of an answer."""
         T = int(lens.max())
-        scores = self.score(X, grid(begins, lens, T).reshape(-1))
+        scores = self.score(X, padded_rows(begins, lens, T).reshape(-1))
         scores = scores.reshape(len(lens), T, 2).swapaxes(1, 2)
-        never = onp.where(onp.arange(T) < lens[:, None], 0, NEVER)
-        return scores + on_device(never[:, None], X.ctx, 'float32')
+        penalty = onp.where(onp.arange(T) < lens[:, None], 0, IMPOSSIBLE)
+        return scores + on_device(penalty[:, None], X.ctx, 'float32')
 
     def begin(self, devices):
-        """Put all weights on the devices; initialize missing ones."""
+        """Copy all weights to the devices, and initialize missing weights."""
         for param in self.collect_params().values():
             if param._data is None:
                 param.initialize(
@@ -234,7 +237,7 @@ class FineTuned(Model):
                 param.reset_ctx(devices)
 
 
-def _one_by_one(tokens, segments, valid_lens):
+def _flatten_choices(tokens, segments, valid_lens):
     """Reshape choices (B, C, T), (B, C) to sequences (B*C, T), (B*C,)."""
     T = tokens.shape[-1]
     return (tokens.reshape(-1, T), segments.reshape(-1, T),
@@ -246,6 +249,6 @@ def cross_entropy(scores, labels):
     return -npx.pick(npx.log_softmax(scores), labels)
 
 
-def grid(begins, lens, T):
-    """Row numbers (B, T) of all tokens; padding repeats the last token's."""
+def padded_rows(begins, lens, T):
+    """The row of each token (B, T); padding repeats the last token's row."""
     return begins[:, None] + onp.minimum(onp.arange(T), lens[:, None] - 1)

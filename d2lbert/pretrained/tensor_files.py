@@ -1,9 +1,8 @@
-"""The files of a checkpoint folder: JSON, and tensors as safetensors.
+"""This module reads and writes the JSON and safetensors files of a checkpoint.
 
 Pickles are never loaded, because they can run any code. A damaged config.json
-may describe a model of any size, but its tensors are no larger than their
-file. So its sizes are checked against the tensors before a model is
-constructed.
+may describe a model of any size, but tensors are no larger than their file. So
+sizes are checked against the tensors before a model is constructed.
 """
 import hashlib
 import json
@@ -27,16 +26,17 @@ INDEX = f'{WEIGHTS}.index.json'
 #: is the upper half of a float32.
 TYPES = {'F32': '<f4', 'F16': '<f2', 'F64': '<f8', 'BF16': '<u2'}
 
-#: The type of a quantized matrix, and the ending of the name of its scales.
-QUANTIZED, SCALE = 'I8', '_scale'
+#: The type of a quantized matrix, and the suffix of the name of its scales.
+QUANTIZED_TYPE, SCALE_SUFFIX = 'I8', '_scale'
 
-#: The metadata entry with digests of the tensors: JSON, {name: BLAKE2b of 16
+#: The metadata key of the digests of tensors: JSON, {name: BLAKE2b of 16
 #: bytes, hexadecimal}.
 DIGESTS = 'd2lbert.blake2b'
 
-#: Checkpoint files in other formats, which are not supported.
-OTHERS = ('pytorch_model.bin', 'pytorch_model.bin.index.json',
-          'tf_model.h5', 'flax_model.msgpack', 'bert_model.ckpt.index')
+#: Checkpoint files in formats that are not supported.
+UNSUPPORTED_FILES = (
+    'pytorch_model.bin', 'pytorch_model.bin.index.json', 'tf_model.h5',
+    'flax_model.msgpack', 'bert_model.ckpt.index')
 
 
 class PretrainedError(ValueError):
@@ -44,7 +44,7 @@ class PretrainedError(ValueError):
 
 
 def safetensors():
-    """The library `safetensors`; ImportError if it is missing."""
+    """Return the library `safetensors`; raise ImportError if it is missing."""
     try:
         import safetensors.numpy
     except ImportError as error:
@@ -56,9 +56,12 @@ def safetensors():
 
 
 def read_json(path, kind=dict):
-    """The dict in a JSON file, or the list if `kind` is list."""
+    """Return the value in a JSON file of a checkpoint folder.
+
+    kind: its type, dict or list. Raises `PretrainedError`.
+    """
     try:
-        found = files.read_json(path)
+        value = files.read_json(path)
     except FileNotFoundError:
         raise PretrainedError(f'{Path(path).parent} has no {Path(path).name}:'
                               ' it is no folder of a pretrained model'
@@ -69,70 +72,71 @@ def read_json(path, kind=dict):
     except ValueError as error:
         raise PretrainedError(f'{path} is damaged: {error}; fetch it again'
                               ) from None
-    if not isinstance(found, kind):
-        wanted = 'object of names and values' if kind is dict else 'list'
-        raise PretrainedError(f'{path} is damaged: it holds no {wanted}; '
+    if not isinstance(value, kind):
+        expected = 'object of names and values' if kind is dict else 'list'
+        raise PretrainedError(f'{path} is damaged: it holds no {expected}; '
                               'fetch it again')
-    return found
+    return value
 
 
-class Stored(NamedTuple):
-    """The place of a tensor in a file."""
+class StoredTensor(NamedTuple):
+    """A tensor in a file, whose values are not read yet."""
 
-    path: Any
+    path: Any               # of the file
     name: str
-    dtype: str          # as safetensors calls it
+    dtype: str              # the name of the type in safetensors
     shape: tuple
-    begin: int          # of its first byte in the file
-    digest: Optional[str]   # of its bytes, None if the file has none
-    scale: Optional['Stored'] = None    # the scales of a quantized matrix
+    begin: int              # the offset of its first byte in the file
+    digest: Optional[str]   # None if the file has no digests
+    scale: Optional['StoredTensor'] = None  # the scales of a quantized matrix
 
     def __str__(self):
         if self.scale is not None:
-            return shown_quantized(self.shape)
-        shape = shown(self.shape)
+            return format_quantized_shape(self.shape)
+        shape = format_shape(self.shape)
         return shape if self.dtype in TYPES else f'{shape} of {self.dtype}'
 
 
-def shown(shape):
+def format_shape(shape):
     """A shape as text: 30522 x 384."""
     return ' x '.join(map(str, shape)) or 'a number'
 
 
-def shown_quantized(shape):
+def format_quantized_shape(shape):
     """The shape of a quantized matrix as text."""
-    return f'{shown(shape)} of {QUANTIZED} and scales'
+    return f'{format_shape(shape)} of {QUANTIZED_TYPE} and scales'
 
 
 def with_scales(tensors):
-    """Join the quantized matrices of {name: `Stored`} with their scales.
+    """Move the scales in {name: `StoredTensor`} into the matrices they scale.
 
-    Scales that fit no matrix remain separate entries.
+    Returns a new dict. Scales that fit no matrix remain separate entries.
     """
-    found = dict(tensors)
-    for name, where in tensors.items():
-        scale = tensors.get(name + SCALE)
-        if (where.dtype == QUANTIZED and len(where.shape) == 2
+    joined = dict(tensors)
+    for name, tensor in tensors.items():
+        scale = tensors.get(name + SCALE_SUFFIX)
+        if (tensor.dtype == QUANTIZED_TYPE and len(tensor.shape) == 2
                 and scale is not None and scale.dtype == 'F32'
-                and scale.shape == where.shape[:1]):
-            found[name] = where._replace(scale=found.pop(name + SCALE))
-    return found
+                and scale.shape == tensor.shape[:1]):
+            joined[name] = tensor._replace(
+                scale=joined.pop(name + SCALE_SUFFIX))
+    return joined
 
 
-def stored(folder):
-    """{name: `Stored`} of the tensors of a folder, one file or shards."""
+def list_tensors(folder):
+    """{name: `StoredTensor`} of a folder with one file or several shards."""
     folder = Path(folder)
     if (folder / WEIGHTS).is_file():
-        return _stored_in(folder / WEIGHTS)
+        return _list_file(folder / WEIGHTS)
     if (folder / INDEX).is_file():
-        return _stored_in_shards(folder / INDEX)
-    for name in OTHERS:
+        return _list_shards(folder / INDEX)
+    for name in UNSUPPORTED_FILES:
         if (folder / name).is_file():
-            raise PretrainedError(_way_to_convert(folder, name))
+            raise PretrainedError(_unsupported_message(folder, name))
     raise PretrainedError(f'{folder} has no {WEIGHTS}: it holds no weights')
 
 
-def _way_to_convert(folder, name):
+def _unsupported_message(folder, name):
     """The error message for weights in the unsupported file `name`."""
     if name != 'pytorch_model.bin':
         return (f'{folder} has its weights in {name}, but only {WEIGHTS} is '
@@ -149,7 +153,8 @@ def _way_to_convert(folder, name):
             f'-c "{program}"')
 
 
-def _stored_in_shards(index):
+def _list_shards(index):
+    """{name: `StoredTensor`} of the files that an index file names."""
     shards = read_json(index).get('weight_map')
     if not isinstance(shards, dict) or not all(
             isinstance(shard, str) and Path(shard).name == shard
@@ -157,23 +162,24 @@ def _stored_in_shards(index):
         raise PretrainedError(f'{index} is damaged: its weight_map does not '
                               'give each tensor the name of a file beside it; '
                               'fetch it again')
-    found = {}
+    tensors = {}
     for shard in sorted(set(shards.values())):
         path = index.with_name(shard)
         if not os.path.isfile(path):    # False if the name is too long
             raise PretrainedError(f'{index} names {shard[:200]}, which is not '
                                   'there: fetch all files of the folder')
-        found.update((name, where) for name, where
-                     in _stored_in(path).items() if shards.get(name) == shard)
+        tensors.update(
+            (name, tensor) for name, tensor in _list_file(path).items()
+            if shards.get(name) == shard)
     for name in shards:
-        if name not in found:
+        if name not in tensors:
             raise PretrainedError(f'{index} lists {name} in {shards[name]}, '
                                   'which does not have it: fetch both again')
-    return found
+    return tensors
 
 
-def _stored_in(path):
-    """{name: `Stored`} of one file, after the library has checked it."""
+def _list_file(path):
+    """{name: `StoredTensor`} of one file, after the library has checked it."""
     library = safetensors()
     try:
         with library.safe_open(str(path), 'np'):
@@ -182,17 +188,18 @@ def _stored_in(path):
             header_size, = struct.unpack('<Q', file.read(8))
             header = files.parse_json(file.read(header_size))
             digests = _digests(header.pop('__metadata__', {}), header)
-            data = 8 + header_size      # the position of the first tensor
-            num_bytes = file.seek(0, 2) - data
-        # Old versions of the library do not check this
+            data_begin = 8 + header_size
+            num_bytes = file.seek(0, 2) - data_begin
+        # Old versions of the library do not check the length of the file
         if num_bytes < max((entry['data_offsets'][1] for entry
                             in header.values()), default=0):
             raise ValueError('its end is missing')
     except (library.SafetensorError, OSError, ValueError) as error:
         raise PretrainedError(f'{path} is no whole safetensors file: {error}; '
                               'fetch it again') from None
-    return {name: Stored(path, name, entry['dtype'], tuple(entry['shape']),
-                         data + entry['data_offsets'][0], digests.get(name))
+    return {name: StoredTensor(
+        path, name, entry['dtype'], tuple(entry['shape']),
+        data_begin + entry['data_offsets'][0], digests.get(name))
             for name, entry in header.items()}
 
 
@@ -211,59 +218,59 @@ def _digest(array):
                            digest_size=16).hexdigest()
 
 
-def read(where):
-    """Read a `Stored` tensor as float32, on the host.
+def read(tensor):
+    """Read the values of a `StoredTensor` as float32, on the host.
 
     Raises `PretrainedError` if its bytes do not match their digest.
     """
-    found = _values(where, TYPES[where.dtype])
-    if where.dtype == 'BF16':
-        found = (found.astype('<u4') << 16).view('<f4')
-    return found.astype('float32', copy=False).reshape(where.shape)
+    values = _read_flat(tensor, TYPES[tensor.dtype])
+    if tensor.dtype == 'BF16':
+        values = (values.astype('<u4') << 16).view('<f4')
+    return values.astype('float32', copy=False).reshape(tensor.shape)
 
 
-def read_quantized(where):
-    """Read a quantized matrix as a `QuantizedWeight`, on the host.
+def read_quantized(matrix):
+    """Read a `StoredTensor` with scales as a `QuantizedWeight`, on the host.
 
     Raises `PretrainedError` if its bytes do not match their digest, if a
     weight is -128, or if a scale is negative, infinite or NaN.
     """
-    weight = QuantizedWeight(_values(where, 'int8').reshape(where.shape),
-                             read(where.scale))
-    # On some processors int8.cc multiplies absolute values of seven bits
+    weight = QuantizedWeight(
+        _read_flat(matrix, 'int8').reshape(matrix.shape), read(matrix.scale))
+    # On some processors kernels/int8.cc multiplies absolute values of 7 bits
     if (weight.q == -128).any() or not (
             onp.isfinite(weight.scale) & (weight.scale >= 0)).all():
         raise PretrainedError(
-            f'{where.path} is damaged: {where.name} has the number -128 or '
+            f'{matrix.path} is damaged: {matrix.name} has the number -128 or '
             'a scale that is negative, infinite or NaN; fetch it again')
     return weight
 
 
-def _values(where, dtype):
-    """The values of a tensor in the order of the file, checked, 1-D."""
-    with open(where.path, 'rb') as file:
-        file.seek(where.begin)
-        count = int(onp.prod(where.shape, dtype='int64'))
-        found = onp.fromfile(file, dtype, count)
-    if len(found) < count:
-        raise PretrainedError(f'{where.path} became shorter while it was '
+def _read_flat(tensor, dtype):
+    """Read the values of a `StoredTensor`, 1-D, and check their digest."""
+    with open(tensor.path, 'rb') as file:
+        file.seek(tensor.begin)
+        num_values = int(onp.prod(tensor.shape, dtype='int64'))
+        values = onp.fromfile(file, dtype, num_values)
+    if len(values) < num_values:
+        raise PretrainedError(f'{tensor.path} became shorter while it was '
                               'read: fetch it again')
-    if where.digest is not None and _digest(found) != where.digest:
-        raise PretrainedError(f'{where.path} is damaged: the digest of '
-                              f'{where.name} does not match its values; fetch '
-                              'it again')
-    return found
+    if tensor.digest is not None and _digest(values) != tensor.digest:
+        raise PretrainedError(f'{tensor.path} is damaged: the digest of '
+                              f'{tensor.name} does not match its values; '
+                              'fetch it again')
+    return values
 
 
-def write(path, tensors, name):
+def write(path, tensors, displayed_path):
     """Write {name: float32 or int8 array} as one safetensors file.
 
-    Its metadata has a digest of each tensor. name: the name of the file in
-    error messages.
+    Its metadata has a digest of each tensor. displayed_path: the path that an
+    error message names, since `path` may be temporary.
     """
     library, path = safetensors(), Path(path)
     path.touch()
-    mode = path.stat().st_mode      # by the umask, which the library ignores
+    mode = path.stat().st_mode      # obeys the umask; the library does not
     try:
         tensors = {name: onp.ascontiguousarray(
             array, 'int8' if array.dtype == 'int8' else '<f4')
@@ -274,54 +281,55 @@ def write(path, tensors, name):
             'format': 'pt', DIGESTS: json.dumps(digests)})
         path.chmod(stat.S_IMODE(mode))
     except library.SafetensorError as error:
-        raise OSError(f'{name} cannot be written: {error}') from None
+        raise OSError(f'{displayed_path} cannot be written: {error}') from None
 
 
 #: Arguments of the models that are at most the longest side of a tensor.
-WIDTHS = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
-          'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
-          'start_id')
+SIDES = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
+         'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
+         'start_id')
 
-#: Most layers of a model in which groups of layers share tensors.
-SHARED_LAYERS = 1000
+#: Maximum number of layers of a model whose layers share tensors.
+MAX_SHARED_LAYERS = 1000
 
-#: Most values in a table of sinusoidal positions, which is never stored.
-POSITIONS = 1 << 26
+#: Maximum number of values in a table of sinusoidal positions, which is not
+#: in the file.
+MAX_POSITION_VALUES = 1 << 26
 
 
-def check_layers(config, count):
-    """Raise ValueError if `count` tensors are too few for the layers.
+def check_layers(config, num_tensors):
+    """Raise ValueError if `num_tensors` tensors are too few for the layers.
 
-    config: arguments of a `BERTModel` or a `BARTModel`.
+    config: keyword arguments of a `BERTModel` or a `BARTModel`, a dict.
     """
     layers, groups, inner, decoder = (
         value if isinstance(value, int) else 0 for value in map(
             config.get, ('num_layers', 'num_groups', 'inner_group_num',
                          'decoder_layers')))
-    if groups and layers > SHARED_LAYERS:
-        raise ValueError(f'{layers} layers are more than the {SHARED_LAYERS} '
-                         'that may share their tensors')
+    if groups and layers > MAX_SHARED_LAYERS:
+        raise ValueError(f'{layers} layers are more than the '
+                         f'{MAX_SHARED_LAYERS} that may share their tensors')
     layers = (groups or layers) * max(inner, 1) + decoder
-    if layers > count:
-        raise ValueError(f'{count} tensors cannot be {layers} layers')
+    if layers > num_tensors:
+        raise ValueError(f'{num_tensors} tensors cannot be {layers} layers')
 
 
 def check_sizes(config, shapes):
-    """As `check_layers`; raise also for a size that no tensor can have.
+    """As `check_layers`, and raise for a size larger than that of any tensor.
 
-    shapes: the shapes of all tensors.
+    shapes: the shapes of all tensors, an iterable.
     """
     shapes = list(shapes)
     check_layers(config, len(shapes))
     widest = max((size for shape in shapes for size in shape), default=0)
-    for name in WIDTHS:
+    for name in SIDES:
         value = config.get(name)
         if isinstance(value, int) and value > widest:
             raise ValueError(f'{name} is {value}, but no tensor has more '
                              f'than {widest} rows or columns')
     length, width = config.get('max_len'), config.get('num_hiddens')
     if isinstance(length, int) and isinstance(width, int):
-        most = max([POSITIONS, *map(math.prod, shapes)])
-        if length * width > most:
+        max_values = max([MAX_POSITION_VALUES, *map(math.prod, shapes)])
+        if length * width > max_values:
             raise ValueError(f'max_len is {length}, which is too long for '
                              'the tensors')

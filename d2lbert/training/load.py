@@ -118,7 +118,7 @@ def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
-    if not is_run(folder) and folders.stored_here(folder):
+    if not is_run(folder) and folders.has_weights(folder):
         return folders.load_finetuned_folder(folder, ctx, trainable,
                                              precision)
     net, tokenizer = tuned_of_config(

@@ -60,7 +60,7 @@ def test_no_n_gram_is_generated_twice(n):
     # start_id counts, too
     tokens, none = {1: ([9, 5], [5, 9]), 2: ([9, 4, 5, 9], [4]),
                     3: ([9, 4, 5, 9, 4], [5])}[n]
-    scores = how._replace(min_len=0, first_id=None).allowed(
+    scores = how._replace(min_len=0, first_id=None).exclude_tokens(
         onp.zeros(90), tokens)
     assert onp.flatnonzero(scores == -onp.inf).tolist() == none
 
@@ -135,5 +135,5 @@ def test_never_stops_early_counts_on_the_greatest_length(stopping, goes_on):
 def test_a_text_ends_as_soon_as_it_has_min_len_tokens():
     how = GenerationConfig(0, 1, min_len=3, max_len=9)
     for count in range(1, 5):
-        scores = how.allowed(onp.zeros(5), [0] * count)
+        scores = how.exclude_tokens(onp.zeros(5), [0] * count)
         assert onp.isinf(scores[1]) == (count < 3)
