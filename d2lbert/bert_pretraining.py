@@ -34,12 +34,12 @@ def _get_batch_bert(batch, ctx):
      mlm_Y, nsp_y) = batch
     ctx = ctx[:len(tokens_X)]
 
-    def shards(X, dtype=None):
+    def split(X, dtype=None):
         X = on_device(X, ctx[0], dtype)
         return gluon.utils.split_and_load(X, ctx, even_split=False)
-    return Batch(shards(tokens_X), shards(segments_X),
-                 shards(valid_lens_x, 'float32'), shards(pred_positions_X),
-                 shards(mlm_weights_X), shards(mlm_Y), shards(nsp_y))
+    return Batch(split(tokens_X), split(segments_X),
+                 split(valid_lens_x, 'float32'), split(pred_positions_X),
+                 split(mlm_weights_X), split(mlm_Y), split(nsp_y))
 
 
 def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,

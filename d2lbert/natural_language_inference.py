@@ -217,9 +217,8 @@ class BERTClassifier(nn.Block):
     def __init__(self, bert):
         super().__init__()
         if bert.hidden is None:
-            raise ValueError('BERTClassifier needs a model with a layer '
-                             "`hidden`: one with positional='sinusoidal' has "
-                             'none')
+            raise ValueError('BERTClassifier needs a model with `hidden`, '
+                             "which positional='sinusoidal' does not have")
         self.encoder = bert.encoder
         self.hidden = bert.hidden
         self.output = Dense(len(SNLI_LABELS), in_units=bert.hidden._units)

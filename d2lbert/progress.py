@@ -250,8 +250,8 @@ class Animator:
         self._end = xlim[1] if xlim is not None else None
         self._display, self._bar, self.begun = None, None, False
         self._notebook = in_notebook() and not quiet
-        # When and for how long the figure was drawn; True if points came later
-        self._drawn_at, self._seconds, self._stale = -float('inf'), 0.0, False
+        self._drawn_at, self._draw_seconds = -float('inf'), 0.0
+        self._stale = False     # True if points came after the last drawing
 
     @functools.cached_property
     def fig(self):
@@ -309,7 +309,8 @@ class Animator:
         # Drawing takes about 50 ms. At most a tenth of the time is spent on it
         self._stale = True
         last = self._end is not None and max(x) >= self._end
-        if last or time.perf_counter() - self._drawn_at > 10 * self._seconds:
+        if last or time.perf_counter() - self._drawn_at > (
+                10 * self._draw_seconds):
             self._redraw()
 
     def _redraw(self):
@@ -324,7 +325,7 @@ class Animator:
         else:
             self._display.update(picture)
         self._drawn_at, self._stale = time.perf_counter(), False
-        self._seconds = self._drawn_at - start
+        self._draw_seconds = self._drawn_at - start
 
     def _flush(self, *_):
         """Draw the latest points at the end of the cell."""

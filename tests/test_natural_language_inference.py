@@ -163,7 +163,7 @@ def test_snli_that_is_not_there_or_broken_is_an_error(tmp_path):
         d2l.read_snli(tmp_path, False)
     path = tmp_path / 'snli_1.0_train.txt'
     path.write_text('gold_label\nneutral\ta\tb\nneutral\ta\n')
-    with pytest.raises(ValueError, match=r'line 3: expected .* found 2 of'):
+    with pytest.raises(ValueError, match=r'line 3: expected .* found 2 col'):
         d2l.read_snli(tmp_path, True)
     path.write_bytes(b'gold_label\nneutral\t\xff\tb\n')
     with pytest.raises(ValueError, match='train.txt is not UTF-8'):

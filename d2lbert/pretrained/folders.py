@@ -81,8 +81,9 @@ def fill_net(opened, table, make_net, ctx=None, trainable=True,
     """Load the weights of an `OpenFolder` into a new net: (net, tokenizer).
 
     make_net() constructs the net. table: the net's `tensor_names.Tensor`s.
-    ctx, trainable, precision: as for `load_pretrained`. A missing tensor of a
-    required part raises `PretrainedError`; of other parts, it is random.
+    ctx, trainable, precision: as for `load_pretrained`. Raises
+    `PretrainedError` if a tensor of a required part is missing; missing
+    tensors of other parts become random.
     """
     pretrained = opened.check(table, required_parts)
     tokenizer = opened.tokenizer()
