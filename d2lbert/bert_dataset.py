@@ -3,9 +3,9 @@
 This module reads paragraphs and makes pretraining examples: it pairs sentences
 for next sentence prediction (NSP), masks tokens for the masked language model
 (MLM), and pads. A column is the array of one field of all examples. The book's
-functions work on lists of strings. `load_data_wiki` is faster: it turns the
-text into token ids once, and `texts.examples` draws the examples. Both ways
-give the book's examples from the same random state.
+functions work on lists of strings. `load_data_wiki` turns the text into token
+ids once and draws examples faster, by `texts.examples`. Both ways give the
+book's examples from the same random state.
 
 N: examples. T: tokens of a row (max_len). P: predictions of a row (15% of T).
 """
@@ -53,8 +53,7 @@ def _read_wiki(data_dir=None, rng=random):
 def _get_next_sentence(sentence, next_sentence, paragraphs, rng=random):
     """Return (sentence, second sentence, is_next).
 
-    The second sentence is `next_sentence` or a random sentence of
-    `paragraphs`, each with probability 0.5.
+    The second is the next or a random sentence, each with probability 0.5.
     """
     if rng.random() < 0.5:
         return sentence, next_sentence, True
@@ -159,10 +158,7 @@ class _WikiTextDataset(gluon.data.Dataset):
 
     @classmethod
     def of_text(cls, text, order, max_len, rng=random):
-        """Draw from the paragraphs of a `NumberedText`.
-
-        order: the indices of the paragraphs, int32, as they are visited.
-        """
+        """Draw from a `NumberedText`; order: indices of paragraphs, int32."""
         check_max_len(max_len)
         dataset = cls.__new__(cls)
         dataset._draw(text, order, max_len, rng)

@@ -200,10 +200,7 @@ def _means_over_devices(*losses_by_device):
 
 
 def vocabulary_of(batches):
-    """Return the vocabulary of an iterator over batches, or None.
-
-    It is an attribute of the iterator or of its data set.
-    """
+    """Return the vocabulary of an iterator or of its data set, or None."""
     for owner in (batches, getattr(batches, 'dataset', None),
                   getattr(batches, '_dataset', None)):
         vocab = getattr(owner, 'vocab', None)

@@ -3,9 +3,7 @@
 `train_ch13` and the functions that it calls are from the pages "Concise
 Implementation for Multiple GPUs" and "Image Augmentation". They take any net,
 and any loss function that returns one number for each example. A shard is the
-part of a batch that one device computes.
-
-B: examples of a batch. C: classes.
+part of a batch that one device computes. B: examples of a batch. C: classes.
 """
 from d2lbert.devices import try_all_gpus
 from d2lbert.machine.backend import autograd
@@ -81,10 +79,9 @@ class _DelayedSums:
 
 
 def _sum_over_devices(results):
-    """Sum each result over the devices, and wait for the devices.
+    """Wait for the devices; return the sum of each result over them.
 
-    results: for each device a tuple of scalars on this device. Returns a list
-    of floats.
+    results: for each device a tuple of scalars on this device.
     """
     return [sum(map(float, scalars)) for scalars in zip(*results)]
 
@@ -181,16 +178,15 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
                     loss_sum, num_correct, num_examples, num_labels = (
                         sums.read())
                     timer.stop()
-                    animator.add(epoch + i / num_batches, (
-                        loss_sum / num_examples,
-                        num_correct / num_labels, None))
+                    means = loss_sum / num_examples, num_correct / num_labels
+                    animator.add(epoch + i / num_batches, (*means, None))
                     timer.start()
             timer.stop()
             test_acc = evaluate_accuracy_gpus(net, test_iter, split_f)
             animator.add(epoch + 1, (None, None, test_acc))
     finally:
         animator.close()
-    print(f'loss {loss_sum / num_examples:.3f}, train acc '
-          f'{num_correct / num_labels:.3f}, test acc {test_acc:.3f}')
+    print(f'loss {means[0]:.3f}, train acc {means[1]:.3f}, '
+          f'test acc {test_acc:.3f}')
     print(f'{num_examples * num_epochs / timer.sum():.1f} examples/sec on '
           f'{devices}')

@@ -195,10 +195,9 @@ class _Sentences:
             self.lens.sum())
 
     def write_to(self, token_ids, lens, begins):
-        """Write the sentences to token_ids (N, T), which changes in place.
+        """Write the sentences into token_ids (N, T).
 
-        Row i gets the first lens[i] words of sentence i, from column begins[i]
-        on. lens, begins: (N,).
+        Row i gets the first lens[i] words of sentence i from begins[i] on.
         """
         # For each word its sentence, and its index within the sentence
         rows = onp.repeat(onp.arange(len(lens)), self.lens)

@@ -250,8 +250,8 @@ class Animator:
         self._end = xlim[1] if xlim is not None else None
         self._display, self._bar, self.begun = None, None, False
         self._notebook = in_notebook() and not quiet
-        self._drawn_at, self._draw_seconds = -float('inf'), 0.0
-        self._stale = False     # True if points came after the last drawing
+        # The figure is stale if points came after the last drawing
+        self._drawn_at, self._pause, self._stale = -float('inf'), 0.0, False
 
     @functools.cached_property
     def fig(self):
@@ -286,10 +286,7 @@ class Animator:
                             quiet=self._quiet)
 
     def add(self, x, y):
-        """Add a point to each curve; x and y are numbers or lists.
-
-        None in a list adds no point to its curve.
-        """
+        """Add a point to each curve; x, y: numbers or lists; None: no point."""
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)
         self.X, self.Y = self.X or [], self.Y or []
@@ -309,8 +306,7 @@ class Animator:
         # Drawing takes about 50 ms. At most a tenth of the time is spent on it
         self._stale = True
         last = self._end is not None and max(x) >= self._end
-        if last or time.perf_counter() - self._drawn_at > (
-                10 * self._draw_seconds):
+        if last or time.perf_counter() - self._drawn_at > self._pause:
             self._redraw()
 
     def _redraw(self):
@@ -325,7 +321,7 @@ class Animator:
         else:
             self._display.update(picture)
         self._drawn_at, self._stale = time.perf_counter(), False
-        self._draw_seconds = self._drawn_at - start
+        self._pause = 10 * (self._drawn_at - start)
 
     def _flush(self, *_):
         """Draw the latest points at the end of the cell."""

@@ -176,8 +176,7 @@ class Blocks(nn.Sequential):
     @property
     def num_layers(self):
         """The number of layers, without the embeddings."""
-        return len(self if self._shared_blocks is None
-                   else self._shared_blocks)
+        return len(self._shared_blocks or self)
 
     def up_to(self, layer):
         """Return the list of all blocks up to the last block of `layer`.

@@ -210,10 +210,7 @@ def _drop_tied_copy(keywords, tensors):
 
 
 def _compare(table, tensors, is_quantized):
-    """List the `Difference`s between a table and {name in it: tensor}.
-
-    is_quantized: True for a folder whose encoder has int8 weights.
-    """
+    """List the `Difference`s between a table and an `OpenFolder`'s tensors."""
     differences, unused = [], dict(tensors)
     for line in table:
         # If a tensor has both names, the second one wins, as in transformers
@@ -231,9 +228,9 @@ def _compare(table, tensors, is_quantized):
                 else tensor.dtype in tensor_files.TYPES):
             differences.append(Difference(tensor.name, 'misshapen', expected,
                                           str(tensor), line.part))
-    return differences + [Difference(tensor.name, 'left over', '',
-                                     str(tensor), '')
-                          for tensor in unused.values()]
+    return differences + [
+        Difference(tensor.name, 'left over', '', str(tensor), '')
+        for tensor in unused.values()]
 
 
 def quantized_name(ours):

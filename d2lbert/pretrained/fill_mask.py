@@ -85,9 +85,8 @@ def probabilities_at(net, ids, segments, rows, positions):
         encoded = packed.encode(net, ids, segments,
                                 onp.full(len(ids), ids.shape[1]))
         X = encoded.X
-        rows_of_X = on_device(encoded.begins[rows] + positions, X.ctx,
-                              'int32')
-        scores = net.mlm.mlp(X.take(rows_of_X, axis=0))     # (M, V)
+        in_X = on_device(encoded.begins[rows] + positions, X.ctx, 'int32')
+        scores = net.mlm.mlp(X.take(in_X, axis=0))      # (M, V)
     scores = scores.asnumpy().astype('float64')
     probabilities = onp.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)

@@ -136,9 +136,8 @@ def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     ...ForSequenceClassification, ...ForTokenClassification or
     ...ForQuestionAnswering. training/load.py loads runs of `finetune`.
 
-    The net's `about` has no task name. ctx, trainable and precision are as for
-    `load_pretrained`. Raises `PretrainedError` if the checkpoint has no task
-    head.
+    The net's `about` has no task name. The arguments are as for
+    `load_pretrained`. Raises `PretrainedError` if there is no task head.
     """
     opened = open_folder(folder)
     if kind_of(opened) is None:
@@ -295,10 +294,9 @@ def write_folder(folder, config, tensors, tokenizer, generation=None,
                  more_files=()):
     """Write a folder of config.json, model.safetensors and a tokenizer.
 
-    config: the fields of config.json, a dict. tensors: {name: array}.
-    generation: the fields of generation_config.json, or None. more_files:
-    {name: content} of more JSON files. The folder appears when all files are
-    written.
+    config, generation: the fields of config.json and, unless it is None, of
+    generation_config.json. tensors: {name: array}. more_files: {name: content}
+    of more JSON files. The folder appears when all files are written.
     """
     tensor_files.safetensors()       # fails before a file is written
     with new_folder(folder) as partial_folder:

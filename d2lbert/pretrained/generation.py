@@ -169,14 +169,13 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
     net, or else its default.
 
     num_beams: 1, the default, for greedy search; more for beam search.
-    max_len: the maximum number of tokens of a result; the default is the
-    number of positions, or the length that the run was trained at. min_len:
-    the minimum number; the default is 0. length_penalty: the sum of a text's
-    log-probabilities is divided by its length to this power; the default is
-    1. no_repeat_ngram: n-grams of this size never occur twice; 0, the default,
-    for no limit. use_cache=False computes the vectors of all earlier tokens
-    again for each new token, with the same results. show_progress: as for
-    `encode`.
+    max_len: maximum number of tokens of a result; the default is the number
+    of positions, or the length that the run was trained at. min_len: minimum
+    number of tokens; the default is 0. length_penalty: the sum of a text's
+    log-probabilities is divided by its length to this power; the default is 1.
+    no_repeat_ngram: n-grams of this size never occur twice; 0, the default,
+    for no limit. use_cache=False recomputes all earlier tokens for each new
+    token, with the same results. show_progress: as for `encode`.
 
     Input texts with more tokens than the model can read are truncated, with
     one `TextWarning` for each tokenizer. Raises ValueError and TypeError.
@@ -267,11 +266,8 @@ def _new_search(config, start=None):
 
 
 def _search(net, searches, encoded_X, lens, use_cache):
-    """Advance all searches by one token at a time until they are done.
-
-    Each beam is a row of the decoder's batch.
-    """
-    # The index of each row's text
+    """Advance all searches by one token at a time until they are done."""
+    # Each beam is a row. rows: the index of each row's text
     rows = [k for k, search in enumerate(searches)
             for _ in search.sequences]
     caches = Caches(len(net.decoder.blks))

@@ -56,10 +56,7 @@ def safetensors():
 
 
 def read_json(path, kind=dict):
-    """Return the value in a JSON file of a checkpoint folder.
-
-    kind: its type, dict or list. Raises `PretrainedError`.
-    """
+    """Return the value of type `kind`, dict or list, in a JSON file."""
     try:
         value = files.read_json(path)
     except FileNotFoundError:
@@ -198,8 +195,8 @@ def _list_file(path):
         raise PretrainedError(f'{path} is no whole safetensors file: {error}; '
                               'fetch it again') from None
     return {name: StoredTensor(
-        path, name, entry['dtype'], tuple(entry['shape']),
-        data_begin + entry['data_offsets'][0], digests.get(name))
+        path, name, entry['dtype'], tuple(entry['shape']), data_begin
+        + entry['data_offsets'][0], digests.get(name))
             for name, entry in header.items()}
 
 
@@ -292,8 +289,7 @@ SIDES = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
 #: Maximum number of layers of a model whose layers share tensors.
 MAX_SHARED_LAYERS = 1000
 
-#: Maximum number of values in a table of sinusoidal positions, which is not
-#: in the file.
+#: Maximum size of a table of sinusoidal positions, which no file contains.
 MAX_POSITION_VALUES = 1 << 26
 
 
