@@ -286,7 +286,7 @@ class Animator:
                             quiet=self._quiet)
 
     def add(self, x, y):
-        """Add a point to each curve; x, y: numbers or lists; None: no point."""
+        """Add a point to each curve; lists may have None for no point."""
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)
         self.X, self.Y = self.X or [], self.Y or []
