@@ -117,7 +117,8 @@ class OpenFolder(NamedTuple):
         """
         counts = {}
         for line in table:
-            tensor = self.tensors.get(line.alias) or self.tensors.get(line.name)
+            tensor = (self.tensors.get(line.alias)
+                      or self.tensors.get(line.name))
             if tensor is None:
                 yield line, None
             elif tensor.scale is not None:

@@ -251,7 +251,7 @@ def _tensors(net, pad_id, parts):
     """
     params = net._collect_params_with_prefix()
     kind = net.kind
-    skip = configs.skipped(family_of(net.config), pad_id)
+    skip = configs.num_skipped_rows(family_of(net.config), pad_id)
     table = tensor_names.table(net.config, skip) if kind is None else (
         tensor_names.finetuned(net.config, kind, net.num_scores, skip))
     ours = {line.ours for line in table}

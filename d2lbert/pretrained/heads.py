@@ -89,10 +89,10 @@ class FineTuned(Model):
         self.decoder = bert.decoder
         H = bert.config['num_hiddens']
         head = family_of(self.config).head_of(kind)
-        self._has_hidden = kind in TEXT_KINDS and head.act is not None
-        self._drops_first = kind in TEXT_KINDS and head.drops_first
-        if self._has_hidden and head.name is not None:
-            self.hidden = Dense(H, activation=head.act, in_units=H,
+        self._has_hidden = kind in TEXT_KINDS and head.activation is not None
+        self._drops_first = kind in TEXT_KINDS and head.has_input_dropout
+        if self._has_hidden and head.hidden_name is not None:
+            self.hidden = Dense(H, activation=head.activation, in_units=H,
                                 precision=bert.config['precision'])
         elif self._has_hidden and bert.nsp is None and bert.hidden is None:
             # The pooler is new: checkpoints of some families lack it
