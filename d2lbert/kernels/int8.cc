@@ -1,11 +1,14 @@
-// A BERT encoder at eight bits, from tokens to their vectors.
+// A BERT encoder with 8-bit weights: from ids of tokens to vectors.
 //
 // One call computes all layers. Each thread takes whole sequences through all
-// layers. If there are too few sequences, threads share the columns and the
-// attention heads of each layer. The result has the same bits in both cases:
-// one thread computes each number, from one row or sequence, in a fixed order.
+// layers. If there are too few sequences for that, the threads form a team and
+// divide the outputs and the attention heads of each layer. The bits of the
+// result are the same in both cases: one thread computes each number, from one
+// row or sequence, in a fixed order.
 //
-// H hiddens, F feed-forward hiddens, N heads of width D, R rows.
+// B: the number of sequences. T: of tokens in a sequence. R: of rows, one for
+// each token of all sequences. H: of hiddens. F: of feed-forward hiddens. N, K:
+// of outputs and inputs of a layer. E, D: the widths of embeddings and of heads.
 #include "int8.h"
 
 #include <omp.h>
@@ -22,91 +25,92 @@ namespace d2lbert {
 namespace int8 {
 namespace {
 
-// A sum over a row has 16 lanes on every instruction set, so that its order is
-// the same.
-constexpr int LANES = 16, PARTS = LANES / VL;
+// Sums over a row have 16 lanes on every instruction set, so that the order of
+// additions is the same. The lanes are in VECTORS vectors.
+constexpr int LANES = 16, VECTORS = LANES / VL;
 
 struct Lanes {
-  vf part[PARTS] = {};
+  vf vector[VECTORS] = {};
   // Add the second half of the lanes to the first half, until one is left.
   float sum() const {
-    vf left[PARTS];
-    for (int i = 0; i < PARTS; i++) left[i] = part[i];
-    for (int half = PARTS / 2; half; half /= 2)
-      for (int i = 0; i < half; i++) left[i] = left[i] + left[i + half];
-    return d2lbert::sum(left[0]);
+    vf sums[VECTORS];
+    for (int i = 0; i < VECTORS; i++) sums[i] = vector[i];
+    for (int half = VECTORS / 2; half; half /= 2)
+      for (int i = 0; i < half; i++) sums[i] = sums[i] + sums[i + half];
+    return d2lbert::sum(sums[0]);
   }
 };
 
-// Load min(n, VL) whole numbers as floats, followed by zeros.
-inline vf numbers_of(const int8_t* from, long n) {
+// Load min(n, VL) bytes as floats, followed by zeros.
+inline vf load_bytes(const int8_t* from, long n) {
   typedef int8_t bytes __attribute__((vector_size(VL)));
-  bytes some{};
-  std::memcpy(&some, from, n < VL ? n : VL);
-  return __builtin_convertvector(some, vf);
+  bytes loaded{};
+  std::memcpy(&loaded, from, n < VL ? n : VL);
+  return __builtin_convertvector(loaded, vf);
 }
 
-inline vf first_lanes_of(vf v, long n) {
+// The first n lanes of v, followed by zeros.
+inline vf keep_first(vf v, long n) {
   return n >= VL ? v : pick(count() < (int)n, v, vf{});
 }
 
 struct Norm {
-  Aligned<float> gamma, beta;
+  AlignedArray<float> gamma, beta;
   float epsilon = 0;
 
-  // to (H,) = LayerNorm(x), with zeros up to a multiple of LANES. It may be x.
+  // to (H,) = LayerNorm(x). Both arrays have zeros from H up to a multiple of
+  // LANES, and they may be the same.
   void operator()(const float* x, long H, float* to) const {
     Lanes sums, squares;
     for (long j = 0; j < H; j += LANES)
 #pragma GCC unroll 4
-      for (int i = 0; i < PARTS; i++) sums.part[i] += load(x + j + i * VL);
+      for (int i = 0; i < VECTORS; i++) sums.vector[i] += load(x + j + i * VL);
     const float mean = sums.sum() / (float)H;
     for (long j = 0; j < H; j += LANES)
 #pragma GCC unroll 4
-      for (int i = 0; i < PARTS; i++) {
+      for (int i = 0; i < VECTORS; i++) {
         const long k = j + i * VL;
-        const vf off = first_lanes_of(load(x + k) - mean, H - k);
-        squares.part[i] += off * off;
+        const vf centered = keep_first(load(x + k) - mean, H - k);
+        squares.vector[i] += centered * centered;
       }
     const float variance = squares.sum() / (float)H;
     const float scale = 1.f / std::sqrt(variance + epsilon);
     for (long j = 0; j < ceil_div(H, LANES) * LANES; j += VL) {
       const vf y = (load(x + j) - mean) * scale;
-      // Zeros follow a row of NaN, too
-      store(to + j, first_lanes_of(y * load(gamma + j) + load(beta + j),
-                                   H - j));
+      // gamma and beta have zeros after H numbers, but NaN * 0 is NaN
+      store(to + j, keep_first(y * load(gamma + j) + load(beta + j), H - j));
     }
   }
 };
 
-// During its lifetime this thread computes with denormal numbers and rounds to
-// nearest, whatever the caller has set.
-struct Rounding {
+// While such an object exists, its thread rounds to nearest and does not turn
+// denormal numbers into 0, whatever the caller has set.
+struct StandardRounding {
 #if defined(__SSE2__)
   const unsigned before = _mm_getcsr();
-  Rounding() { _mm_setcsr(0x1f80); }
-  ~Rounding() { _mm_setcsr(before); }
+  StandardRounding() { _mm_setcsr(0x1f80); }
+  ~StandardRounding() { _mm_setcsr(before); }
 #elif defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
   const unsigned before = __builtin_aarch64_get_fpcr();
-  Rounding() { __builtin_aarch64_set_fpcr(0); }
-  ~Rounding() { __builtin_aarch64_set_fpcr(before); }
+  StandardRounding() { __builtin_aarch64_set_fpcr(0); }
+  ~StandardRounding() { __builtin_aarch64_set_fpcr(before); }
 #endif
 };
 
-// Threads that go through the same layers together.
+// Threads that compute each layer together, or one thread alone.
 class Team {
  public:
   explicit Team(int size) : size_(size) {}
-  // A barrier: returns after all threads have called it.
-  void meet() {
+  // Return after all threads of the team have called this.
+  void barrier() {
     if (size_ == 1) return;
-    const long turn = turn_.load(std::memory_order_acquire);
+    const long phase = phase_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
       arrived_.store(0, std::memory_order_relaxed);
-      turn_.store(turn + 1, std::memory_order_release);
+      phase_.store(phase + 1, std::memory_order_release);
       return;
     }
-    for (int i = 0; turn_.load(std::memory_order_acquire) == turn; i++)
+    for (int i = 0; phase_.load(std::memory_order_acquire) == phase; i++)
       if (i > 2000) std::this_thread::yield();
   }
   int size() const { return size_; }
@@ -114,387 +118,419 @@ class Team {
  private:
   const int size_;
   std::atomic<int> arrived_{0};
-  std::atomic<long> turn_{0};
+  std::atomic<long> phase_{0};   // the number of barriers passed
 };
 
-// A thread of a team, number `part`.
-struct Place {
+// Thread number `index` of a team.
+struct Member {
   Team& team;
-  int part;
-  // The share of this thread in n items: [first, last).
-  long first(long n) const { return n * part / team.size(); }
-  long last(long n) const { return n * (part + 1) / team.size(); }
+  int index;
+  // The share of this thread in n items is [first(n), last(n)).
+  long first(long n) const { return n * index / team.size(); }
+  long last(long n) const { return n * (index + 1) / team.size(); }
 };
 
+// A block of the encoder. qkv: the dense layer of queries, keys and values.
 struct Block {
-  Dense qkv, out, in, back;
-  Norm after_attention, after_network;
+  Dense qkv, attention_out, ffn1, ffn2;
+  Norm attention_norm, ffn_norm;
 };
 
+// The sizes of an encoder, in the order of `sizes` in int8.py. The first three
+// are the numbers of embeddings. act: an `Act`.
 struct Sizes {
   int64_t vocabulary, segments, positions, E, H, F, heads, blocks, act;
 };
 
-// The embeddings. words (V, E): of tokens, at eight bits, with scales (V,), and
-// multiplied by `factor`. segments (S, E) or null, and positions (T, E).
+// The tables of embeddings. Those of tokens are tokens (vocabulary, E) times
+// token_scales (vocabulary,) times factor. segments may be null.
 struct Tables {
-  const int8_t* words;
-  const float *scales, *segments, *positions;
+  const int8_t* tokens;
+  const float *token_scales, *segments, *positions;
   float factor;
 };
 
-// CHUNK: rows that a thread takes through all layers at a time. CUT: rows that
-// go through the feed-forward network at a time, so that they stay in cache.
-constexpr long CHUNK = 96, CUT = 96;
+// CHUNK_ROWS: rows that a thread takes through all layers at a time. FFN_ROWS:
+// rows that go through the feed-forward network at a time, so that their F
+// hiddens stay in cache.
+constexpr long CHUNK_ROWS = 96, FFN_ROWS = 96;
 
-// The output for a sequence: all rows, the first row, or the mean of all rows.
-// The order is the order of ROWS in int8.py.
-enum Rows { ALL, FIRST, MEAN };
+// The vectors to return of a sequence: those of all tokens, that of the first
+// token, or the mean of all. The order is that of ROWS in int8.py.
+enum OutputRows { ALL, FIRST, MEAN };
 
-// Memory of a team, and of each thread in it. A thread keeps its own x, a copy
-// of all rows.
-struct Shared {
+// The arguments of int8_encode. Sequence b has the rows [offsets[b],
+// offsets[b + 1]) of ids and segments. order (layers,): the blocks to apply.
+// out: (R, H) for ALL; (B, H) for FIRST and MEAN.
+struct Batch {
+  long B;
+  const int64_t* offsets;
+  const int32_t *ids, *segments;
+  long layers;
+  const int32_t* order;
+  OutputRows output_rows;
+  float* out;
+  long length(long b) const { return offsets[b + 1] - offsets[b]; }
+};
+
+// Sequences [first, last) of a batch, which go through the layers together.
+// begin: the first row. rows: the number of rows.
+struct Chunk {
+  long first, last, begin, rows;
+  Chunk(const Batch& batch, long first, long last)
+      : first(first), last(last), begin(batch.offsets[first]),
+        rows(batch.offsets[last] - begin) {}
+};
+
+// Memory of a team, for a chunk. qkv (rows, 3H). context (rows, H): the outputs
+// of all heads. hidden: the output of ffn1, for FFN_ROWS rows. y (rows, H): the
+// output of other dense layers.
+struct SharedMemory {
   float *qkv, *context, *y, *hidden;
 };
-struct Own {
+
+// Memory of a thread. x (rows, H): the vectors of a chunk. Each thread has its
+// own copy, which saves barriers. inputs, scale: quantized rows. q (D, LANES),
+// scores (T, LANES): of LANES queries.
+struct OwnMemory {
   float *x, *scale, *q, *scores;
-  Number* numbers;
+  Input* inputs;
 };
 
 class Encoder {
  public:
   Encoder(const Sizes& sizes, float epsilon, const Tables& tables)
-      : s_(sizes), D_(sizes.H / sizes.heads), table_(tables),
-        blocks_(sizes.blocks) {
+      : s_(sizes), D_(sizes.H / sizes.heads), ld_(row_length(sizes.H)),
+        tables_(tables), blocks_(sizes.blocks) {
     for (auto norm : norms()) norm->epsilon = epsilon;
   }
 
-  Dense* dense(long which) {
-    if (which == 4 * s_.blocks) return &projection_;
-    Block& b = blocks_.at(which / 4);
-    Dense* all[] = {&b.qkv, &b.out, &b.in, &b.back};
-    return all[which % 4];
-  }
-
-  void put_dense(long which, long N, long K, const int8_t* q,
+  // For the indices see int8_put_dense and int8_put_norm below.
+  void put_dense(long index, long N, long K, const int8_t* q,
                  const float* scale, const float* bias) {
     // The weights of queries include the division of scores by sqrt(D)
-    const bool has_queries = which % 4 == 0 && which < 4 * s_.blocks;
-    *dense(which) = Dense(N, K, q, scale, bias, has_queries ? s_.H : 0,
+    const bool has_queries = index % 4 == 0 && index < 4 * s_.blocks;
+    *dense(index) = Dense(N, K, q, scale, bias, has_queries ? s_.H : 0,
                           1.f / std::sqrt((float)D_));
   }
 
-  void put_norm(long which, const float* gamma, const float* beta) {
-    Norm& norm = *norms().at(which);
-    const long n = which == 2 * s_.blocks ? s_.E : s_.H;
-    norm.gamma = Aligned<float>(aligned(n));
-    norm.beta = Aligned<float>(aligned(n));
+  void put_norm(long index, const float* gamma, const float* beta) {
+    Norm& norm = *norms().at(index);
+    const long n = index == 2 * s_.blocks ? s_.E : s_.H;
+    norm.gamma = AlignedArray<float>(row_length(n));
+    norm.beta = AlignedArray<float>(row_length(n));
     std::copy(gamma, gamma + n, (float*)norm.gamma);
     std::copy(beta, beta + n, (float*)norm.beta);
   }
 
-  void check(long B, const int64_t* offsets, const int32_t* ids,
-             const int32_t* segments, long layers,
-             const int32_t* order) const {
-    require(B > 0 && offsets[0] == 0);
-    for (long b = 0; b < B; b++)
-      require(offsets[b] < offsets[b + 1] &&
-              offsets[b + 1] - offsets[b] <= s_.positions);
-    require_range(ids, offsets[B], 0, s_.vocabulary);
-    if (s_.segments) require_range(segments, offsets[B], 0, s_.segments);
-    require_range(order, layers, 0, s_.blocks);
+  // Throw if the encoder lacks a token, segment, position or block of a batch.
+  void check(const Batch& batch) const {
+    const int64_t* offsets = batch.offsets;
+    require(batch.B > 0 && offsets[0] == 0);
+    for (long b = 0; b < batch.B; b++)
+      require(offsets[b] < offsets[b + 1] && batch.length(b) <= s_.positions);
+    require_range(batch.ids, offsets[batch.B], 0, s_.vocabulary);
+    if (s_.segments)
+      require_range(batch.segments, offsets[batch.B], 0, s_.segments);
+    require_range(batch.order, batch.layers, 0, s_.blocks);
   }
 
-  // Bytes of scratch memory: `own_bytes` of one thread, `shared_bytes` of the
-  // whole team. T: tokens of the longest sequence.
+  // The bytes of OwnMemory and SharedMemory, for chunks of at most `rows` rows
+  // and sequences of at most T tokens.
   size_t own_bytes(long rows, long T) const {
-    return rows * (4 * widest_x() + sizeof(Number) * widest() + 4) +
+    return rows * (4 * x_length() + sizeof(Input) * inputs_length() + 4) +
            4 * LANES * (T + D_ + VL) + 4096;
   }
   size_t shared_bytes(long rows) const {
-    return rows * 4 * (aligned(3 * s_.H) + 2 * aligned(s_.H)) + 4096 +
-           std::min(rows, CUT) * 4 * aligned(std::max(s_.F, s_.E));
+    return rows * 4 * (row_length(3 * s_.H) + 2 * ld_) + 4096 +
+           std::min(rows, FFN_ROWS) * 4 * row_length(std::max(s_.F, s_.E));
   }
-  Own own(Scratch& memory, long rows, long T) const {
-    Own o;
-    o.x = memory.take<float>(rows * widest_x());
-    o.scale = memory.take<float>(rows);
-    o.q = memory.take<float>(LANES * (D_ + VL));
-    o.scores = memory.take<float>(LANES * T);
-    o.numbers = memory.take<Number>(rows * widest());
-    return o;
+  OwnMemory own_memory(Scratch& scratch, long rows, long T) const {
+    OwnMemory own;
+    own.x = scratch.take<float>(rows * x_length());
+    own.scale = scratch.take<float>(rows);
+    own.q = scratch.take<float>(LANES * (D_ + VL));
+    own.scores = scratch.take<float>(LANES * T);
+    own.inputs = scratch.take<Input>(rows * inputs_length());
+    return own;
   }
-  Shared shared(Scratch& memory, long rows) const {
-    Shared s;
-    // Vectors are read beyond the last row's end
-    s.qkv = memory.take<float>(rows * aligned(3 * s_.H) + LANES);
-    s.context = memory.take<float>(rows * aligned(s_.H));
-    s.y = memory.take<float>(rows * aligned(s_.H));
-    s.hidden = memory.take<float>(std::min(rows, CUT) *
-                                  aligned(std::max(s_.F, s_.E)));
-    return s;
+  SharedMemory shared_memory(Scratch& scratch, long rows) const {
+    SharedMemory shared;
+    // The last vector of a row may extend beyond the row
+    shared.qkv = scratch.take<float>(rows * row_length(3 * s_.H) + LANES);
+    shared.context = scratch.take<float>(rows * ld_);
+    shared.y = scratch.take<float>(rows * ld_);
+    shared.hidden = scratch.take<float>(std::min(rows, FFN_ROWS) *
+                                        row_length(std::max(s_.F, s_.E)));
+    return shared;
   }
 
-  // Take the sequences [first, last) through the blocks in `order`. out: (R, H)
-  // for ALL; (B, H) for FIRST and MEAN.
-  void encode(const Place& place, const Shared& shared, const Own& own,
-              long first, long last, const int64_t* offsets,
-              const int32_t* ids, const int32_t* segments, long layers,
-              const int32_t* order, Rows which, float* out) const {
-    const long begin = offsets[first], rows = offsets[last] - begin;
-    const long ldx = aligned(s_.H);
-    clear_rest(shared.context, place.first(rows), place.last(rows));
-    embed(place, shared, own, first, last, offsets, ids, segments);
-    for (long k = 0; k < layers; k++)
-      layer(blocks_[order[k]], place, shared, own, first, last, offsets);
-    if (which != ALL) {
-      for (long b = first + place.first(last - first);
-           b < first + place.last(last - first); b++) {
-        float* x = own.x + (offsets[b] - begin) * ldx;
-        if (which == MEAN) average(x, offsets[b + 1] - offsets[b]);
-        put(x, out + b * s_.H);
-      }
+  // Take a chunk of a batch through the layers, and write its vectors.
+  void encode(const Member& member, const SharedMemory& shared,
+              const OwnMemory& own, const Batch& batch,
+              const Chunk& chunk) const {
+    const long rows = chunk.rows, sequences = chunk.last - chunk.first;
+    clear_padding(shared.context, member.first(rows), member.last(rows));
+    embed(member, shared, own, batch, chunk);
+    for (long k = 0; k < batch.layers; k++)
+      apply_block(blocks_[batch.order[k]], member, shared, own, batch, chunk);
+    if (batch.output_rows == ALL) {
+      for (long r = member.first(rows); r < member.last(rows); r++)
+        write_row(own.x + r * ld_, batch.out + (chunk.begin + r) * s_.H);
       return;
     }
-    for (long r = place.first(rows); r < place.last(rows); r++)
-      put(own.x + r * ldx, out + (begin + r) * s_.H);
+    for (long i = member.first(sequences); i < member.last(sequences); i++) {
+      const long b = chunk.first + i;
+      float* x = own.x + (batch.offsets[b] - chunk.begin) * ld_;
+      if (batch.output_rows == MEAN) average(x, batch.length(b));
+      write_row(x, batch.out + b * s_.H);
+    }
   }
 
  private:
+  Dense* dense(long index) {
+    if (index == 4 * s_.blocks) return &projection_;
+    Block& b = blocks_.at(index / 4);
+    Dense* layers[] = {&b.qkv, &b.attention_out, &b.ffn1, &b.ffn2};
+    return layers[index % 4];
+  }
+
   std::vector<Norm*> norms() {
     std::vector<Norm*> all;
     for (Block& b : blocks_) {
-      all.push_back(&b.after_attention);
-      all.push_back(&b.after_network);
+      all.push_back(&b.attention_norm);
+      all.push_back(&b.ffn_norm);
     }
     all.push_back(&embedding_norm_);
     return all;
   }
 
-  long widest_x() const { return aligned(std::max(s_.H, s_.E)); }
-  long widest() const { return aligned(std::max({s_.H, s_.F, s_.E})); }
+  // The lengths of rows of `OwnMemory`, which hold embeddings, too.
+  long x_length() const { return row_length(std::max(s_.H, s_.E)); }
+  long inputs_length() const {
+    return row_length(std::max({s_.H, s_.F, s_.E}));
+  }
 
-  // Write a row. NaN has many bit patterns, and instruction sets produce
-  // different ones, so all become the same.
-  void put(const float* x, float* to) const {
+  // Copy a row of H numbers. NaN has many bit patterns, and instruction sets
+  // produce different ones, so all become the same.
+  void write_row(const float* x, float* to) const {
     for (long j = 0; j < s_.H; j += VL) {
       const vf v = load(x + j);
       store(to + j, pick(v == v, v, splat(NAN)), s_.H - j);
     }
   }
 
-  // Replace the first of T rows by the mean of all, added from first to last.
+  // Replace the first of T rows x by the mean of all, added from first to last.
   void average(float* x, long T) const {
-    const long ld = aligned(s_.H);
     for (long j = 0; j < s_.H; j += VL) {
       vf sum = load(x + j);
-      for (long r = 1; r < T; r++) sum = sum + load(x + r * ld + j);
+      for (long r = 1; r < T; r++) sum = sum + load(x + r * ld_ + j);
       store(x + j, sum / (float)T);
     }
   }
 
+  // Set own.inputs and own.scale to the quantized rows x (rows, K).
   void quantize_rows(const float* x, long ld, long rows, long K,
-                     const Own& own) const {
+                     const OwnMemory& own) const {
     for (long r = 0; r < rows; r++)
-      own.scale[r] = quantize(x + r * ld, K, own.numbers + r * aligned(K));
+      own.scale[r] = quantize(x + r * ld, K, own.inputs + r * row_length(K));
   }
 
-  void multiply(const Dense& dense, const Place& place, const Own& own,
-                long from, long rows, long K, Act act, float* y,
+  // Write this thread's share of the outputs for the rows in own.inputs to y.
+  void multiply(const Dense& dense, const Member& member,
+                const OwnMemory& own, long rows, long K, Act act, float* y,
                 long ldy) const {
-    dense(own.numbers + from * aligned(K), aligned(K), own.scale + from,
-          rows, place.first(dense.panels()), place.last(dense.panels()), act,
-          y, ldy);
+    dense(own.inputs, row_length(K), own.scale, rows,
+          member.first(dense.panels()), member.last(dense.panels()), act, y,
+          ldy);
   }
 
   // own.x = the sums of embeddings, normalized, and projected from E to H.
-  void embed(const Place& place, const Shared& shared, const Own& own,
-             long first, long last, const int64_t* offsets,
-             const int32_t* ids, const int32_t* segments) const {
-    const long E = s_.E, ld = aligned(E), begin = offsets[first];
-    const long rows = offsets[last] - begin;
-    for (long b = first; b < last; b++)
-      for (long i = offsets[b]; i < offsets[b + 1]; i++) {
-        const int8_t* word = table_.words + ids[i] * E;
-        const float scale = table_.scales[ids[i]];
-        const float* at = table_.positions + (i - offsets[b]) * E;
-        const float* kind =
-            s_.segments ? table_.segments + segments[i] * E : at;
-        float* x = own.x + (i - begin) * ld;
+  void embed(const Member& member, const SharedMemory& shared,
+             const OwnMemory& own, const Batch& batch,
+             const Chunk& chunk) const {
+    const long E = s_.E, ld = row_length(E), rows = chunk.rows;
+    for (long b = chunk.first; b < chunk.last; b++)
+      for (long i = batch.offsets[b]; i < batch.offsets[b + 1]; i++) {
+        const int8_t* token = tables_.tokens + batch.ids[i] * E;
+        const float scale = tables_.token_scales[batch.ids[i]];
+        const float* position =
+            tables_.positions + (i - batch.offsets[b]) * E;
+        const float* segment =
+            s_.segments ? tables_.segments + batch.segments[i] * E : nullptr;
+        float* x = own.x + (i - chunk.begin) * ld;
         for (long j = 0; j < ceil_div(E, LANES) * LANES; j += VL) {
           const long n = E - j;
           if (n <= 0) {
             store(x + j, vf{});
             continue;
           }
-          vf sum = numbers_of(word + j, n) * scale * table_.factor;
-          if (s_.segments) sum = sum + load(kind + j, n);
-          store(x + j, sum + load(at + j, n));
+          vf sum = load_bytes(token + j, n) * scale * tables_.factor;
+          if (segment) sum = sum + load(segment + j, n);
+          store(x + j, sum + load(position + j, n));
         }
         if (embedding_norm_.gamma) embedding_norm_(x, E, x);
       }
     if (!projection_.outputs()) return;
     quantize_rows(own.x, ld, rows, E, own);
-    multiply(projection_, place, own, 0, rows, E, NONE, shared.y,
-             aligned(s_.H));
-    place.team.meet();
-    std::copy(shared.y, shared.y + rows * aligned(s_.H), own.x);
-    clear_rest(own.x, 0, rows);
-    place.team.meet();
+    multiply(projection_, member, own, rows, E, NONE, shared.y, ld_);
+    member.team.barrier();
+    std::copy(shared.y, shared.y + rows * ld_, own.x);
+    clear_padding(own.x, 0, rows);
+    member.team.barrier();
   }
 
-  void layer(const Block& block, const Place& place, const Shared& shared,
-             const Own& own, long first, long last,
-             const int64_t* offsets) const {
-    const long H = s_.H, F = s_.F, ldx = aligned(H), ldq = aligned(3 * H);
-    const long begin = offsets[first], rows = offsets[last] - begin;
-    quantize_rows(own.x, ldx, rows, H, own);
-    multiply(block.qkv, place, own, 0, rows, H, NONE, shared.qkv, ldq);
-    place.team.meet();
-    const long jobs = (last - first) * s_.heads;
-    for (long i = place.first(jobs); i < place.last(jobs); i++) {
-      const long b = first + i / s_.heads, head = i % s_.heads;
-      const long row = offsets[b] - begin;
-      attend(shared.qkv + row * ldq + head * D_, ldq,
-             offsets[b + 1] - offsets[b],
-             shared.context + row * ldx + head * D_, ldx, own);
+  // own.x = the output of a block for own.x.
+  void apply_block(const Block& block, const Member& member,
+                   const SharedMemory& shared, const OwnMemory& own,
+                   const Batch& batch, const Chunk& chunk) const {
+    const long H = s_.H, F = s_.F, rows = chunk.rows;
+    const long ldq = row_length(3 * H);
+    quantize_rows(own.x, ld_, rows, H, own);
+    multiply(block.qkv, member, own, rows, H, NONE, shared.qkv, ldq);
+    member.team.barrier();
+    const long heads = (chunk.last - chunk.first) * s_.heads;
+    for (long i = member.first(heads); i < member.last(heads); i++) {
+      const long b = chunk.first + i / s_.heads, column = i % s_.heads * D_;
+      const long row = batch.offsets[b] - chunk.begin;
+      attend(shared.qkv + row * ldq + column, ldq, batch.length(b),
+             shared.context + row * ld_ + column, ld_, own);
     }
-    place.team.meet();
-    quantize_rows(shared.context, ldx, rows, H, own);
-    multiply(block.out, place, own, 0, rows, H, NONE, shared.y, ldx);
-    place.team.meet();
-    for (long from = 0; from < rows; from += CUT) {
-      const long some = std::min(CUT, rows - from);
-      float* x = own.x + from * ldx;
-      add_norm(x, shared.y + from * ldx, some, block.after_attention);
-      quantize_rows(x, ldx, some, H, own);
-      multiply(block.in, place, own, 0, some, H, (Act)s_.act, shared.hidden,
-               aligned(F));
-      place.team.meet();
-      quantize_rows(shared.hidden, aligned(F), some, F, own);
-      multiply(block.back, place, own, 0, some, F, NONE,
-               shared.y + from * ldx, ldx);
-      place.team.meet();
-      add_norm(x, shared.y + from * ldx, some, block.after_network);
+    member.team.barrier();
+    quantize_rows(shared.context, ld_, rows, H, own);
+    multiply(block.attention_out, member, own, rows, H, NONE, shared.y, ld_);
+    member.team.barrier();
+    for (long r = 0; r < rows; r += FFN_ROWS) {
+      const long n = std::min(FFN_ROWS, rows - r);
+      float *x = own.x + r * ld_, *y = shared.y + r * ld_;
+      add_norm(x, y, n, block.attention_norm);
+      quantize_rows(x, ld_, n, H, own);
+      multiply(block.ffn1, member, own, n, H, (Act)s_.act, shared.hidden,
+               row_length(F));
+      member.team.barrier();
+      quantize_rows(shared.hidden, row_length(F), n, F, own);
+      multiply(block.ffn2, member, own, n, F, NONE, y, ld_);
+      member.team.barrier();
+      add_norm(x, y, n, block.ffn_norm);
     }
-    // No team.meet() here: the next layer first writes shared.qkv, which no
-    // thread reads any more.
+    // No barrier: the next block first writes shared.qkv, which no thread reads
   }
 
-  // Zeros after the H numbers of each row, as far as vectors reach.
-  void clear_rest(float* x, long first, long last) const {
-    const long ld = aligned(s_.H);
-    for (long r = first; s_.H < ld && r < last; r++)
-      std::fill(x + r * ld + s_.H, x + (r + 1) * ld, 0.f);
+  // Set the padding of the rows [first, last) of x (rows, H) to zero.
+  void clear_padding(float* x, long first, long last) const {
+    for (long r = first; s_.H < ld_ && r < last; r++)
+      std::fill(x + r * ld_ + s_.H, x + (r + 1) * ld_, 0.f);
   }
 
+  // x = LayerNorm(x + y), for rows of H numbers.
   void add_norm(float* x, const float* y, long rows, const Norm& norm) const {
-    const long ld = aligned(s_.H);
-    for (long r = 0; r < rows; r++, x += ld, y += ld) {
+    for (long r = 0; r < rows; r++, x += ld_, y += ld_) {
       for (long j = 0; j < ceil_div(s_.H, LANES) * LANES; j += VL)
-        store(x + j, first_lanes_of(load(x + j) + load(y + j), s_.H - j));
+        store(x + j, keep_first(load(x + j) + load(y + j), s_.H - j));
       norm(x, s_.H, x);
     }
   }
 
-  // Attention of one head in one sequence. q (T, D): the queries; the keys are
-  // H numbers further, the values 2H. Scores have a lane for each query. So
-  // sums over keys run from the first to the last, for any width of a vector.
+  // to (T, D) = the output of a head for a sequence. q (T, D): the queries. In
+  // each row the key is H numbers after the query, and the value after the key.
+  // Scores have a lane for each query. So a query sums over keys from the first
+  // to the last, whatever the length of a vector.
   void attend(const float* q, long ld, long T, float* to, long ldt,
-              const Own& own) const {
-    const float *k = q + s_.H, *v = k + s_.H;
+              const OwnMemory& own) const {
+    const float *keys = q + s_.H, *values = keys + s_.H;
     for (long i = 0; i < T; i += LANES) {
-      const long some = std::min<long>(LANES, T - i);
-      turn(q + i * ld, ld, some, own.q);
-      const Lanes most = score(own.q, k, ld, T, own.scores);
+      const long queries = std::min<long>(LANES, T - i);
+      transpose_rows(q + i * ld, ld, queries, own.q);
+      const Lanes max = score(own.q, keys, ld, T, own.scores);
       Lanes total;
       for (long j = 0; j < T; j++)
 #pragma GCC unroll 4
-        for (int p = 0; p < PARTS; p++) {
-          float* at = own.scores + j * LANES + p * VL;
-          const vf e = exponential(load(at) - most.part[p]);
-          total.part[p] += e;
-          store(at, e);
+        for (int p = 0; p < VECTORS; p++) {
+          float* scores = own.scores + j * LANES + p * VL;
+          const vf e = exponential(load(scores) - max.vector[p]);
+          total.vector[p] += e;
+          store(scores, e);
         }
       float inverse[LANES];
-      for (int p = 0; p < PARTS; p++)
-        store(inverse + p * VL, 1.f / total.part[p]);
-      weigh(own.scores, v, ld, T, some, inverse, to + i * ldt, ldt);
+      for (int p = 0; p < VECTORS; p++)
+        store(inverse + p * VL, 1.f / total.vector[p]);
+      weighted_sums(own.scores, inverse, values, ld, T, queries, to + i * ldt,
+                    ldt);
     }
   }
 
-  // to (D, LANES) = the transpose of x, which has `rows` rows, at most LANES.
-  // Zeros replace missing rows.
-  void turn(const float* x, long ld, long rows, float* to) const {
-    static const float nothing[LANES] = {};
-    for (int p = 0; p < PARTS; p++)
+  // to (D, LANES) = the transpose of x (rows, D). Zeros replace missing rows.
+  void transpose_rows(const float* x, long ld, long rows, float* to) const {
+    static const float zeros[LANES] = {};
+    for (int p = 0; p < VECTORS; p++)
       for (long d = 0; d < D_; d += VL) {
         const uint32_t* row[VL];
         for (int r = 0; r < VL; r++)
           row[r] = (const uint32_t*)(p * VL + r < rows
                                          ? x + (p * VL + r) * ld + d
-                                         : nothing);
+                                         : zeros);
         transpose(row, (uint32_t*)(to + d * LANES + p * VL), LANES);
       }
   }
 
-  // Compute scores (T, LANES) for transposed queries q (D, LANES). Returns the
-  // largest score of each query.
-  Lanes score(const float* q, const float* k, long ld, long T,
+  // scores (T, LANES) = keys q, for keys (T, D) and transposed queries q (D,
+  // LANES). Returns the largest score of each query.
+  Lanes score(const float* q, const float* keys, long ld, long T,
               float* scores) const {
-    constexpr int KEYS = VL == 16 ? 8 : VL == 8 ? 4 : 2;
-    Lanes most;
-    for (vf& part : most.part) part = splat(-INFINITY);
+    constexpr int KEYS = VL == 16 ? 8 : VL == 8 ? 4 : 2;   // keys at a time
+    Lanes max;
+    for (vf& vector : max.vector) vector = splat(-INFINITY);
     for (long j = 0; j < T; j += KEYS) {
       const float* key[KEYS];
-      for (int n = 0; n < KEYS; n++) key[n] = k + std::min(j + n, T - 1) * ld;
-      vf sums[KEYS][PARTS] = {};
+      for (int n = 0; n < KEYS; n++)
+        key[n] = keys + std::min(j + n, T - 1) * ld;
+      vf sums[KEYS][VECTORS] = {};
       for (long d = 0; d < D_; d++)
 #pragma GCC unroll 4
-        for (int p = 0; p < PARTS; p++) {
+        for (int p = 0; p < VECTORS; p++) {
           const vf x = load(q + d * LANES + p * VL);
 #pragma GCC unroll 8
           for (int n = 0; n < KEYS; n++)
             sums[n][p] = sums[n][p] + splat(key[n][d]) * x;
         }
-      const long some = std::min<long>(KEYS, T - j);
 #pragma GCC unroll 8
       for (int n = 0; n < KEYS; n++)
-        if (n < some)
+        if (n < T - j)
 #pragma GCC unroll 4
-          for (int p = 0; p < PARTS; p++) {
+          for (int p = 0; p < VECTORS; p++) {
             store(scores + (j + n) * LANES + p * VL, sums[n][p]);
-            most.part[p] = larger(sums[n][p], most.part[p]);
+            max.vector[p] = larger(sums[n][p], max.vector[p]);
           }
     }
-    return most;
+    return max;
   }
 
-  // to (some, D) = inverse * (weightsᵀ v), for weights (T, LANES), v (T, D)
-  // and a factor `inverse` of each query.
-  void weigh(const float* weights, const float* v, long ld, long T,
-             long some, const float* inverse, float* to, long ldt) const {
-    constexpr int QUERIES = VL == 16 ? 8 : 4, WIDE = 2;
-    for (long i = 0; i < some; i += QUERIES)
-      for (long d = 0; d < D_; d += WIDE * VL) {
-        vf sums[QUERIES][WIDE] = {};
+  // to (queries, D) = inverse * (weightsᵀ values), for weights (T, LANES) and
+  // values (T, D). inverse (LANES,): 1 / the sum of the weights of each query.
+  void weighted_sums(const float* weights, const float* inverse,
+                     const float* values, long ld, long T, long queries,
+                     float* to, long ldt) const {
+    constexpr int TILE_ROWS = VL == 16 ? 8 : 4, TILE_VECTORS = 2;
+    for (long i = 0; i < queries; i += TILE_ROWS)
+      for (long d = 0; d < D_; d += TILE_VECTORS * VL) {
+        vf sums[TILE_ROWS][TILE_VECTORS] = {};
         for (long j = 0; j < T; j++) {
-          vf x[WIDE];
+          vf x[TILE_VECTORS];
 #pragma GCC unroll 2
-          for (int w = 0; w < WIDE; w++)
-            x[w] = load(v + j * ld + d + w * VL);
+          for (int w = 0; w < TILE_VECTORS; w++)
+            x[w] = load(values + j * ld + d + w * VL);
 #pragma GCC unroll 8
-          for (int n = 0; n < QUERIES; n++)
+          for (int n = 0; n < TILE_ROWS; n++)
 #pragma GCC unroll 2
-            for (int w = 0; w < WIDE; w++)
+            for (int w = 0; w < TILE_VECTORS; w++)
               sums[n][w] =
                   sums[n][w] + splat(weights[j * LANES + i + n]) * x[w];
         }
 #pragma GCC unroll 8
-        for (int n = 0; n < QUERIES; n++)
-          if (i + n < some)
+        for (int n = 0; n < TILE_ROWS; n++)
+          if (i + n < queries)
 #pragma GCC unroll 2
-            for (int w = 0; w < WIDE; w++)
+            for (int w = 0; w < TILE_VECTORS; w++)
               if (D_ - d > w * VL)
                 store(to + (i + n) * ldt + d + w * VL,
                       inverse[i + n] * sums[n][w], D_ - d - w * VL);
@@ -502,8 +538,8 @@ class Encoder {
   }
 
   const Sizes s_;
-  const long D_;
-  const Tables table_;
+  const long D_, ld_;   // ld_: from one row of H numbers to the next
+  const Tables tables_;
   std::vector<Block> blocks_;
   Norm embedding_norm_;
   Dense projection_;
@@ -515,113 +551,87 @@ thread_local bool is_after_fork = false;
 const int fork_handler =
     pthread_atfork(nullptr, nullptr, [] { is_after_fork = true; });
 
-// The number of multiplications from which several threads are faster, half a
-// millisecond of one thread. The other threads sleep between calls. They wake
-// on the processor of the calling thread, and leave it only after some calls.
-constexpr double WORTH = 5e7 * GROUP;
+// Below this number of multiplications, half a millisecond, one thread is
+// faster than several. The others sleep between calls. They wake on the
+// processor of the calling thread, and leave it only after some calls.
+constexpr double MIN_TEAM_PRODUCTS = 5e7 * PER_WORD;
 
 int threads_for(double products) {
-  return products < WORTH || is_after_fork
+  return products < MIN_TEAM_PRODUCTS || is_after_fork
              ? 1
              : std::max(1, omp_get_max_threads());
 }
 
-// Scratch memory for a thread of the teams that the calling thread leads, kept
-// for its next call.
-Scratch& memory_of(int thread) {
+// Memory for thread number `thread` of this call, kept for the next call.
+Scratch& scratch_of(int thread) {
   static thread_local std::deque<Scratch> all;
   while ((int)all.size() <= thread) all.emplace_back();
   return all[thread];
 }
 
-// The bounds of chunks of sequences, from 0 to B. A chunk has at most `rows`
-// rows, or one sequence.
-std::vector<long> chunks(long B, const int64_t* offsets, long rows) {
-  std::vector<long> ends{0};
-  for (long b = 0; b < B; b++)
-    if (b + 1 == B || offsets[b + 2] - offsets[ends.back()] > rows)
-      ends.push_back(b + 1);
-  return ends;
+// Divide a batch into chunks of at most max_rows rows. A longer sequence is a
+// chunk of its own.
+std::vector<Chunk> divide(const Batch& batch, long max_rows) {
+  std::vector<Chunk> chunks;
+  long first = 0;
+  for (long b = 0; b < batch.B; b++)
+    if (b + 1 == batch.B ||
+        batch.offsets[b + 2] - batch.offsets[first] > max_rows) {
+      chunks.emplace_back(batch, first, b + 1);
+      first = b + 1;
+    }
+  return chunks;
 }
 
-struct Call {
-  const Encoder& encoder;
-  long B;
-  const int64_t* offsets;
-  const int32_t *ids, *segments;
-  long layers;
-  const int32_t* order;
-  Rows which;
-  float* out;
-
-  void operator()(const Place& place, const Shared& shared, const Own& own,
-                  long first, long last) const {
-    encoder.encode(place, shared, own, first, last, offsets, ids, segments,
-                   layers, order, which, out);
+// Encode a batch. products: the number of multiplications for a row.
+void run(const Encoder& encoder, const Batch& batch, double products) {
+  const long R = batch.offsets[batch.B];
+  const int threads = threads_for(products * R);
+  long T = 0;
+  for (long b = 0; b < batch.B; b++) T = std::max(T, batch.length(b));
+  const bool as_team = threads > 1 && R <= CHUNK_ROWS * threads / 2;
+  long max_rows = R;    // a team has one chunk
+  if (!as_team)         // each thread gets equally many chunks of similar sizes
+    max_rows = std::max(
+        T, ceil_div(R, threads * ceil_div(R, threads * CHUNK_ROWS)));
+  const std::vector<Chunk> chunks = divide(batch, max_rows);
+  long rows = 0;
+  for (const Chunk& chunk : chunks) rows = std::max(rows, chunk.rows);
+  std::vector<Scratch*> scratch(threads);
+  for (int t = 0; t < threads; t++) {
+    scratch[t] = &scratch_of(t);
+    scratch[t]->reset(encoder.own_bytes(rows, T) + encoder.shared_bytes(rows));
   }
-
-  void run(double products) const {
-    const long rows = offsets[B];
-    const int threads = threads_for(products * rows);
-    long each = CHUNK, longest = 0;
-    for (long b = 0; b < B; b++)
-      longest = std::max(longest, (long)(offsets[b + 1] - offsets[b]));
-    const bool together = threads > 1 && rows <= CHUNK * threads / 2;
-    if (together)
-      each = rows;
-    else    // each thread gets the same number of chunks of similar sizes
-      each = std::max(
-          longest, ceil_div(rows, threads * ceil_div(rows, threads * CHUNK)));
-    const std::vector<long> ends = chunks(B, offsets, each);
-    const long count = ends.size() - 1;
-    long most = 0;
-    for (long c = 0; c < count; c++)
-      most = std::max(most, (long)(offsets[ends[c + 1]] - offsets[ends[c]]));
-    const size_t own = encoder.own_bytes(most, longest);
-    const size_t shared = encoder.shared_bytes(most);
-    std::vector<Scratch*> memory(threads);
-    for (int t = 0; t < threads; t++) {
-      memory[t] = &memory_of(t);
-      memory[t]->reset(own + shared);
-    }
-    if (threads == 1) {
-      Team alone(1);
-      Rounding here;
-      const Shared shared = encoder.shared(*memory[0], most);
-      const Own own = encoder.own(*memory[0], most, longest);
-      for (long c = 0; c < count; c++)
-        (*this)({alone, 0}, shared, own, ends[c], ends[c + 1]);
-      return;
-    }
-    std::atomic<long> next{0};
-    std::unique_ptr<Team> team;
-    Shared whole;
+  std::atomic<size_t> next{0};
+  // A thread alone takes the next chunk until none is left
+  auto take_chunks = [&](int thread) {
+    StandardRounding rounding;
+    Team team(1);
+    const SharedMemory shared = encoder.shared_memory(*scratch[thread], rows);
+    const OwnMemory own = encoder.own_memory(*scratch[thread], rows, T);
+    for (size_t c; (c = next.fetch_add(1)) < chunks.size();)
+      encoder.encode({team, 0}, shared, own, batch, chunks[c]);
+  };
+  if (threads == 1) return take_chunks(0);
+  std::unique_ptr<Team> team;
+  SharedMemory shared;
 #pragma omp parallel num_threads(threads)
-    {
-      const int me = omp_get_thread_num();
-      if (together) {
+  {
+    const int thread = omp_get_thread_num();
+    if (as_team) {
 #pragma omp single
-        {
-          team.reset(new Team(omp_get_num_threads()));
-          whole = encoder.shared(*memory[0], most);
-        }
-        Rounding here;
-        const Own own = encoder.own(*memory[me], most, longest);
-        for (long c = 0; c < count; c++) {
-          (*this)({*team, me}, whole, own, ends[c], ends[c + 1]);
-          team->meet();
-        }
-      } else {
-        Team alone(1);
-        const Shared shared = encoder.shared(*memory[me], most);
-        const Own own = encoder.own(*memory[me], most, longest);
-        Rounding here;
-        for (long c; (c = next.fetch_add(1)) < count;)
-          (*this)({alone, 0}, shared, own, ends[c], ends[c + 1]);
+      {
+        team.reset(new Team(omp_get_num_threads()));
+        shared = encoder.shared_memory(*scratch[0], rows);
       }
+      StandardRounding rounding;
+      const OwnMemory own = encoder.own_memory(*scratch[thread], rows, T);
+      encoder.encode({*team, thread}, shared, own, batch, chunks[0]);
+    } else {
+      take_chunks(thread);
     }
   }
-};
+}
 
 }  // namespace
 }  // namespace int8
@@ -635,95 +645,100 @@ extern "C" {
 // The instructions that multiply, in words.
 const char* int8_product() { return PRODUCT; }
 
-// Quantize w (N, K) to whole numbers q (N, K), with a scale (N,) for each row.
+// Quantize w (N, K) to integers q (N, K), with a scale (N,) for each row.
 void int8_quantize(const float* w, int64_t N, int64_t K, int8_t* q,
                    float* scale) {
-  Rounding here;
+  StandardRounding rounding;
   for (int64_t n = 0; n < N; n++, w += K, q += K) {
-    int32_t most = 0;
+    int32_t max = 0;
     for (int64_t k = 0; k < K; k++) {
-      int32_t word;
-      std::memcpy(&word, w + k, 4);
-      most = std::max(most, word & INT32_MAX);
+      int32_t bits;
+      std::memcpy(&bits, w + k, 4);
+      max = std::max(max, bits & INT32_MAX);
     }
-    const Scale s(most);
-    scale[n] = s.from;
+    const Scale s(max);
+    scale[n] = s.to_float;
     for (int64_t k = 0; k < K; k++)
-      q[k] = s.to ? (int8_t)std::nearbyint(w[k] * s.to) : 0;
+      q[k] = s.to_int ? (int8_t)std::nearbyint(w[k] * s.to_int) : 0;
   }
 }
 
-// y (R, N) = act(x wᵀ + bias), for tests of the product alone.
+// y (R, N) = act(x wᵀ + bias) for x (R, K) and weights w, which are q (N, K)
+// times scale (N,). For tests of one layer.
 int int8_apply(int64_t R, int64_t N, int64_t K, const float* x,
                const int8_t* q, const float* scale, const float* bias,
                int act, float* y) try {
-  Rounding here;
+  StandardRounding rounding;
   const Dense dense(N, K, q, scale, bias);
-  const Aligned<float> rows(aligned(K)), to(R * aligned(N));
-  const Aligned<Number> numbers(R * aligned(K));
+  const long ldx = row_length(K), ldy = row_length(N);
+  const AlignedArray<float> row(ldx), outputs(R * ldy);
+  const AlignedArray<Input> inputs(R * ldx);
   std::vector<float> scales(R);
   for (int64_t r = 0; r < R; r++) {
-    std::copy(x + r * K, x + (r + 1) * K, (float*)rows);
-    scales[r] = quantize(rows, K, numbers + r * aligned(K));
+    std::copy(x + r * K, x + (r + 1) * K, (float*)row);
+    scales[r] = quantize(row, K, inputs + r * ldx);
   }
-  dense(numbers, aligned(K), scales.data(), R, 0, dense.panels(), (Act)act,
-        to, aligned(N));
+  dense(inputs, ldx, scales.data(), R, 0, dense.panels(), (Act)act, outputs,
+        ldy);
   for (int64_t r = 0; r < R; r++)
-    std::copy(to + r * aligned(N), to + r * aligned(N) + N, y + r * N);
+    std::copy(outputs + r * ldy, outputs + r * ldy + N, y + r * N);
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// sizes: the fields of `Sizes`. words, scales, factor, segments and positions:
-// the fields of `Tables`. These arrays must outlive the encoder.
-int int8_new(const int64_t* sizes, double epsilon, const int8_t* words,
-             const float* scales, double factor, const float* segments,
+// Construct an encoder without weights. sizes: the fields of `Sizes`. tokens to
+// positions: the fields of `Tables`. These arrays must outlive the encoder.
+int int8_new(const int64_t* sizes, double epsilon, const int8_t* tokens,
+             const float* token_scales, double factor, const float* segments,
              const float* positions, void** encoder) try {
   Sizes s;
   std::memcpy(&s, sizes, sizeof s);
   require(s.heads > 0 && s.H % s.heads == 0 && s.act >= 0 && s.act < 4);
   *encoder = new Encoder(
       s, (float)epsilon,
-      {words, scales, segments, positions, (float)factor});
+      {tokens, token_scales, segments, positions, (float)factor});
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// which: for block b, 4b is the layer of queries, keys and values, 4b + 1 the
-// output of attention, 4b + 2 and 4b + 3 the feed-forward network. 4 times the
-// number of blocks is the layer from E to H.
-int int8_put_dense(void* encoder, int64_t which, int64_t N, int64_t K,
+// Set a dense layer: weights q (N, K) times scale (N,), and bias (N,) or null.
+// In block b, index 4b is for queries, keys and values, 4b + 1 for the output
+// of attention, 4b + 2 and 4b + 3 for the feed-forward network. The index after
+// those of all blocks is for the projection from E to H.
+int int8_put_dense(void* encoder, int64_t index, int64_t N, int64_t K,
                    const int8_t* q, const float* scale,
                    const float* bias) try {
-  ((Encoder*)encoder)->put_dense(which, N, K, q, scale, bias);
+  ((Encoder*)encoder)->put_dense(index, N, K, q, scale, bias);
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// which: for block b, 2b is the LayerNorm after attention, 2b + 1 after the
-// feed-forward network. 2 times the number of blocks is for the embeddings.
-int int8_put_norm(void* encoder, int64_t which, const float* gamma,
+// Set a LayerNorm. In block b, index 2b is for the one after attention, 2b + 1
+// for the one after the feed-forward network. The index after those of all
+// blocks is for the LayerNorm of the embeddings.
+int int8_put_norm(void* encoder, int64_t index, const float* gamma,
                   const float* beta) try {
-  ((Encoder*)encoder)->put_norm(which, gamma, beta);
+  ((Encoder*)encoder)->put_norm(index, gamma, beta);
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// offsets (B + 1,); ids and segments (R,). order (layers,): the blocks to
-// apply. products: the number of multiplications for a row. which: a `Rows`.
+// Encode a `Batch`, with offsets (B + 1,), ids (R,) and segments (R,).
+// products: the number of multiplications for a row.
 int int8_encode(const void* encoder, int64_t B, const int64_t* offsets,
                 const int32_t* ids, const int32_t* segments, int64_t layers,
-                const int32_t* order, double products, int which,
+                const int32_t* order, double products, int output_rows,
                 float* out) try {
   const Encoder& e = *(const Encoder*)encoder;
-  e.check(B, offsets, ids, segments, layers, order);
-  require(which >= ALL && which <= MEAN);
-  Call{e, B, offsets, ids, segments, layers, order, (Rows)which, out}.run(
-      products);
+  require(output_rows >= ALL && output_rows <= MEAN);
+  const Batch batch{B, offsets, ids, segments, layers, order,
+                    (OutputRows)output_rows, out};
+  e.check(batch);
+  run(e, batch, products);
   return kDone;
 } catch (...) {
   return failure();

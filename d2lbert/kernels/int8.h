@@ -1,15 +1,15 @@
-// Dense layers at eight bits, with one result on every instruction set.
+// Dense layers that multiply 8-bit integers. A result has the same bits on
+// every instruction set.
 //
-// A row of activations x (K,) is stored as whole numbers
-// q = round(x 127 / max|x|), to nearest even, and a scale, max|x| / 127. So are
-// the weights of an output. Sums of products of whole numbers are exact in any
-// order, so each instruction set can multiply in its own way. The float32
-// operations after that have one order, and each is rounded separately: this
-// needs -ffp-contract=off.
+// A row of inputs x (K,) is quantized to integers q = round(x * 127 / max|x|),
+// halves to even, and a scale, max|x| / 127: x is about q * scale. The weights
+// of an output are quantized like a row. Sums of products of integers are exact
+// in any order, so each instruction set can multiply in its own way. The
+// float32 operations after that have one order, and each is rounded separately:
+// -ffp-contract=off keeps the compiler from using fused multiply-add.
 //
-// If a row has a number that is NaN or infinite, its scale is NaN, and so is
-// all that is computed from it. If max|x| is below 1e-30, all q and the scale
-// are 0.
+// If a row has NaN or an infinity, its scale is NaN, and so are the outputs of
+// the row. If max|x| is below 1e-30, all q and the scale are 0.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -19,16 +19,17 @@
 namespace d2lbert {
 namespace int8 {
 
-// A word of 32 bits holds GROUP numbers. OFFSET is added to each activation,
-// because VNNI multiplies unsigned by signed bytes. `dot` multiplies the
-// numbers of words a by the numbers of words w, and adds the products to a sum.
+// Input, Weight: types of quantized inputs and weights. A word of 32 bits holds
+// PER_WORD of them. INPUT_OFFSET is added to each quantized input, because VNNI
+// multiplies unsigned by signed bytes. dot(sum, a, w): in each lane, add to sum
+// the products of a word of inputs by a word of weights.
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 constexpr const char* PRODUCT = "VNNI";
-typedef uint8_t Number;
+typedef uint8_t Input;
 typedef int8_t Weight;
-constexpr int GROUP = 4, OFFSET = 128;
+constexpr int PER_WORD = 4, INPUT_OFFSET = 128;
 
-// Assembly, since GCC copies registers around its intrinsic.
+// Assembly, since GCC copies registers before and after the intrinsic.
 inline void dot(vi& sum, vi a, vi w) {
 #if defined(__AVX512F__)
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(w));
@@ -37,9 +38,9 @@ inline void dot(vi& sum, vi a, vi w) {
 #endif
 }
 #elif defined(__aarch64__)
-typedef int8_t Number;
+typedef int8_t Input;
 typedef int8_t Weight;
-constexpr int GROUP = 4, OFFSET = 0;
+constexpr int PER_WORD = 4, INPUT_OFFSET = 0;
 #if defined(__ARM_FEATURE_DOTPROD)
 constexpr const char* PRODUCT = "dot products";
 #else
@@ -58,12 +59,11 @@ inline void dot(vi& sum, vi a, vi w) {
 #endif
 }
 #else
-// Numbers of 16 bits, since without VNNI the instruction that multiplies bytes
-// saturates. They take twice the memory, so a vector holds half the numbers.
+// 16 bits, since without VNNI the instruction that multiplies bytes saturates.
 constexpr const char* PRODUCT = "pairs of 16 bits";
-typedef int16_t Number;
+typedef int16_t Input;
 typedef int16_t Weight;
-constexpr int GROUP = 2, OFFSET = 0;
+constexpr int PER_WORD = 2, INPUT_OFFSET = 0;
 
 inline void dot(vi& sum, vi a, vi w) {
 #if defined(__AVX512BW__)
@@ -86,7 +86,8 @@ inline void dot(vi& sum, vi a, vi w) {
 }
 #endif
 
-// A tile is TR rows of TV vectors; weights lie in panels of TV vectors.
+// Outputs are computed in tiles of TR rows and TV vectors. The weights are in
+// panels, each for PANEL outputs, the width of a tile.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int TR = 6, TV = 4;
 #elif defined(__AVX__)
@@ -96,21 +97,19 @@ constexpr int TR = 4, TV = 2;
 #endif
 constexpr int PANEL = TV * VL;
 
-// Rows of floats are a multiple of this apart, on every instruction set.
-constexpr long ALIGN = 64;
-inline long aligned(long n) { return ceil_div(n, ALIGN) * ALIGN; }
-inline long words(long n) { return ceil_div(n, GROUP); }
+// The length of a row of n numbers in memory, padding included.
+inline long row_length(long n) { return ceil_div(n, 64) * 64; }
 
-// Arithmetic
-
-enum Act { NONE, RELU, GELU, GELU_NEW };
+// 1.5 * 2^23. A float between -2^22 and 2^22 is rounded to an integer by adding
+// it. The lowest bits of the sum hold the integer.
+constexpr float ROUND = 12582912.f;
 
 // e^x for x <= 0, with a relative error of 1e-7; 0 below -86.6, NaN for NaN.
+// Unlike `exp` in simd.h, it has the same bits on every instruction set.
 inline vf exponential(vf x) {
-  const float round = 12582912.f;   // 1.5 * 2^23: adding it rounds to integers
   const vf y = larger(splat(-87.f), x);
-  const vf shifted = y * 1.44269504f + round;
-  const vf n = shifted - round;
+  const vf shifted = y * 1.44269504f + ROUND;
+  const vf n = shifted - ROUND;
   vf r = y - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   vf p = splat(0.0082976548f);
@@ -119,14 +118,29 @@ inline vf exponential(vf x) {
   p = p * r + 0.499988943f;
   p = p * r + 0.999999702f;
   p = p * r + 1.00000012f;
-  const vi power = (bits(shifted) - bits(splat(round)) + 127) << 23;
+  const vi power = (bits(shifted) - bits(splat(ROUND)) + 127) << 23;
   return (vf)(bits(p * (vf)power) & ~(x < -86.6f));
 }
 
-// GELU of N vectors, as max(z, 0) - a Q(a - 2.25) for a = min(|z|, 4.5). q: the
-// coefficients of Q, the highest first. The error is at most 1.5e-5, a
-// thousandth of the step to which the result is rounded. The vectors go through
-// the terms together, since each term waits for the one before it.
+// Activation functions, in the order of ACTS in int8.py.
+enum Act { NONE, RELU, GELU, GELU_NEW };
+
+// Coefficients of a polynomial Q, the highest power first. Q(a - 2.25) is a
+// minimax fit of 1 - Φ(a), where Φ is the cumulative normal distribution.
+// GELU_NEW approximates Φ by tanh, as the paper on GELU does.
+constexpr float GELU_Q[10] = {
+    -1.28937336e-05f, 4.39067117e-05f,  0.000170603598f, -0.000989309396f,
+    0.000643775449f,  0.00609582756f,   -0.0216314644f,  0.0357415527f,
+    -0.0317103453f,   0.0122209834f};
+constexpr float GELU_NEW_Q[10] = {
+    -1.16602278e-05f, 3.90460082e-05f,  0.00016097496f,  -0.000932821655f,
+    0.000646985252f,  0.00586810103f,   -0.021506343f,   0.0360951237f,
+    -0.0319687091f,   0.012087564f};
+
+// GELU of N vectors, as max(z, 0) - a Q(a - 2.25) for a = min(|z|, 4.5). The
+// error is at most 1.5e-5. Quantizing the result then rounds it to steps that
+// are about a thousand times larger. Terms of Q alternate between the vectors,
+// since each term waits for the previous one of its vector.
 template <int N>
 inline void gelu(vf* z, const float* q) {
   vf a[N], t[N], p[N];
@@ -145,18 +159,7 @@ inline void gelu(vf* z, const float* q) {
     z[j] = larger(splat(0.f), z[j]) - p[j] * a[j];
 }
 
-// Q: minimax fits of 1 - Φ(a), for Φ itself and for its approximation by tanh
-// in the paper on GELU.
-constexpr float GELU_Q[10] = {
-    -1.28937336e-05f, 4.39067117e-05f,  0.000170603598f, -0.000989309396f,
-    0.000643775449f,  0.00609582756f,   -0.0216314644f,  0.0357415527f,
-    -0.0317103453f,   0.0122209834f};
-constexpr float GELU_NEW_Q[10] = {
-    -1.16602278e-05f, 3.90460082e-05f,  0.00016097496f,  -0.000932821655f,
-    0.000646985252f,  0.00586810103f,   -0.021506343f,   0.0360951237f,
-    -0.0319687091f,   0.012087564f};
-
-// Apply an activation to N vectors.
+// Apply an activation function to N vectors, in place.
 template <Act ACT, int N>
 inline void activate(vf* z) {
   if (ACT == GELU) gelu<N>(z, GELU_Q);
@@ -165,14 +168,15 @@ inline void activate(vf* z) {
     for (int j = 0; j < N; j++) z[j] = larger(splat(0.f), z[j]);
 }
 
+// The largest lane of v, or 0.
 inline int32_t largest(vi v) {
-  int32_t lanes[VL], most = 0;
+  int32_t lanes[VL], max = 0;
   std::memcpy(lanes, &v, sizeof v);
-  for (int i = 0; i < VL; i++) most = std::max(most, lanes[i]);
-  return most;
+  for (int i = 0; i < VL; i++) max = std::max(max, lanes[i]);
+  return max;
 }
 
-inline vi larger_of(vi a, vi b) {
+inline vi larger_ints(vi a, vi b) {
 #if defined(__AVX512F__)
   return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
 #else
@@ -180,26 +184,29 @@ inline vi larger_of(vi a, vi b) {
 #endif
 }
 
-// The factors between a row and its whole numbers, from the bits of max|x|.
+// The factors from a row to its integers and back, from the bits of max|x| as
+// an integer. As integers, the bits of absolute values have the order of the
+// values, and the bits of NaN are the largest.
 struct Scale {
-  float to, from;  // to whole numbers, from whole numbers
-  explicit Scale(int32_t most) {
-    float top;
-    std::memcpy(&top, &most, 4);
-    if (most >= 0x7f800000) {
-      to = 0;
-      from = NAN;
-    } else if (top < 1e-30f) {
-      to = from = 0;
+  float to_int, to_float;
+  explicit Scale(int32_t max_bits) {
+    float max;
+    std::memcpy(&max, &max_bits, 4);
+    if (max_bits >= 0x7f800000) {   // infinity or NaN
+      to_int = 0;
+      to_float = NAN;
+    } else if (max < 1e-30f) {
+      to_int = to_float = 0;
     } else {
-      to = 127.f / top;
-      from = top / 127.f;
+      to_int = 127.f / max;
+      to_float = max / 127.f;
     }
   }
 };
 
-// Call f(k, i) for the vectors of a row of K floats, which begin at k. Four
-// vectors, i = 0 to 3, follow each other, so that none waits for another.
+// Call f(k, i) for each vector of a row of K floats. k: the index of its first
+// float. i: 0, 1, 2, 3 in turn, then 0 for the last vectors. With one result
+// for each i, successive vectors do not wait for each other.
 template <class F>
 inline void each_vector(long K, F f) {
   long k = 0;
@@ -209,82 +216,81 @@ inline void each_vector(long K, F f) {
   for (; k < K; k += VL) f(k, 0);
 }
 
-// Turn x (K,) into whole numbers q, and return their scale. x and q have the
-// length K, rounded up to a multiple of VL; zeros follow the numbers of x.
-inline float quantize(const float* x, long K, Number* q) {
-  vi most[4] = {};
+// Write the integers of x (K,), plus INPUT_OFFSET, to q, and return the scale.
+// Both arrays extend to a multiple of VL, and x is zero after its K numbers.
+inline float quantize(const float* x, long K, Input* q) {
+  vi max[4] = {};
   each_vector(K, [&](long k, int i) {
-    most[i] = larger_of(most[i], bits(absolute(load(x + k))));
+    max[i] = larger_ints(max[i], bits(absolute(load(x + k))));
   });
-  const Scale scale(largest(larger_of(larger_of(most[0], most[1]),
-                                      larger_of(most[2], most[3]))));
-  const float round = 12582912.f;
-  typedef Number out __attribute__((vector_size(VL * sizeof(Number))));
-  const vi less = bits(splat(round)) - OFFSET;
-  if (scale.from != scale.from) {   // infinity times scale.to, 0, would be NaN
-    std::fill(q, q + ceil_div(K, VL) * VL, (Number)OFFSET);
-    return scale.from;
+  const Scale scale(largest(
+      larger_ints(larger_ints(max[0], max[1]), larger_ints(max[2], max[3]))));
+  if (std::isnan(scale.to_float)) {   // to_int is 0, but infinity * 0 is NaN
+    std::fill(q, q + ceil_div(K, VL) * VL, (Input)INPUT_OFFSET);
+    return scale.to_float;
   }
+  typedef Input inputs __attribute__((vector_size(VL * sizeof(Input))));
+  const vi zero = bits(splat(ROUND)) - INPUT_OFFSET;
   each_vector(K, [&](long k, int) {
-    const vi n = bits(load(x + k) * scale.to + round) - less;
-    store(q + k, __builtin_convertvector(n, out));
+    const vi n = bits(load(x + k) * scale.to_int + ROUND) - zero;
+    store(q + k, __builtin_convertvector(n, inputs));
   });
-  return scale.from;
+  return scale.to_float;
 }
 
-// Memory whose address is a multiple of 64.
+// An array of n zeros. Its address is a multiple of 64.
 template <class T>
-class Aligned {
+class AlignedArray {
  public:
-  explicit Aligned(size_t n = 0) {
+  explicit AlignedArray(size_t n = 0) {
     if (n && posix_memalign((void**)&p_, 64, n * sizeof(T)))
       throw std::bad_alloc();
     if (n) std::memset((void*)p_, 0, n * sizeof(T));
   }
-  Aligned(Aligned&& other) { std::swap(p_, other.p_); }
-  Aligned& operator=(Aligned&& other) {
+  AlignedArray(AlignedArray&& other) { std::swap(p_, other.p_); }
+  AlignedArray& operator=(AlignedArray&& other) {
     std::swap(p_, other.p_);
     return *this;
   }
-  ~Aligned() { std::free(p_); }
+  ~AlignedArray() { std::free(p_); }
   operator T*() const { return p_; }
 
  private:
   T* p_ = nullptr;
 };
 
-// A dense layer: weights in panels, and the scale and bias of each output.
+// A dense layer with quantized weights, from K inputs to N outputs.
 class Dense {
  public:
   Dense() = default;
-  // q (N, K), scale (N,), bias (N,) or null. The first `few` outputs are
-  // multiplied by `factor`.
+  // The weights are q (N, K) times scale (N,). bias (N,) may be null. The first
+  // `num_scaled` outputs are multiplied by `factor`.
   Dense(long N, long K, const int8_t* q, const float* scale,
-        const float* bias, long few = 0, float factor = 1)
-      : N_(N), words_(words(K)), panels_(ceil_div(N, PANEL)),
-        weights_(panels_ * words_ * GROUP * PANEL), scale_(panels_ * PANEL),
+        const float* bias, long num_scaled = 0, float factor = 1)
+      : N_(N), words_(ceil_div(K, PER_WORD)), panels_(ceil_div(N, PANEL)),
+        weights_(panels_ * words_ * PER_WORD * PANEL), scale_(panels_ * PANEL),
         bias_(panels_ * PANEL), start_(panels_ * PANEL) {
     for (long n = 0; n < N; n++) {
-      const float times = n < few ? factor : 1;
-      scale_[n] = scale[n] * times;
-      bias_[n] = bias ? bias[n] * times : 0;
+      const float multiplier = n < num_scaled ? factor : 1;
+      scale_[n] = scale[n] * multiplier;
+      bias_[n] = bias ? bias[n] * multiplier : 0;
       int32_t sum = 0;
       for (long k = 0; k < K; k++) {
         sum += q[n * K + k];
-        weights_[((n / PANEL * words_ + k / GROUP) * PANEL + n % PANEL) *
-                     GROUP + k % GROUP] = q[n * K + k];
+        weights_[((n / PANEL * words_ + k / PER_WORD) * PANEL + n % PANEL) *
+                     PER_WORD + k % PER_WORD] = q[n * K + k];
       }
-      start_[n] = -OFFSET * sum;  // cancels the OFFSET of activations
+      start_[n] = -INPUT_OFFSET * sum;  // cancels INPUT_OFFSET in the inputs
     }
   }
 
   long outputs() const { return N_; }
   long panels() const { return panels_; }
 
-  // Compute the outputs of panels [first, last) for some rows: y = act(sums *
-  // scales + bias). a: the activations as whole numbers, in rows lda apart.
-  // scale: of each row of a. The rows of y are ldy apart.
-  void operator()(const Number* a, long lda, const float* scale, long rows,
+  // Compute the outputs y (rows, N) of panels [first, last), padding of panels
+  // included, with an activation function. a (rows, K) and scale (rows,): the
+  // inputs by `quantize`. The rows of a are lda apart, those of y ldy.
+  void operator()(const Input* a, long lda, const float* scale, long rows,
                   long first, long last, Act act, float* y, long ldy) const {
     switch (act) {
       case NONE: return run<NONE>(a, lda, scale, rows, first, last, y, ldy);
@@ -297,71 +303,72 @@ class Dense {
 
  private:
   template <Act ACT>
-  void run(const Number* a, long lda, const float* scale, long rows,
+  void run(const Input* a, long lda, const float* scale, long rows,
            long first, long last, float* y, long ldy) const {
     for (long panel = first; panel < last; panel++) {
       long r = 0;
       for (; r + TR <= rows; r += TR)
         tile<ACT, TR>(panel, a + r * lda, lda, scale + r, y + r * ldy, ldy);
-      rest<ACT, TR - 1>(panel, rows - r, a + r * lda, lda, scale + r,
-                        y + r * ldy, ldy);
+      last_tile<ACT, TR - 1>(panel, rows - r, a + r * lda, lda, scale + r,
+                             y + r * ldy, ldy);
     }
   }
 
+  // The last rows, at most R, as one tile.
   template <Act ACT, int R>
-  void rest(long panel, long rows, const Number* a, long lda,
-            const float* scale, float* y, long ldy) const {
+  void last_tile(long panel, long rows, const Input* a, long lda,
+                 const float* scale, float* y, long ldy) const {
     if (rows == R) return tile<ACT, R>(panel, a, lda, scale, y, ldy);
     if constexpr (R > 1)
-      rest<ACT, R - 1>(panel, rows, a, lda, scale, y, ldy);
+      last_tile<ACT, R - 1>(panel, rows, a, lda, scale, y, ldy);
   }
 
   template <Act ACT, int R>
-  void tile(long panel, const Number* a, long lda, const float* scale,
+  void tile(long panel, const Input* a, long lda, const float* scale,
             float* y, long ldy) const {
-    constexpr int PAIR = R % 2 ? 1 : 2;   // rows that are finished together
+    constexpr int AT_ONCE = R % 2 ? 1 : 2;   // rows in a call of `activate`
     const long n = panel * PANEL;
-    const Weight* w = weights_ + n * words_ * GROUP;
+    const Weight* w = weights_ + n * words_ * PER_WORD;
     vi sums[R][TV];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
       for (int j = 0; j < TV; j++)
-        sums[r][j] = OFFSET ? load<vi>(start_ + n + j * VL) : vi{};
-    for (long k = 0; k < words_; k++, w += PANEL * GROUP) {
-      vi row[TV];
+        sums[r][j] = INPUT_OFFSET ? load<vi>(start_ + n + j * VL) : vi{};
+    for (long k = 0; k < words_; k++, w += PANEL * PER_WORD) {
+      vi weights[TV];
 #pragma GCC unroll 4
-      for (int j = 0; j < TV; j++) row[j] = load<vi>(w + j * VL * GROUP);
+      for (int j = 0; j < TV; j++) weights[j] = load<vi>(w + j * VL * PER_WORD);
 #pragma GCC unroll 8
       for (int r = 0; r < R; r++) {
         int32_t word;
-        std::memcpy(&word, a + r * lda + k * GROUP, 4);
-        const vi one = word + vi{};
+        std::memcpy(&word, a + r * lda + k * PER_WORD, 4);
+        const vi inputs = word + vi{};
 #pragma GCC unroll 4
-        for (int j = 0; j < TV; j++) dot(sums[r][j], one, row[j]);
+        for (int j = 0; j < TV; j++) dot(sums[r][j], inputs, weights[j]);
       }
     }
 #pragma GCC unroll 8
-    for (int first = 0; first < R; first += PAIR) {
-      vf z[PAIR * TV];
+    for (int first = 0; first < R; first += AT_ONCE) {
+      vf z[AT_ONCE * TV];
 #pragma GCC unroll 8
-      for (int i = 0; i < PAIR * TV; i++) {
+      for (int i = 0; i < AT_ONCE * TV; i++) {
         const int r = first + i / TV, j = i % TV;
-        const vf s = scale[r] * load(scale_ + n + j * VL);
-        z[i] = __builtin_convertvector(sums[r][j], vf) * s +
+        const vf scales = scale[r] * load(scale_ + n + j * VL);
+        z[i] = __builtin_convertvector(sums[r][j], vf) * scales +
                load(bias_ + n + j * VL);
       }
-      activate<ACT, PAIR * TV>(z);
+      activate<ACT, AT_ONCE * TV>(z);
 #pragma GCC unroll 8
-      for (int i = 0; i < PAIR * TV; i++)
+      for (int i = 0; i < AT_ONCE * TV; i++)
         store(y + (first + i / TV) * ldy + n + i % TV * VL, z[i]);
     }
   }
 
-  long N_ = 0, words_ = 0, panels_ = 0;
-  Aligned<Weight> weights_;
-  Aligned<float> scale_, bias_;
-  Aligned<int32_t> start_;
+  long N_ = 0, words_ = 0, panels_ = 0;   // words_: in a row of inputs
+  AlignedArray<Weight> weights_;          // (panels_, words_, PANEL, PER_WORD)
+  AlignedArray<float> scale_, bias_;
+  AlignedArray<int32_t> start_;           // where sums start
 };
 
 }  // namespace int8
