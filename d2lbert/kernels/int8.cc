@@ -8,7 +8,7 @@
 //
 // B: the number of sequences. T: of tokens in a sequence. R: of rows, one for
 // each token of all sequences. H: of hiddens. F: of feed-forward hiddens. N, K:
-// of outputs and inputs of a layer. E, D: the widths of embeddings and of heads.
+// outputs and inputs of a layer. E, D: the widths of embeddings and of heads.
 #include "int8.h"
 
 #include <omp.h>

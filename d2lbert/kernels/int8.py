@@ -1,7 +1,8 @@
-"""A BERT encoder at eight bits in C++ (int8.cc), on NumPy arrays.
+"""Encode tokens by a BERT encoder with 8-bit weights, in C++ (int8.cc).
 
-A dense layer has N outputs and K inputs. B sequences have R rows, one for each
-token, one sequence after the other. H hiddens, E the width of embeddings.
+All arrays are NumPy's. N, K: the outputs and inputs of a dense layer. B: the
+sequences. R: the rows, one for each token of all sequences. H: the hiddens.
+E: the width of embeddings. V, S, T: the tokens, segments and positions.
 """
 import ctypes
 import weakref
@@ -10,75 +11,75 @@ import numpy as onp
 
 from d2lbert.kernels import Library
 
-#: Activations, in the order of `Act` in int8.h.
+#: Activation functions, in the order of `Act` in int8.h.
 ACTS = 'none', 'relu', 'gelu', 'gelu_new'
 
-#: The output for a sequence: all rows, the first, or the mean of all rows. In
-#: the order of `Rows` in int8.cc.
+#: The vectors to return of a sequence: those of all tokens, that of the first
+#: token, or the mean of all. In the order of `OutputRows` in int8.cc.
 ROWS = 'all', 'first', 'mean'
 
 
-def _opened(path):
+def _open_library(path):
+    """Open the library and declare the types of its functions."""
     library = ctypes.CDLL(str(path))
 
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
-    f32, i8, i32 = array('float32'), array('int8'), array('int32')
-    i64, number, pointer = array('int64'), ctypes.c_int64, ctypes.c_void_p
-    flag, real = ctypes.c_int, ctypes.c_double
+    f32s, i8s, i32s, i64s = map(array, ('float32', 'int8', 'int32', 'int64'))
+    i64, double, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+    c_int = ctypes.c_int
     library.int8_product.restype = ctypes.c_char_p
     for name, *argtypes in (
-            ('quantize', f32, number, number, i8, f32),
-            ('apply', number, number, number, f32, i8, f32, pointer, flag,
-             f32),
-            ('new', i64, real, i8, f32, real, pointer, f32,
+            ('quantize', f32s, i64, i64, i8s, f32s),
+            ('apply', i64, i64, i64, f32s, i8s, f32s, pointer, c_int, f32s),
+            ('new', i64s, double, i8s, f32s, double, pointer, f32s,
              ctypes.POINTER(pointer)),
-            ('put_dense', pointer, number, number, number, i8, f32, pointer),
-            ('put_norm', pointer, number, f32, f32),
-            ('encode', pointer, number, i64, i32, i32, number, i32, real,
-             flag, f32),
+            ('put_dense', pointer, i64, i64, i64, i8s, f32s, pointer),
+            ('put_norm', pointer, i64, f32s, f32s),
+            ('encode', pointer, i64, i64s, i32s, i32s, i64, i32s, double,
+             c_int, f32s),
             ('free', pointer)):
         function = getattr(library, f'int8_{name}')
         function.argtypes = argtypes
         if name in ('quantize', 'free'):
             function.restype = None
         else:
-            function.restype, function.errcheck = flag, _check
+            function.restype, function.errcheck = c_int, _check
     return library
 
 
 def _check(status, function, arguments):
-    """Raise the exception for a Status of door.h other than 0."""
+    """Raise the exception for a failed call. status: a `Status` of door.h."""
     if status == 1:
-        raise MemoryError('no memory left for an encoder at eight bits')
+        raise MemoryError('no memory left for an encoder with 8-bit weights')
     if status:
-        raise ValueError('a token, a segment or a length is outside of what '
-                         'the encoder has')
+        raise ValueError('the id of a token, segment or block, or the length '
+                         'of a sequence, is outside of what the encoder has')
     return status
 
 
-# Without fused multiply-add, all processors round alike
-INT8 = Library('int8', ['int8.cc'], _opened, what='the eight-bit encoder',
-               options=('-ffp-contract=off',))
+# The option turns off fused multiply-add, so that all processors round alike
+INT8 = Library('int8', ['int8.cc'], _open_library,
+               what='the eight-bit encoder', options=('-ffp-contract=off',))
 
 
 def library():
-    """The compiled library; None without a compiler or with kernels off."""
+    """The compiled library, or None without a compiler or with kernels off."""
     return INT8.get()
 
 
 def product():
-    """The instructions that multiply, in words; None without a library."""
+    """A name of the instructions that multiply, or None without a library."""
     compiled = library()
     return compiled and compiled.int8_product().decode()
 
 
 def quantize(W):
-    """Quantize weights W (N, K) float32, with a scale for each output.
+    """Quantize weights W (N, K), with a scale for each output.
 
-    Returns whole numbers q (N, K) int8 from -127 to 127 and scales (N,)
-    float32: W is about q * scales[:, None].
+    Returns integers q (N, K) int8 from -127 to 127, and scale (N,) float32: W
+    is about q * scale[:, None].
     """
     W = onp.ascontiguousarray(W, 'float32')
     q, scale = onp.empty(W.shape, 'int8'), onp.empty(len(W), 'float32')
@@ -91,10 +92,10 @@ def _address(array):
 
 
 def dense(X, q, scale, bias=None, act='none'):
-    """act(X Wᵀ + bias) for W = q * scale[:, None], (R, N) float32.
+    """Return act(X Wᵀ + bias), (R, N) float32, for W = q * scale[:, None].
 
-    X (R, K); q, scale: as `quantize` returns them. Each row of X is quantized
-    in the same way.
+    X (R, K) is quantized before the product, with a scale for each row. q,
+    scale: from `quantize`. bias (N,) float32 or None. act: one of `ACTS`.
     """
     X = onp.ascontiguousarray(X, 'float32')
     Y = onp.empty((len(X), len(q)), 'float32')
@@ -104,17 +105,19 @@ def dense(X, q, scale, bias=None, act='none'):
 
 
 class Encoder:
-    """An encoder in C++, built from quantized layers.
+    """An encoder of quantized layers.
 
-    A dense layer is a tuple (q, scale, bias), with q and scale as `quantize`
-    returns them; bias may be None. A LayerNorm is a tuple (gamma, beta).
-    tables: contiguous arrays of embeddings. They are those of tokens, as (q
-    (V, E), scale); of segments, (S, E) or None; and of positions, (T, E).
-    norm: the LayerNorm of the embeddings, or None. projection: a dense layer
-    from E to H, or None. blocks: for each block a list of four dense layers
-    and a list of two LayerNorms. The layers are queries, keys and values in
-    one; the output of attention; and the two layers of the feed-forward
-    network. factor: multiplies the embeddings of tokens.
+    A dense layer is a tuple (q, scale, bias), with q and scale by `quantize`;
+    bias may be None. A LayerNorm is a tuple (gamma, beta).
+
+    tables: contiguous arrays of embeddings: those of tokens, as (q (V, E),
+    scale (V,)); of segments, (S, E) or None; of positions, (T, E). norm: the
+    LayerNorm of the embeddings, or None. projection: a dense layer from E to
+    H, or None. blocks: for each block a list of four dense layers and a list
+    of two LayerNorms. The layers are queries, keys and values in one; the
+    output of attention; and the two layers of the feed-forward network. act:
+    one of `ACTS`. epsilon: of each LayerNorm. factor: multiplies the
+    embeddings of tokens.
     """
 
     def __init__(self, tables, norm, projection, blocks, num_heads, act,
@@ -137,27 +140,27 @@ class Encoder:
         for b, (layers, norms) in enumerate(blocks):
             for i, layer in enumerate(layers):
                 self._put_dense(4 * b + i, *layer)
-            for i, one in enumerate(norms):
-                compiled.int8_put_norm(handle, 2 * b + i, *one)
+            for i, gamma_beta in enumerate(norms):
+                compiled.int8_put_norm(handle, 2 * b + i, *gamma_beta)
         if norm is not None:
             compiled.int8_put_norm(handle, 2 * len(blocks), *norm)
         if projection is not None:
             self._put_dense(4 * len(blocks), *projection)
-        # Multiplications of a row by one layer
+        # Multiplications for a row in one block
         self._products = 4. * H * H + 2. * H * F
 
-    def _put_dense(self, which, q, scale, bias):
-        self._library.int8_put_dense(self._handle, which, *q.shape, q, scale,
+    def _put_dense(self, index, q, scale, bias):
+        self._library.int8_put_dense(self._handle, index, *q.shape, q, scale,
                                      _address(bias))
 
     def encode(self, offsets, ids, segments, order, rows='all'):
         """Return vectors of tokens, or one vector of each sequence, float32.
 
         offsets (B + 1,) int64: the first row of each sequence, and R. ids,
-        segments (R,) int32: of each token. order (layers,) int32: the blocks
-        to apply. rows: one of `ROWS`. 'all' returns (R, H); 'first' and 'mean'
-        return (B, H). Raises ValueError for an index that the encoder does
-        not have.
+        segments (R,) int32: of each token. order (layers,) int32: the indices
+        of the blocks to apply. rows: one of `ROWS`. 'all' returns (R, H),
+        'first' and 'mean' return (B, H). Raises ValueError for an id, a length
+        or a block that the encoder does not have.
         """
         if len(ids) != offsets[-1] or len(segments) != len(ids):
             raise ValueError(f'{len(ids)} ids and {len(segments)} segments, '

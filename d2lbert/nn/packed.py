@@ -154,7 +154,7 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
             return NotImplemented
     if encoder.quantized is not None:
         _check_not_recording()
-        return on_device(encoder.quantized.padded(
+        return on_device(encoder.quantized.encode_padded(
             *map(host, (tokens, segments)),
             valid_lens if valid_lens is None else host(valid_lens), layer),
             ctx)

@@ -1,16 +1,16 @@
 """Encoders with 8-bit weights (int8), for inference only.
 
-Weights are quantized once, with a scale for each output; token embeddings
-have a scale for each token. Activations are quantized during encoding, with a
-scale for each token. A scale follows from the largest absolute value. So the
-vectors of a text depend on the text alone: not on its batch, the number of
-threads or the processor.
+Weights are quantized once, with a scale for each output. Token embeddings
+have a scale for each token. The inputs of dense layers are quantized during
+encoding, with a scale for each token. A scale follows from the largest
+absolute value. So the vectors of a text depend on the text alone: not on its
+batch, the number of threads or the processor.
 
 This file needs only NumPy and the C++. MXNet is imported where a net is
 quantized (`precision.py`) and where rows come from its arrays (`packed.py`).
 
-B sequences, T tokens, R rows of the tokens of all sequences, H hiddens, N
-rows and K columns of a matrix.
+B: the number of sequences. T: of tokens in each. R: of the tokens of all
+sequences. H: of hiddens. N, K: of rows and columns of a matrix.
 """
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,10 +24,10 @@ from d2lbert.nn.variant import Variant, number_of_layers
 __all__ = ['Layout', 'QuantizedEncoder', 'QuantizedWeight', 'check_layout',
            'is_quantized', 'quantize']
 
-#: The least number of rows for which `begin` uses another thread.
-AHEAD = 1 << 9
+#: The least number of rows for which `encode_async` uses another thread.
+MIN_ASYNC_ROWS = 1 << 9
 
-#: Parameters of a `BERTEncoder`.
+#: Names of a `BERTEncoder`'s parameters that are embeddings.
 TOKENS, SEGMENTS, POSITIONS = (
     'token_embedding.weight', 'segment_embedding.weight', 'pos_embedding')
 _QUANTIZED = re.compile(
@@ -36,36 +36,36 @@ _QUANTIZED = re.compile(
 
 
 def is_quantized(name):
-    """True if the parameter `name` of a `BERTEncoder` is quantized."""
+    """True if int8 quantizes the parameter `name` of a `BERTEncoder`."""
     return _QUANTIZED.fullmatch(name) is not None
 
 
 class QuantizedWeight(NamedTuple):
-    """A matrix as whole numbers and a scale for each row."""
+    """A matrix as 8-bit integers and a scale for each row."""
 
     q: Any          # (N, K) int8, from -127 to 127
     scale: Any      # (N,) float32
 
     def values(self):
-        """The matrix q * scale, (N, K) float32."""
+        """The matrix (N, K) float32 that this represents."""
         return self.q * self.scale[:, None]
 
 
 class Layout(NamedTuple):
-    """Settings of an encoder, except its parameters."""
+    """Settings of an encoder that its parameters do not show."""
 
     num_heads: int
-    act: str            # the activation of the feed-forward networks
+    act: str            # activation function of the feed-forward networks
     epsilon: float      # of each LayerNorm
-    layers: list        # for each layer the indices of its blocks
-    factor: float = 1.0     # scales token embeddings
+    layers: list        # for each layer a list of the indices of its blocks
+    factor: float = 1.0     # multiplies token embeddings
     pre_norm: bool = False
     causal: bool = False
     has_decoder: bool = False
 
     @classmethod
     def of_config(cls, config):
-        """The layout that the arguments of a net describe."""
+        """The layout of a net whose constructor gets `config`."""
         variant = Variant.of(None, dict(config))
         return cls(config['num_heads'], variant.activation,
                    variant.layer_norm_eps,
@@ -76,18 +76,18 @@ class Layout(NamedTuple):
 
 
 def check_layout(layout):
-    """Raise ValueError for an encoder that cannot be quantized."""
+    """Raise ValueError if an encoder with this layout cannot be quantized."""
     if layout.has_decoder:
-        raise ValueError("precision='int8' is for nets of an encoder alone, "
-                         "and this one has a decoder: take 'fp32'")
+        raise ValueError("precision='int8' is for nets without a decoder, and "
+                         "this one has a decoder: take 'fp32'")
     if layout.pre_norm:
         raise ValueError(
-            "precision='int8' is for nets that normalize after each half of "
-            "a block, as BERT does, and this one does so before: take 'fp32'")
+            "precision='int8' is for nets with LayerNorm after each half of "
+            "a block, and this one has it before (pre_norm): take 'fp32'")
     if layout.causal:
         raise ValueError(
-            "precision='int8' is for nets whose tokens attend to all others, "
-            "and in this one they attend to earlier ones alone: take 'fp32'")
+            "precision='int8' is for nets whose tokens attend to all tokens, "
+            "and here they attend to earlier tokens only: take 'fp32'")
     if int8.library() is None:
         raise ValueError(
             "precision='int8' needs the package's C++, which is not there "
@@ -98,10 +98,11 @@ def check_layout(layout):
 class QuantizedEncoder:
     """A `BERTEncoder` with quantized weights.
 
-    layout: a `Layout`. params: {name: array on the host} of all parameters
-    of a `BERTEncoder`; a name for which `is_quantized` is true has a
-    `QuantizedWeight`; `POSITIONS` may be sinusoidal. Raises ValueError as
-    `check_layout` does.
+    layout: a `Layout`. params: {name: NumPy array} of all parameters of a
+    `BERTEncoder`, with a `QuantizedWeight` for each name that `is_quantized`
+    accepts. `POSITIONS` may be a table of sinusoidal positions. Raises
+    ValueError as `check_layout` does. Attribute weights: the quantized part of
+    params. max_len: the largest length of a sequence.
     """
 
     def __init__(self, layout, params):
@@ -123,79 +124,81 @@ class QuantizedEncoder:
             else None,
             [_block(params, f'blks.{i}') for i in range(num_blocks)],
             layout.num_heads, layout.act, layout.epsilon, layout.factor)
-        self._ahead = None
+        self._executor = None
 
     def encode(self, offsets, ids, segments, layer=-1, rows='all'):
-        """Encode sequences, ids and segments (R,) one after another: (R, H).
+        """Encode sequences, and return vectors (R, H) of their tokens.
 
-        offsets (B + 1,): where each sequence begins, and where the last one
-        ends. layer: as for `BERTEncoder`. rows='first' returns the vector of
-        the first token of each sequence, (B, H); 'mean' the mean vector of
-        its tokens, (B, H). All arrays are on the host. Raises ValueError for
-        ids, segments or a layer that the encoder does not have.
+        offsets (B + 1,): the row where each sequence begins, and R. ids,
+        segments (R,): of each token. layer: as for `BERTEncoder`. rows='first'
+        returns the vector of the first token of each sequence, (B, H), and
+        'mean' the mean vector of its tokens. All arrays are NumPy's. Raises
+        ValueError for ids, segments or a layer that the encoder does not have.
         """
-        count = sum(map(len, self._layers[:number_of_layers(
+        num_blocks = sum(map(len, self._layers[:number_of_layers(
             layer, len(self._layers))]))
         return self._encoder.encode(
             onp.ascontiguousarray(offsets, 'int64'),
             onp.ascontiguousarray(ids, 'int32'),
-            onp.ascontiguousarray(segments, 'int32'), self._order[:count],
+            onp.ascontiguousarray(segments, 'int32'), self._order[:num_blocks],
             rows)
 
-    def begin(self, offsets, *arguments):
-        """Begin `encode` in another thread: a future of its vectors.
+    def encode_async(self, offsets, *arguments):
+        """Start `encode` in another thread, and return a future of its result.
 
-        Python can work meanwhile. A batch of fewer than AHEAD rows is encoded
-        before this returns.
+        A batch of fewer than MIN_ASYNC_ROWS rows is encoded before this
+        returns. For others the caller can work in Python meanwhile.
         """
-        if offsets[-1] < AHEAD:
+        if offsets[-1] < MIN_ASYNC_ROWS:
             done = Future()
             done.set_result(self.encode(offsets, *arguments))
             return done
-        if self._ahead is None:
-            self._ahead = ThreadPoolExecutor(1)
-        return self._ahead.submit(self.encode, offsets, *arguments)
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1)
+        return self._executor.submit(self.encode, offsets, *arguments)
 
-    def padded(self, tokens, segments, valid_lens, layer=-1):
-        """Encode a batch as `BERTEncoder` does, with zeros at padding.
+    def encode_padded(self, tokens, segments, valid_lens, layer=-1):
+        """Encode a batch with padding, whose vectors are zeros.
 
-        tokens, segments (B, T); valid_lens (B,) or None. Returns (B, T, H).
+        tokens, segments (B, T). valid_lens (B,): the number of tokens before
+        the padding, or None. Returns (B, T, H).
         """
         B, T = tokens.shape
         lens = (onp.full(B, T) if valid_lens is None
                 else valid_lens.astype('int64').clip(1, T))
-        real = onp.arange(T) < lens[:, None]
+        is_valid = onp.arange(T) < lens[:, None]
         rows = self.encode(onp.concatenate([[0], onp.cumsum(lens)]),
-                           tokens[real], segments[real], layer)
+                           tokens[is_valid], segments[is_valid], layer)
         X = onp.zeros((B, T, rows.shape[1]), 'float32')
-        X[real] = rows
+        X[is_valid] = rows
         return X
 
 
 def quantize(values, name):
-    """Quantize a matrix, which messages call `name`: a `QuantizedWeight`.
+    """Quantize a matrix (N, K), and return a `QuantizedWeight`.
 
-    Raises ValueError for numbers that are NaN or infinite.
+    name: for the message of the ValueError if a number is NaN or infinite.
     """
     if not onp.isfinite(values).all():
         raise ValueError(f'{name} has numbers that are NaN or infinite, which '
-                         "have no scale: take 'fp32'")
+                         "cannot be quantized: take 'fp32'")
     return QuantizedWeight(*int8.quantize(values))
 
 
 def _norm(params, name):
+    """(gamma, beta) of a LayerNorm, or None if there is none."""
     gamma = params.get(f'{name}.gamma')
     return None if gamma is None else (gamma, params[f'{name}.beta'])
 
 
 def _dense(params, *names):
-    """(q, scale, bias or None) of dense layers side by side."""
-    parts = [params[f'{name}.weight'] for name in names]
+    """(q, scale, bias or None) of a dense layer, or of several as one."""
+    weights = [params[f'{name}.weight'] for name in names]
     biases = [params[f'{name}.bias'] for name in names
               if f'{name}.bias' in params]
     if len(names) == 1:
-        return (*parts[0], *(biases or [None]))
-    return (*map(onp.concatenate, zip(*parts)),
+        return (*weights[0], *(biases or [None]))
+    return (*map(onp.concatenate, zip(*weights)),
             onp.concatenate(biases) if biases else None)
 
 

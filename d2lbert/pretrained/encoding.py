@@ -358,7 +358,7 @@ class TextEncoder:
         if quantized is not None:
             rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all') if pooled
                     else 'all')
-            future = quantized.begin(
+            future = quantized.encode_async(
                 offsets, [i for item in batch for i in item.ids],
                 [i for item in batch for i in item.segments], self.layer, rows)
             if rows != 'all':

@@ -384,7 +384,7 @@ def test_a_library_removed_before_it_is_open_is_built_again(compiler,
 
 
 @pytest.mark.parametrize('opened', [kernels._open_operators,
-                                    draw._open_library, int8._opened])
+                                    draw._open_library, int8._open_library])
 def test_a_library_without_our_functions_is_refused(compiler, opened):
     path = build.library('seven', [compiler])
     with pytest.raises(AttributeError, match='undefined symbol'):

@@ -35,7 +35,7 @@ def lower(request, monkeypatch, compiler):
     if kernels.mode() == 'off':
         pytest.skip('D2LBERT_KERNELS is off')
     monkeypatch.setenv('D2LBERT_ISA', request.param)
-    one = kernels.Library('int8', ['int8.cc'], int8._opened,
+    one = kernels.Library('int8', ['int8.cc'], int8._open_library,
                           options=int8.INT8.options)
     monkeypatch.setattr(int8, 'INT8', one)
     assert one.get(), one.reason

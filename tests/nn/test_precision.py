@@ -129,8 +129,8 @@ def not_a_number(net):
 
 
 @pytest.mark.parametrize('keywords, change, why', [
-    (dict(pre_norm=True), None, 'normalize after each half'),
-    (dict(causal=True), None, 'attend to earlier ones alone'),
+    (dict(pre_norm=True), None, 'LayerNorm after each half'),
+    (dict(causal=True), None, 'attend to earlier tokens only'),
     (dict(), of_my_own, 'without modified blocks'),
     (dict(), not_a_number, 'weight has numbers that are NaN or infinite')])
 def test_a_net_that_cannot_be_quantized_is_refused(

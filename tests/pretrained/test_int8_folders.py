@@ -359,7 +359,7 @@ def test_a_net_that_cannot_be_quantized_leaves_no_folder(tmp_path, capsys):
     d2l.save_pretrained(net, tokenizer, tmp_path / 'fp32')
     said = refusal(capsys, 'export', str(tmp_path / 'fp32'),
                    str(tmp_path / 'int8'), '--precision', 'int8')[1]
-    assert 'normalize after each half of a block' in said
+    assert 'LayerNorm after each half of a block' in said
     assert not (tmp_path / 'int8').exists()
 
 
