@@ -58,7 +58,7 @@ struct Problem {
 
 // The largest of n scores. The last vector may have other data after them.
 inline float largest(const float* s, long n) {
-  const vi lane = count();
+  const vi lane = lane_indices();
   const vf nothing = splat(-INFINITY);
   const long tail = n / VL * VL;  // the beginning of a partial vector
   vf top = nothing;
@@ -71,7 +71,7 @@ inline float largest(const float* s, long n) {
 
 // Replace n scores by softmax(scale * scores). Zeros fill the last vector.
 inline void softmax(float* s, long n, float scale) {
-  const vi lane = count();
+  const vi lane = lane_indices();
   const long tail = n / VL * VL;  // the beginning of a partial vector
   const float top = largest(s, n);
   vf total{};
@@ -112,7 +112,7 @@ inline void scores_to_weights(const Problem& p, long dropout_row, long n,
   softmax(s, n, p.scale);
   for (long j = ceil_div(n, VL) * VL; j < keys; j += VL) store(s + j, vf{});
   if (!p.dropout.on()) return;
-  const vi lane = count();
+  const vi lane = lane_indices();
   const Draws draws = p.dropout.row(dropout_row);
   for (long j = 0; j < n; j += VL)
     store(s + j,
@@ -163,7 +163,7 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
 // and the forward pass may have used other instructions.
 inline void score_gradient(const Problem& p, long dropout_row, long n, long ns,
                            float* s, float* ds) {
-  const vi lane = count();
+  const vi lane = lane_indices();
   const Draws draws = p.dropout.row(dropout_row);
   const float top = largest(s, n);
   vf total{}, weighted{};

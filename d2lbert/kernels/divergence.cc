@@ -46,7 +46,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     // At least -1e30: -infinity minus -infinity would be NaN
     const float largest_x = std::max(maximum(x, V), -1e30f);
     const float largest_y = std::max(maximum(y, V), -1e30f);
-    const vi lane = count();
+    const vi lane = lane_indices();
     // Sums of exponentials, and of terms p log(p / q) before normalization
     vf total_x{}, total_y{}, divergence{};
     for (long j = 0; j < V; j += VL) {

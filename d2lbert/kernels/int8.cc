@@ -51,7 +51,7 @@ inline vf load_bytes(const int8_t* from, long n) {
 
 // The first n lanes of v, followed by zeros.
 inline vf keep_first(vf v, long n) {
-  return n >= VL ? v : pick(count() < (int)n, v, vf{});
+  return n >= VL ? v : pick(lane_indices() < (int)n, v, vf{});
 }
 
 struct Norm {

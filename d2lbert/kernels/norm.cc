@@ -57,7 +57,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     const float *x = X + i * H, *y = Y ? Y + i * H : nullptr;
     float* z = normalized + i * H;
     const Draws draws = dropout.row(i);
-    const vi lane = count();
+    const vi lane = lane_indices();
     for (long j = 0; j < H; j += VL)
       store(z + j, load_sum(x, y, dropout, draws, lane, j, H), H - j);
     float mean, scale;
@@ -99,7 +99,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   {
     const NormSums sums = all.cleared();
     float* const hat = hat_rows.mine();
-    const vi lane = count();
+    const vi lane = lane_indices();
 #pragma omp for schedule(static)
     for (long i = 0; i < R; i++) {
       const float *x = X + i * H, *y = Y ? Y + i * H : nullptr;

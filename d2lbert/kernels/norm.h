@@ -7,7 +7,7 @@ namespace d2lbert {
 // Compute the mean of n numbers, and scale = 1 / sqrt(variance + eps).
 inline void moments(const float* x, long n, float eps, float* mean,
                     float* scale) {
-  const vi lane = count();
+  const vi lane = lane_indices();
   vf total{}, squares{};
   for (long j = 0; j < n; j += VL) total += load(x + j, n - j);
   *mean = sum(total) / n;

@@ -1,5 +1,5 @@
-// Vectors as wide as the registers of the processor, and functions on them: one
-// source, by GCC's vector extensions, for AVX-512, AVX, SSE and NEON.
+// Vectors as wide as the registers of the processor, and functions on them.
+// GCC's vector extensions serve AVX-512, AVX, SSE and NEON from one source.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -19,7 +19,7 @@
 
 namespace d2lbert {
 
-// The instruction set of this build, and VL, the number of floats in a vector.
+// ISA: the instruction set of this build. VL: the number of floats in a vector.
 #if defined(__AVX512F__)
 constexpr const char* ISA = D2LBERT_BF16 ? "AVX-512 with bf16" : "AVX-512";
 constexpr int VL = 16;
@@ -46,7 +46,7 @@ typedef float vf __attribute__((vector_size(4 * VL)));
 typedef int32_t vi __attribute__((vector_size(4 * VL)));
 typedef uint32_t vu __attribute__((vector_size(4 * VL)));
 
-// x in all lanes.
+// x in all lanes. (x + 0 would change -0, and x - 0 does not.)
 inline vf splat(float x) { return x - vf{}; }
 // The bits of each float, as an integer.
 inline vi bits(vf x) { return (vi)x; }
@@ -113,9 +113,9 @@ inline void store(void* p, V v, long n) {
 #endif
 }
 
-// Store data that would leave the cache before it is read again. If p is
-// aligned, the store bypasses the cache and does not read the old content of
-// memory.
+// Store the first min(n, VL) lanes, for data that would leave the cache before
+// it is read again. If p is aligned, a whole vector bypasses the cache, and the
+// old content of memory is not read.
 inline void stream(float* p, vf v, long n) {
 #if defined(__AVX512F__)
   if (n >= VL && !((uintptr_t)p % 64)) return _mm512_stream_ps(p, (__m512)v);
@@ -133,7 +133,7 @@ inline void stream_fence() {
 #endif
 }
 
-// a * b + c, rounded once if the processor can. The compiler would choose for
+// a * b + c, rounded once if the processor can. The compiler would decide for
 // each loop: GCC tuned for Zen uses two instructions in a loop with one sum,
 // and one fused instruction in a loop with several. But a row must get the same
 // bits in a tile of one row as in a tile of many.
@@ -150,7 +150,7 @@ inline vf fused_multiply_add(float a, vf b, vf c) {
 }
 
 // The vector 0, 1, ..., VL - 1.
-inline vi count() {
+inline vi lane_indices() {
   vi v;
   for (int i = 0; i < VL; i++) v[i] = i;
   return v;
@@ -239,7 +239,7 @@ inline float maximum(vf v) {
 
 // The largest of n numbers.
 inline float maximum(const float* x, long n) {
-  const vi lane = count();
+  const vi lane = lane_indices();
   const vf lowest = splat(-INFINITY);
   vf largest = lowest;
   for (long j = 0; j < n; j += VL) {
@@ -255,8 +255,8 @@ inline float maximum(const float* x, long n) {
 // the largest float, NaN for NaN.
 inline vf exp(vf x) {
   // e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding `round`, 1.5 *
-  // 2^23, rounds to an integer. log(2) is subtracted in two parts, for exact
-  // products.
+  // 2^23, rounds to an integer. log(2) is the difference of two constants, and
+  // n times the first is exact.
   const float low = -104.f, high = 89.f, round = 12582912.f;
   const vf y = smaller(splat(high), larger(splat(low), x));
   const vf shifted = y * 1.44269504f + round;
@@ -302,8 +302,8 @@ inline vf square_root(vf x) {
 #endif
 }
 
-// A polynomial for small x, where the formula 1 - 2 / (e^(2 |x|) + 1) for other
-// x would lose digits.
+// For small x this is a polynomial, since the formula for other x, 1 - 2 /
+// (e^(2 |x|) + 1), would lose digits.
 inline vf tanh(vf x) {
   vf a = absolute(x), s = x * x;
   vf p = splat(-5.5151642e-3f);
@@ -340,11 +340,11 @@ inline vu load_quads(const uint32_t* const* row, int column) {
 }
 
 // Transpose a VL x VL block of 32-bit words. row: the addresses of the rows.
-// The rows of the result begin ld words apart. Each register is loaded with
-// four words from every fourth row. Then the 4 x 4 words in the same quarter of
-// four registers are transposed.
+// to: the result, with ld words from one row to the next. Each register is
+// loaded with four words from every fourth row. Then the 4 x 4 words in the
+// same quarter of four registers are transposed.
 inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
-  // The compiler turns these orders into unpack instructions.
+  // The compiler turns shuffles in these orders into unpack instructions.
   vi low, high, low_pairs, high_pairs;
   for (int q = 0; q < VL; q += 4) {
     const int a = q, b = q + VL;
@@ -361,12 +361,12 @@ inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
   for (int c = 0; c < VL; c += 4, to += 4 * ld) {
     const vu r0 = load_quads(row, c), r1 = load_quads(row + 1, c);
     const vu r2 = load_quads(row + 2, c), r3 = load_quads(row + 3, c);
-    const vu a = shuffle(r0, r1, low), b = shuffle(r2, r3, low);
-    const vu d = shuffle(r0, r1, high), e = shuffle(r2, r3, high);
-    store(to, shuffle(a, b, low_pairs));
-    store(to + ld, shuffle(a, b, high_pairs));
-    store(to + 2 * ld, shuffle(d, e, low_pairs));
-    store(to + 3 * ld, shuffle(d, e, high_pairs));
+    const vu low01 = shuffle(r0, r1, low), low23 = shuffle(r2, r3, low);
+    const vu high01 = shuffle(r0, r1, high), high23 = shuffle(r2, r3, high);
+    store(to, shuffle(low01, low23, low_pairs));
+    store(to + ld, shuffle(low01, low23, high_pairs));
+    store(to + 2 * ld, shuffle(high01, high23, low_pairs));
+    store(to + 3 * ld, shuffle(high01, high23, high_pairs));
   }
 }
 
@@ -375,19 +375,19 @@ inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
 // draws the words of the forward pass again. A 64-bit hash of seed and row sets
 // the constants of a 32-bit hash of j.
 struct Draws {
-  uint32_t first, second;
+  uint32_t low_key, high_key;
   Draws(uint64_t seed, uint64_t row) {
     uint64_t z = seed + (row + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     z ^= z >> 31;
-    first = (uint32_t)z;
-    second = (uint32_t)(z >> 32);
+    low_key = (uint32_t)z;
+    high_key = (uint32_t)(z >> 32);
   }
-  // Words j.
+  // The words whose numbers are in the lanes of j.
   vu at(vu j) const {
-    vu x = j + first;
-    x = (x ^ (x >> 16)) * 0x7feb352du + second;
+    vu x = j + low_key;
+    x = (x ^ (x >> 16)) * 0x7feb352du + high_key;
     x = (x ^ (x >> 15)) * 0x846ca68bu;
     return x ^ (x >> 16);
   }
@@ -406,8 +406,8 @@ struct Dropout {
     if (p <= 0 || !noise || noise[0] == 1.f) return;
     for (int i = 0; i < 64; i++)
       seed |= (uint64_t)(noise[i] > 1.f) << i;
-    double level = p * 4294967296.0;
-    threshold = level >= 4294967295.0 ? 4294967295u : (uint32_t)level;
+    const double dropped = p * 4294967296.0;   // of 2^32 words
+    threshold = dropped >= 4294967295.0 ? 4294967295u : (uint32_t)dropped;
     scale = (float)(p < 1 ? 1 / (1 - p) : 0);
   }
   bool on() const { return threshold != 0; }

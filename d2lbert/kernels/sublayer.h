@@ -29,7 +29,7 @@ inline void add_and_norm(const Residual& residual, long first, long m,
                          float* Y) {
   const long H = residual.H;
   const Dropout& dropout = residual.dropout;
-  const vi lane = count();
+  const vi lane = lane_indices();
   for (long r = 0; r < m; r++, x += H, z += H) {
     const Draws draws = dropout.row(first + r);
     for (long j = 0; j < H; j += VL) {
@@ -60,7 +60,7 @@ inline void add_and_norm_gradient(const Residual& residual, long first, long m,
                                   const NormSums& sums, float* dx, float* dz) {
   const long H = residual.H;
   const Dropout& dropout = residual.dropout;
-  const vi lane = count();
+  const vi lane = lane_indices();
   for (long r = first; r < first + m; r++, dx += H, dz += H) {
     const Draws draws = dropout.row(r);
     norm_gradient(dY + r * H, saved.hat + r * H, residual.gamma,

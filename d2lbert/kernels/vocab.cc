@@ -103,7 +103,7 @@ void reset_part(const Part& part, long m) {
 // all exponentials of a row have the same scale.
 void exponentiate(const Job& job, long first, long m, long v, long n,
                   float* L, long ld, const Part& part, Prefetcher ahead) {
-  const vi lane = count();
+  const vi lane = lane_indices();
   for (long r = 0; r < m; r++) {
     ahead.step();
     float* l = L + r * ld;
@@ -501,7 +501,7 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
 #pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
-    const vi lane = count();
+    const vi lane = lane_indices();
     // At least -1e30: -infinity minus -infinity would be NaN
     const float largest = std::max(maximum(x, V), -1e30f);
     stats[2 * i] = largest;
