@@ -36,8 +36,8 @@ from d2lbert.texts.numbered_text import (
     types_by_frequency,
 )
 
-# Increase this when the same files give other examples; then the fingerprint
-# of a corpus changes
+# Increase this when a change of the code gives other examples for the same
+# files; then the fingerprint of a corpus changes
 DRAWS = 2
 
 
@@ -52,8 +52,8 @@ class Corpus(NamedTuple):
     def numbered_by(self, vocab):
         """Return this corpus with another vocabulary.
 
-        The texts are renumbered in place, but not their files: `numbers` maps
-        the numbers in the files to those of the vocabulary.
+        The files of the texts stay as they are. `StoredText.numbers`, which
+        maps their numbers to the vocabulary, is changed in place.
         """
         new_numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
         for text in filter(None, (self.train, self.valid)):
@@ -144,10 +144,10 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     digests = _digests(files + valid_files, progress)
     for k, path in enumerate(valid_files, len(files)):
         if digests[k] in digests[:len(files)]:
-            twin = files[digests[:len(files)].index(digests[k])]
+            train_file = files[digests[:len(files)].index(digests[k])]
             raise ValueError(f'{path} is a held-out file, but the training '
-                             f'file {twin} has the same content: leave out '
-                             'one of the two')
+                             f'file {train_file} has the same content: leave '
+                             'out one of the two')
     # The examples depend on all of these
     key_parts = [
         text_store.VERSION, DRAWS, unicodedata.unidata_version,
@@ -186,11 +186,12 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
 
 
 def _open_store(folder, vocab_class, sources):
-    """Open a store: [vocabulary, training text, held-out text, freqs].
+    """Open a store, see `text_store`.
 
-    sources: {'train' or 'valid': its `Source`s}. The held-out text is None if
-    nothing was held out. freqs are None if the store did not build its
-    vocabulary.
+    sources: {'train': the `Source`s of this text, 'valid': ...}. Returns
+    [vocabulary, training text, held-out text, frequencies of the tokens]. The
+    third is None if nothing was held out, and the last is None if the
+    vocabulary was given, not built from the text.
     """
     # If another process is removing the files, a file that is named here
     # and missing raises FileNotFoundError

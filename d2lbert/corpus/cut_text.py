@@ -1,6 +1,6 @@
 """`CutText` numbers the words of a text of any size, in files on disk.
 
-Functions choose the held-out part of such a text and build its vocabulary.
+Other functions choose its held-out part and build its vocabulary.
 """
 import bisect
 import contextlib
@@ -23,7 +23,7 @@ SMALL_TEXT = 200_000
 # The share of a small text's words that may be too rare for the vocabulary
 RARE_SHARE = 0.1
 
-# Bytes at the begin of the file of numbers, for the header of a .npy file
+# The number of bytes for the header of the file `ids`, as of a .npy file
 HEADER_BYTES = 128
 
 
@@ -36,7 +36,8 @@ class CutText:
 
     folder: a new folder; files: `text_sources.Source`s; cutter: a cutter of
     `splitters`; progress: show a bar; types: a `WordTypes` or `PieceTypes`,
-    which numbers the words. articles: the first paragraph of each article.
+    which numbers the words. Attribute articles: the index of the first
+    paragraph of each article.
     """
 
     def __init__(self, folder, files, cutter, progress, types=None):
@@ -48,7 +49,7 @@ class CutText:
         self.types = WordTypes() if types is None else types
         self.dtype = self.types.dtype
         self.num_words = self.num_sentences = self.num_paragraphs = 0
-        # The number of paragraphs without two sentences, and of their words
+        # The number of paragraphs without two sentences, and of words in them
         self.left_out = onp.zeros(2, 'int64')
         with contextlib.ExitStack() as stack:
             self._out = self._open_files(stack, 'ids', 'sentences',
@@ -69,9 +70,10 @@ class CutText:
         self.articles = self.articles[self.articles < self.num_paragraphs]
 
     def _open_files(self, stack, ids, *ends):
-        """Open a new file for the numbers of words, and files for `ends`.
+        """Open new files: `ids` for numbers of words, the others for offsets.
 
-        These are ends of sentences and paragraphs; the first entry is 0.
+        ids, ends: names of files. A file of offsets has the end of each
+        sentence or paragraph; its first entry is 0.
         """
         files = [stack.enter_context(open(self.folder / name, 'wb'))
                  for name in (ids, *ends)]
@@ -101,7 +103,7 @@ class CutText:
         return self.folder / f'renumbering-{k}.npy'
 
     def _chain_renumberings(self):
-        """Compose the maps, each past one pruning, to maps past all prunings.
+        """Make each renumbering file lead to the numbers after all prunings.
         """
         later = None
         for k in reversed(range(len(self.pruned_at))):
@@ -115,8 +117,9 @@ class CutText:
     def replace_words(self, table, begins):
         """Replace each word k by its pieces, table[begins[k]:begins[k + 1]].
 
-        table (pieces of all different words + SPARE,): numbers of pieces;
-        begins (types + 1,) int64. No word may have been pruned.
+        table: the numbers of the pieces of all different words, then SPARE
+        entries, see `kernels.cut`. begins (different words + 1,) int64. No
+        word may have been pruned.
         """
         ends = onp.memmap(self.folder / 'sentences', 'int64', 'r')
         lengths = onp.diff(begins).astype('int32')
@@ -194,9 +197,9 @@ class CutText:
         return numbers
 
     def sentence_and_word_range(self, begin, end):
-        """Convert the range begin to end - 1 of paragraphs.
+        """Where the sentences and words of paragraphs begin to end - 1 are.
 
-        Returns the [begin, end] of its sentences, and of its words.
+        Returns two lists: [begin, end] of the sentences, and of the words.
         """
         sentences = [int(self.offsets('paragraphs', q, q + 1)[0])
                      for q in (begin, end)]

@@ -1,12 +1,13 @@
-"""This module fills rows with one text, and masks tokens, words or spans.
+"""This module fills rows with a text, and masks tokens, words or spans.
 
 `Noise` is BART's noise (Lewis et al. 2020, section 2.2); a model learns to
-restore the original rows. `WHOLE` masks no token, for a model that reads from
-left to right.
+restore the original rows. `NO_MASKS` masks no token, for a model that reads
+from left to right.
 
 N: the number of rows. T and S: the lengths of original and of noisy rows, both
-max_len. P: predictions of a row. V: tokens of the vocabulary. M: the number of
-parts in all rows. A part is a span of the words of a text, (begin, end).
+max_len. P: the number of predictions of a row. V: the number of tokens of the
+vocabulary. M: the number of parts in all rows. A part is a span of the words
+of a text, (begin, end).
 """
 import bisect
 import itertools
@@ -132,7 +133,7 @@ def _empty_columns(num_rows, max_len, share, max_tokens, pad):
         *(onp.zeros(shape_P, 'int32') for _ in range(3)))
 
 
-# In Python, for other random generators, and without a compiler
+# The same in Python, for other random generators, or without a compiler
 
 def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
                   spans, max_tokens, share, rng):
@@ -141,7 +142,7 @@ def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
     rows, parts: lists, as for `mask_spans`; parts index into `ids`, the
     vocabulary numbers of words. special: the numbers of pad, mask, cls, sep.
     flags: of `SpanMasking.mask_flags`. replacements: random tokens to choose
-    from. max_tokens: the maximum for a span. share: in millionths.
+    from. max_tokens: the most tokens of a span. share: in millionths.
     """
     _, mask, cls, sep = special
     length_cdf = list(itertools.accumulate(spans.length_probs))
@@ -184,7 +185,7 @@ def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
 
 
 def _units(tokens, flags):
-    """[(begin, end)] of each unit of a row, a word or token to be masked."""
+    """[(begin, end)] of each unit of a row, a word or token to mask."""
     units = []
     for i, flag in enumerate(flags[tokens].tolist()):
         if flag & draw.FIXED:
@@ -232,23 +233,23 @@ def _take_span(units, num_free, max_length, max_tokens, apart, rng):
     return span
 
 
-class Whole(NamedTuple):
+class UnmaskedRows(NamedTuple):
     """Rows without masks: all rows of a chunk of a text, or a batch."""
 
     tokens_X: Any           # (N, T) int32
     valid_lens_x: Any       # (N,) float32, the number of real tokens
 
 
-class WholeRows(NamedTuple):
-    """Masks no token, with the interface of `SpanMasking`."""
+class NoMasks(NamedTuple):
+    """Settings to mask no token, with the interface of `SpanMasking`."""
 
     def draw_rows(self, text, rows, parts, max_len, rng, mask_share):
-        """The `Whole` rows of a text; arguments as for `mask_spans`."""
-        return Whole(*mask_spans(text, rows, parts, SINGLE_TOKENS, max_len,
-                                 rng, 0)[:2])
+        """The `UnmaskedRows` of a text; arguments as for `mask_spans`."""
+        return UnmaskedRows(*mask_spans(text, rows, parts, SINGLE_TOKENS,
+                                        max_len, rng, 0)[:2])
 
 
-WHOLE = WholeRows()
+NO_MASKS = NoMasks()
 
 
 #: The mean and the maximum of BART's span lengths, in words, which have a

@@ -34,8 +34,8 @@ from d2lbert.texts.numbered_text import (
 # Increase this when the rules give other sentences or words for the same text
 PROSE_VERSION = 1
 
-# Unicode's Sentence_Terminal, without .!? and without the marks of scripts
-# that are no longer written
+# The characters with Unicode's property Sentence_Terminal, except .!? and the
+# marks of scripts that are no longer written
 ENDS = (
     '\u0589'                            # Armenian
     '\u061d\u061e\u061f\u06d4'          # Arabic, Urdu
@@ -52,6 +52,7 @@ ENDS = (
     '\ufe52\ufe56\ufe57')               # the same, small
 WIDE_STOP = '\uff0e'    # Chinese full stop; before a digit a decimal point
 ELLIPSIS = '\u2026'
+# Quotation marks and brackets that may follow the end of a sentence
 CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
           '\u3015\u3017\uff09\uff3d\uff5d\uff63'
 
@@ -87,10 +88,10 @@ def split_at_sure_ends(text, is_tokenized=False):
 
 
 class SpacedPunctuation(dict):
-    """A table for str.translate: blanks around characters that are words.
+    """A table for str.translate, which sets some characters between blanks.
 
-    These are punctuation marks, symbols and Chinese characters; see
-    `is_word_alone`.
+    These are punctuation marks, symbols and Chinese characters, each of which
+    is a word; see `is_word_alone`.
     """
 
     def __missing__(self, code):
@@ -167,7 +168,7 @@ def _is_end(piece, begin, marks, has_capitals):
     return last.lower() not in BEFORE_NAMES
 
 
-# Increase this when Punkt is used otherwise, so that sentences change
+# Increase this when a change of this module gives other sentences by Punkt
 PUNKT_VERSION = 3
 
 # WikiText's decimal point, and its replacement while Punkt reads the text:
@@ -212,7 +213,7 @@ def import_nltk():
     return nltk
 
 
-# The number of characters from which Punkt learns, in 30 seconds
+# The number of characters from which Punkt learns, which takes 30 seconds
 PUNKT_CHARS = 1 << 20
 
 # The key of a result of `has_books_form` in the cache `Unchanged`. Increase
@@ -292,7 +293,7 @@ class BookCutter:
         if draw.library() is not None:
             if not hasattr(self._of_thread, 'memory'):
                 self._of_thread.memory = cut.TextMemory()
-            # A limit of bytes: a paragraph has at most as many words
+            # Here MAX_WORDS limits bytes: no paragraph has more words
             found = cut.text(stretch.all_bytes,
                              cut.WIKI if stretch.is_wiki else cut.PARTS,
                              self.lower, text_reader.MAX_WORDS,

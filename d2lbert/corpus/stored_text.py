@@ -53,7 +53,8 @@ def draw_runs(text, order, max_len, rng, swap=False):
     for q in order.tolist():
         begin, end = text.paragraphs[q:q + 2].tolist()
         ends = _sentence_ends(text, begin, end, q, max_len)
-        # a, b, stop, last: indices of sentences, from the paragraph's first
+        # Indices of sentences, 0 for the paragraph's first one. The runs are
+        # a to b - 1 and b to stop - 1; `last` is the last sentence of `ends`
         a, last = 0, len(ends) - 2
         while a < min(end - begin, last):
             stop = a + 2
@@ -297,8 +298,8 @@ class StoredText(NumberedText):
         pieces of a word or none.
         spans: an object of `masking`; rows are full sentences of one text, in
         place of pairs. With a `SpanMasking` batches are `MaskedRows`, with a
-        `Noise` `NoisyRows`, with `WHOLE` `Whole` rows. The chunks are
-        stretches of the unshuffled text, which come in a new order.
+        `Noise` `NoisyRows`, with `NO_MASKS` `UnmaskedRows`. The chunks are
+        stretches of the text as it is, and only their order is shuffled.
         dynamic: draw new pairs and masks in each epoch; otherwise only the
         order of the examples is new. Raises ValueError if no pair fits.
         """
@@ -394,7 +395,8 @@ class StoredText(NumberedText):
 def _generator(seed, epoch, chunk):
     """The generator of the examples of a chunk.
 
-    The first chunk of epoch 0 has the book's, as of random.seed(seed).
+    The first chunk of epoch 0 has the book's generator, which
+    random.seed(seed) sets.
     """
     if not (epoch or chunk):
         return random.Random(seed)

@@ -218,11 +218,11 @@ def has_title(data):
 
 def _wiki_stretches(path, blocks):
     before, is_first = b'\n', True
-    # The last line of a block is only context, so an empty block comes last
+    # The last line of a block is only context, so an empty block is added
     for number, data in itertools.chain(blocks, [(0, b'')]):
         stretch = Stretch(path, number, before, data, True, is_first)
         yield stretch
-        # The next stretch has this line again, with one before it as context
+        # The last line again, with the line before it as context
         before, is_first = _last_lines(stretch.all_bytes) + b'\n', False
 
 

@@ -99,7 +99,7 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     if vocab is None and uses_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
-        if cut.pruned_at:       # cut again, as pruned words have pieces, too
+        if cut.pruned_at:       # pruned words have pieces, too: cut again
             shutil.rmtree(cut.folder)
             cut = cut_text(files)
         else:
@@ -245,7 +245,10 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
 
 
 def _write_ends(path, cut, name, ranges):
-    """Write the ends in the file `name` of ranges, one range after another."""
+    """Write the ends of some ranges, from the file `name` of a `CutText`.
+
+    The ranges follow one another in the new file, whose first entry is 0.
+    """
     last = 0
     with _open_npy(path, 'int64',
                    1 + sum(end - begin for begin, end in ranges)) as f:

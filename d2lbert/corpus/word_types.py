@@ -1,7 +1,8 @@
 """`WordTypes` numbers the different words of a text, and counts them.
 
 `PieceTypes` numbers word pieces. It splits each different word only once.
-A type is the number of a different word, by first occurrence.
+A type is the number of a word: the first word has 0, and each word that did
+not occur before has the next number.
 """
 import itertools
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.corpus.masking import WHOLE, Noise
+from d2lbert.corpus.masking import NO_MASKS, Noise
 from d2lbert.machine.backend import autograd, np
 from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
@@ -106,17 +106,17 @@ class CLM(Generative):
         return bert
 
     def batches(self, epoch, start):
-        """Yield (position, `corpus.masking.Whole`) of an epoch."""
+        """Yield (position, `corpus.masking.UnmaskedRows`) of an epoch."""
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
-            start=start, dynamic=s['dynamic'], spans=WHOLE)
+            start=start, dynamic=s['dynamic'], spans=NO_MASKS)
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
         """The batches of a held-out `StoredText`, always the same."""
         return (batch for _, batch in text.batches(
-            batch_size, max_len, seed=0, dynamic=False, spans=WHOLE))
+            batch_size, max_len, seed=0, dynamic=False, spans=NO_MASKS))
 
     @classmethod
     def counts(cls, batch):

@@ -9,7 +9,7 @@ import whole_texts
 from loops import prepared as prepared_run
 
 import d2lbert as d2l
-from d2lbert.corpus.masking import Whole
+from d2lbert.corpus.masking import UnmaskedRows
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.generative import CLM
 from d2lbert.pretrained.generation import config_of, continued_ids
@@ -35,8 +35,8 @@ def make_net(num_layers=2, **keywords):
 
 def make_batch(B=5):
     rng = onp.random.RandomState(1)
-    return Whole(rng.randint(0, V, (B, T)).astype('int32'),
-                 rng.randint(2, T + 1, B).astype('float32'))
+    return UnmaskedRows(rng.randint(0, V, (B, T)).astype('int32'),
+                        rng.randint(2, T + 1, B).astype('float32'))
 
 
 def expected_losses(params, batch):
