@@ -29,7 +29,8 @@ class Model(nn.Block):
     #: The `pretrained.contents.Pretrained` of the folder, if one was loaded
     pretrained = None
 
-    #: The kind of a fine-tuned model's head, and the `About` of its task
+    #: A fine-tuned model has the kind of its head, and the
+    #: `pretrained.heads.About` of its task
     kind = about = None
 
     #: Tokens of the longest text in the model's training, None if unknown
@@ -232,7 +233,8 @@ def load_parameters(net, path, ctx=None):
     arrays = array_files.read_params(path)
     params = net._collect_params_with_prefix()
     if not any('.' in name for name in arrays):
-        # Files of old versions have full names, without the net's prefix
+        # Files of old versions have the names of `collect_params`, but without
+        # the net's prefix
         arrays = {f'{net.prefix}{re.sub("^(arg|aux):", "", name)}': array
                   for name, array in arrays.items()}
         params = dict(net.collect_params().items())

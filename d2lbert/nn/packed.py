@@ -6,9 +6,10 @@ operators. Each row belongs to a token, and the tokens of all sequences follow
 one another. A twin takes the block as an argument and reads its parameters. It
 is valid only if no block was modified, which `Packable` and `encode` check.
 
-B: the number of sequences. T: tokens of a padded sequence. R: rows. H: hidden
-units. S: tokens selected by the caller, for example the masked tokens. An
-argument `rows` is the `ops.Rows` of an array (R, H).
+B: the number of sequences. T: the number of tokens of a padded sequence. R:
+the number of rows. H: the number of hidden units. S: the number of tokens that
+the caller selects, for example the masked tokens. An argument `rows` is the
+`ops.Rows` of an array (R, H).
 """
 from typing import Any, NamedTuple
 
@@ -173,10 +174,10 @@ def _device_of(tokens, block):
 
 
 def pack(encoder, tokens, segments, lens, ctx):
-    """(`PackedTokens` on ctx, first row of each sequence (B,) on the host).
+    """Pack the real tokens: (`PackedTokens` on ctx, begins (B,) on the host).
 
-    tokens and segments (B, T); they are checked here. lens (B,) int32 on the
-    host, all above 0.
+    begins: the first row of each sequence. tokens and segments (B, T) are
+    checked here. lens (B,) int32 on the host, all above 0.
     """
     tokens, segments = map(host, encoder.check(tokens, segments))
     T = tokens.shape[1]
@@ -371,7 +372,7 @@ def _parameters(X, layers):
 
 
 def _requests(layers):
-    """The grad_req of the weights of all layers, then of all biases."""
+    """The grad_req of the weights of all layers, then of the biases."""
     return sum(zip(*(grad_reqs(layer.weight, layer.bias)
                      for layer in layers)), ())
 

@@ -1,4 +1,4 @@
-"""Set the precision of a net at inference: fp32, bf16 or int8."""
+"""`set_precision` sets a net's precision at inference: fp32, bf16, int8."""
 from d2lbert import kernels
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import np
@@ -73,9 +73,9 @@ def _quantize_encoder(net):
     first = blocks[0]
     layout = Layout(
         first.attention.num_heads, first.ffn.dense1.fused_activation(),
-        first.addnorm1.ln._epsilon, layers, encoder.scale(1.0),
-        first.pre_norm, first.attention.causal,
-        getattr(net, 'decoder', None) is not None)
+        first.addnorm1.ln._epsilon, layers, factor=encoder.scale(1.0),
+        pre_norm=first.pre_norm, causal=first.attention.causal,
+        has_decoder=getattr(net, 'decoder', None) is not None)
     check_layout(layout)
     params = {}
     for name, param in encoder._collect_params_with_prefix().items():

@@ -70,10 +70,10 @@ class History:
                         *losses)
         for name in self.columns:
             setattr(self, name, [])
-        # The sum of each loss, the sentence pairs and the steps, all over the
-        # steps whose losses were read
+        # The sum of each loss, and the numbers of sentence pairs and steps,
+        # for all steps whose losses were read
         self.sums, self.seconds = Accumulator(len(losses) + 2), 0.0
-        self._unread = []   # arguments of `add` for the steps after these
+        self._unread = []   # the arguments of `add` for all later steps
 
     def add(self, read, num_pairs):
         """Add a step, without waiting for its losses.
@@ -139,8 +139,8 @@ def run_steps(steps, is_over, log_interval, history, animator,
     `History.add`; it takes a step whenever it is advanced. log_interval: the
     number of steps between two entries of `history`; the last step always has
     an entry. animator: an `Animator`, which draws the entries. after(step) is
-    called after each step. describe(number of pairs) is called once, after
-    the first step; it returns a line that describes the training.
+    called after each step. describe(number of pairs in a step) is called
+    once, after the first step; it returns a line that describes the training.
     """
     # Compile before the clock starts, since that takes longer than many steps
     kernels.load()

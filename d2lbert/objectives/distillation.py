@@ -1,7 +1,8 @@
 """Train a student on the outputs of a teacher, as in DistilBERT.
 
-R: the number of tokens without padding (see `nn.packed`); S: of masked words;
-H: of hidden units; V: of tokens in the vocabulary.
+R: the number of tokens without padding, see `nn.packed`. S: the number of
+masked words. H: the number of hidden units. V: the number of tokens in the
+vocabulary.
 """
 from d2lbert.kernels import ops
 from d2lbert.machine import workers
@@ -45,7 +46,7 @@ class Distillation(Objective):
 
     @property
     def recorded(self):
-        """Entries of a checkpoint that must be equal when it is resumed."""
+        """Entries of a checkpoint that must be the same in a resumed run."""
         return dict(self.inner.recorded, teacher=self.teacher.sha256)
 
     def net(self, devices):
@@ -177,7 +178,7 @@ def differences(config, other):
     """The arguments in which two nets differ, except _MAY_DIFFER, sorted."""
     def with_defaults(config):
         config = {**DEFAULTS, **config}
-        # With one group for each layer, no layers share weights: as None
+        # With one group for each layer no layers share weights, as with None
         if config['num_groups'] == config['num_layers']:
             config['num_groups'] = None
         return config
@@ -187,7 +188,7 @@ def differences(config, other):
 
 
 def _copy(block, other, skipped=()):
-    """Copy parameters of equal names, unless they begin with `skipped`."""
+    """Copy parameters from `other` by name, except if `skipped` begins it."""
     other_params = other._collect_params_with_prefix()
     for name, param in block._collect_params_with_prefix().items():
         if name in other_params and not name.startswith(skipped):
@@ -195,9 +196,9 @@ def _copy(block, other, skipped=()):
 
 
 def _copy_positions(encoder, other):
-    """Copy the position embeddings that both encoders have from `other`.
+    """Copy from `other` the embeddings of positions that both encoders have.
 
-    If only `other` has segments, its first segment embedding is added, as
+    If only `other` has segments, its first segment embedding is added, since
     `other` adds it to each token of a text.
     """
     other_rows = _value(other.pos_embedding)

@@ -3,7 +3,7 @@
 `CLM` predicts the next token, from left to right. `Denoise` restores noisy
 texts, token by token.
 
-M: the number of predicted tokens; H: the number of hidden units.
+M: the number of predicted tokens. H: the number of hidden units.
 """
 from typing import NamedTuple
 

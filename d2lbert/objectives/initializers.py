@@ -1,4 +1,4 @@
-"""Set the initial weights of a net before pretraining: `initialize`.
+"""`initialize` sets the initial weights of a net before pretraining.
 
 The initializer 'topical' takes token vectors from a latent semantic analysis
 of the text: words that share paragraphs begin with similar vectors.
@@ -77,7 +77,7 @@ def _tf_idf(text):
     V, num_chosen = len(text.vocab), len(chosen)
     paragraph_of_word = onp.repeat(onp.arange(num_chosen),
                                    onp.diff(begins)[chosen])
-    # A pair of paragraph and token as one number
+    # Each pair of a paragraph and a token becomes one number
     pairs, counts = onp.unique(paragraph_of_word * V + text.numbers[types],
                                return_counts=True)
     paragraphs, tokens = onp.divmod(pairs, V)

@@ -4,8 +4,8 @@ BERT's objective, which is the chapter's, and ALBERT's also have pairs of
 sentences. RoBERTa's has masked words only. SpanBERT's adds the span boundary
 objective (SBO): a second head predicts each masked word.
 
-S: the number of masked words; H: of hidden units; V: of tokens in the
-vocabulary.
+S: the number of masked words. H: the number of hidden units. V: the number
+of tokens in the vocabulary.
 """
 from typing import NamedTuple
 
@@ -169,7 +169,7 @@ class BoundaryHead(nn.Block):
                          grad_req=grad_reqs(embedding.weight, self.bias))
 
     def loss(self, Y, embedding, labels, weights):
-        """The weighted mean cross-entropy at Y (S, H), as `MaskLM.loss`."""
+        """The weighted mean cross-entropy at Y (S, H), like `MaskLM.loss`."""
         total = ops.vocab_ce(
             Y, embedding.weight.data(Y.ctx), self.bias.data(Y.ctx), labels,
             weights, precision=self._precision,

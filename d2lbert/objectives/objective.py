@@ -46,12 +46,12 @@ class Objective:
     fingerprint = None
 
     #: {name of an entry of `recorded`: (what changed, possible causes)}, for
-    #: the error message if the entry is another one on resume.
+    #: the error message if the entry differs when a run is resumed.
     changed = {}
 
     @property
     def recorded(self):
-        """Entries of a checkpoint that must be equal when it is resumed."""
+        """Entries of a checkpoint that must be the same in a resumed run."""
         return dict(fingerprint=self.fingerprint)
 
     def net(self, devices):
@@ -71,15 +71,14 @@ class Objective:
         raise NotImplementedError
 
     def counts(self, batch):
-        """For each loss, the number of items of the batch it is a mean over.
-        """
+        """The number of items of a batch that each loss is a mean over."""
         raise NotImplementedError
 
     def shard_losses(self, net, batch, devices):
         """For each device that gets examples, [(loss, count), ...].
 
-        Each list has an entry for each of `losses`: a scalar on the device,
-        and the number of items that it is a mean over.
+        Each list has an entry for each of `losses`: the loss, a scalar on the
+        device, and the number of items that the loss is a mean over.
         """
         raise NotImplementedError
 

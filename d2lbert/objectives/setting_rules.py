@@ -11,7 +11,7 @@ class SettingRules(NamedTuple):
 
     defaults: {setting: value}, in place of the defaults of the recipe.
     required: tuples of (setting, allowed values, end of the message). The
-    error message is "objective=NAME" and this end.
+    error message begins with "objective=NAME" and goes on with this end.
     """
 
     defaults: dict

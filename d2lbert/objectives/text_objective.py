@@ -74,7 +74,7 @@ class TextObjective(Objective):
 
     @property
     def recorded(self):
-        """Entries of a checkpoint that must be equal when it is resumed."""
+        """Entries of a checkpoint that must be the same in a resumed run."""
         # Checked in this order: another teacher changes the fingerprint, too
         return dict(teacher=None, fingerprint=self.fingerprint)
 
@@ -290,7 +290,7 @@ def _sums(net, shard, device):
                                   on_device(shard.nsp_y, device))
         if not masked.count:
             return np.concatenate([np.zeros(5, ctx=device), nsp])
-        # The page's interface, which a head of the user's has, too
+        # Called as on the page, so that the user's own head can be called
         scores = net.mlm(
             np.expand_dims(masked.X, 0), masked.put(masked.rows[None]))
     return np.concatenate([mlm_sums(scores[0], masked.labels), nsp])
@@ -300,8 +300,8 @@ def mlm_sums(scores, labels):
     """Sums over M predictions of tokens: (5,).
 
     They are loss, hits and number of all predictions, then hits and number
-    of the predictions whose label is not <unk>. scores (M, V) for the V
-    tokens of the vocabulary; labels (M,) on the host.
+    of the predictions whose label is not <unk>. A hit ranks the label first.
+    scores (M, V) for the V tokens of the vocabulary; labels (M,) on the host.
     """
     known = on_device(labels != UNK_ID, scores.ctx, 'float32')
     mlm, hits = _loss_hits_count(scores, on_device(labels, scores.ctx))
@@ -310,7 +310,7 @@ def mlm_sums(scores, labels):
 
 
 def _loss_hits_count(scores, labels):
-    """(sums of loss, hits and predictions (3,), the hits (M,), 0 or 1).
+    """Sums of loss, hits and predictions, (3,), and each hit, 0 or 1, (M,).
 
     scores (M, K) for K classes; labels (M,).
     """
