@@ -52,8 +52,8 @@ class Corpus(NamedTuple):
     def numbered_by(self, vocab):
         """Return this corpus with another vocabulary.
 
-        The files of the texts stay as they are. `StoredText.numbers`, which
-        maps their numbers to the vocabulary, is changed in place.
+        Both texts are changed in place, but not their files:
+        `StoredText.numbers` maps the numbers in the files to the vocabulary.
         """
         new_numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
         for text in filter(None, (self.train, self.valid)):

@@ -99,7 +99,7 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     if vocab is None and uses_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
-        if cut.pruned_at:       # pruned words have pieces, too: cut again
+        if cut.pruned_at:       # cut again, as pruned words have pieces, too
             shutil.rmtree(cut.folder)
             cut = cut_text(files)
         else:

@@ -57,9 +57,9 @@ def looked_up(table, types):
 def spread(table, begins, lengths, types, ends, size):
     """Replace each k in types by table[begins[k]:begins[k] + lengths[k]].
 
-    Computed by C++ where it is compiled. size: the length of the result.
-    Returns the result, and `ends`, indices into types, as indices into it.
-    Dtypes as for `kernels.cut.spread`.
+    Computed by C++ where it is compiled. ends: indices into types. size: the
+    length of the result. Returns the result, and `ends` as indices into the
+    result. Dtypes are as for `kernels.cut.spread`.
     """
     if draw.library() is None:
         lengths = lengths[types]

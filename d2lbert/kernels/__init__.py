@@ -5,7 +5,7 @@ environment variable D2LBERT_KERNELS controls this: `auto` uses a library if it
 can be built, `off` uses none, and `require` raises an error if a library
 cannot be built. `ops` declares the fused operators, and README.md describes
 them. Only loading the fused operators imports MXNet. That import takes longer
-than `int8` takes to encode a text.
+than it takes to encode a text with the library of `int8.py`.
 """
 import ctypes
 import os
@@ -54,7 +54,7 @@ class Library:
 
     name: the start of the library's file name. sources: names of C++ files in
     this folder. open_library: a function that opens the library at a path;
-    `get` returns its result. It may raise OSError, AttributeError or
+    `get` returns its result. The function may raise OSError, AttributeError or
     MXNetError. mxnet: True to build against the extension interface of MXNet.
     what, takes: a description of the library and the duration of its
     compilation, for the progress line. options: further options of the

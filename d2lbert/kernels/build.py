@@ -28,9 +28,9 @@ class BuildError(RuntimeError):
 
 
 def compiler():
-    """(command, a list, and version line) of the C++ compiler.
+    """Find the C++ compiler; returns (command, line with its version).
 
-    Raises BuildError if there is no compiler.
+    The command is a list. Raises BuildError if there is no compiler.
     """
     try:
         return find_compiler()
@@ -98,7 +98,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     if not _is_sound(target):
         with locked(folder / 'build.lock', before_wait=lambda: print_line(
                 'waiting for another process that compiles')) as is_locked:
-            if is_locked:   # no other process compiles: these are left over
+            if is_locked:   # killed processes left these folders
                 for stale in folder.glob('.*.part'):
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it

@@ -1,7 +1,7 @@
 """Draw pretraining examples and mask their tokens, by compiled C++ loops.
 
-Each function calls a function of draw.cc or spans.cc. The callers have the
-same loops in Python, which return the same bits. They use the Python loops if
+Each function calls a function of draw.cc or spans.cc. Its callers have the
+same loops in Python, with the same results to the bit, and use them if
 `library` returns None or `can_draw` returns False.
 
 A text is an array of word types: equal words have the same type. `type_ids`

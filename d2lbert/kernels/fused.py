@@ -27,7 +27,7 @@ def call(name, arrays, **attrs):
     """
     attrs = {key: value for key, value in attrs.items()
              if value != _DEFAULTS.get(key)}
-    # As the function of `mx.nd` does, without copying the handles of arrays
+    # The function in `mx.nd` does the same, but copies the handles of arrays
     return mx.nd.register._imperative_invoke(
         _handle(f'd2lbert_{name}'), arrays, list(attrs), list(attrs.values()),
         None, True, True)
@@ -56,7 +56,7 @@ def _guarded(array):
 
 
 def _parameters(grad_req, *arrays):
-    """A list of the arrays; those with the request 'add' are `_guarded`."""
+    """A list of the arrays, `_guarded` where the request is 'add'."""
     return [_guarded(array) if req == 'add' else array
             for array, req in zip(arrays, _requests(grad_req, len(arrays)))]
 

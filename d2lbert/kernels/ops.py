@@ -16,8 +16,9 @@ and sum in float32; only `fused` can do this. grad_req is one request for all
 parameters, or a tuple with a request for each of them. 'write' and 'null'
 promise that the gradient is not accumulated, which saves a copy of it.
 
-B: the number of sequences. R: rows, one for each token of all sequences.
-H: hidden units. N: attention heads. V: tokens of the vocabulary.
+B: the number of sequences. R: the number of rows, one for each token of all
+sequences. H: the number of hidden units. N: the number of attention heads. V:
+the number of tokens of the vocabulary. Other letters are any sizes.
 """
 import functools
 import inspect
@@ -32,7 +33,7 @@ from d2lbert.machine.backend import mx, np, npx
 
 
 def operator(argument):
-    """A decorator that makes an operator of its definition.
+    """A decorator that makes an operator of a function, its definition.
 
     argument: the name of a positional argument, an array or a list of
     arrays. Its type and device choose between the function in `fused` and

@@ -1,10 +1,11 @@
 """Choose the fastest matrix-multiplication kernel by a measurement.
 
-There are four kernels. `plain`: vectors of fp32. `pairs`: AVX-512 vectors of
-pairs of bfloat16. `tiles`: AMX tiles of bfloat16. `split`: AMX tiles, where
-each fp32 number is a sum of three bfloat16. The environment variable
-D2LBERT_AMX controls the tiles: `auto` uses tiles if they are faster, `off`
-never uses tiles, and `require` always does, or raises an error without AMX.
+There are four kernels. `plain` multiplies vectors of fp32, `pairs` multiplies
+AVX-512 vectors of pairs of bfloat16, and `tiles` multiplies AMX tiles of
+bfloat16. `split` also uses tiles; it splits each fp32 number into a sum of
+three bfloat16. The environment variable D2LBERT_AMX controls the tiles: `auto`
+uses them if they are faster, `off` never does, and `require` always does, or
+raises an error without AMX.
 The measurement runs once for each compiled library and CPU. Its result is
 stored in a file beside the library.
 """
@@ -257,7 +258,7 @@ def resume(before, precision, fused=True):
 
 
 def _possible(precision):
-    """The names of the kernels that can compute a precision here."""
+    """The kernels that can compute a precision on this CPU, by name."""
     names = {'fp32': ['plain'], 'bf16': ['plain', 'pairs']}[precision]
     if _State.library.d2lbert_tiles() == 2:
         names.append({'fp32': 'split', 'bf16': 'tiles'}[precision])

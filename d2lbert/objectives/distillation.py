@@ -188,7 +188,10 @@ def differences(config, other):
 
 
 def _copy(block, other, skipped=()):
-    """Copy parameters from `other` by name, except if `skipped` begins it."""
+    """Copy the parameters of `other` by name.
+
+    skipped: a tuple of prefixes of names that are not copied.
+    """
     other_params = other._collect_params_with_prefix()
     for name, param in block._collect_params_with_prefix().items():
         if name in other_params and not name.startswith(skipped):

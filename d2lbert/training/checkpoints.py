@@ -1,4 +1,4 @@
-"""Write and read checkpoints, from which runs resume as if never stopped."""
+"""Write and read checkpoints, from which a run resumes as if never stopped."""
 import contextlib
 import json
 import os
@@ -47,12 +47,11 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def read(cls, path):
-        """Read a file; raises `CheckpointError` as `load`."""
+        """Read a file; raises `CheckpointError` as `load` does."""
         return cls(Path(path), *load(path))
 
     def weights(self, prefix='param/'):
-        """The arrays whose names begin with `prefix`, by the rest of the name.
-        """
+        """{rest of the name: array} of the names that begin with `prefix`."""
         return _weights(self.arrays, prefix)
 
 
@@ -167,7 +166,10 @@ def check_net_sizes(path, config, shapes):
 
 
 def remedy(path):
-    """The end of a message about a damaged checkpoint: what to resume from."""
+    """The end of a message about the damaged checkpoint `path`.
+
+    It names the checkpoint before it, if there is one, to resume from.
+    """
     run = path.parent.parent
     earlier = [other for other in all_of(run) if other.name < path.name]
     if path.parent != folder_of(run) or not earlier:
@@ -179,7 +181,7 @@ def remedy(path):
 def vocab_of(path, arrays):
     """The vocabulary in the arrays of the checkpoint `path`.
 
-    None if it has none, as in checkpoints of early versions. Raises
+    None if there is none, as in checkpoints of early versions. Raises
     `CheckpointError` if the vocabulary is damaged.
     """
     if 'vocab' not in arrays:
@@ -208,7 +210,7 @@ def _vocab_of(arrays):
         return PieceVocab(WordPiece.from_json(
             arrays['tokenizer'].tobytes().decode()))
     tokens = arrays['vocab'].tobytes().decode().split('\n')
-    first = 1 + len(RESERVED)       # <unk> comes before the reserved ones
+    first = 1 + len(RESERVED)       # after <unk> and the reserved tokens
     return Vocab.from_freqs([(token, 0) for token in tokens[first:]],
                             reserved_tokens=tokens[1:first])
 

@@ -228,7 +228,7 @@ class Diverged(RunError):
 
 
 class LossGrowth:
-    """Warn if the loss of a run has grown far above that of its first step.
+    """Warnings of a loss that has grown far above the first step's loss.
 
     history: a `RunHistory`. weights: the factor of each loss. lr: the largest
     learning rate, for the message.

@@ -1,7 +1,8 @@
-"""Hooks that a run calls after each step: evaluate, log, save, callback.
+"""Define the hooks that a run calls after each step.
 
-The method after(run, step, is_last) gets the `Run`, the step, and True for
-is_last if the run is over.
+They evaluate the net, call the user's function, log, and save. The method
+after(run, step, is_last) gets the `Run`, the step, and True for is_last if
+the run is over.
 """
 import time
 from shlex import quote
@@ -111,7 +112,7 @@ class LogHook:
     """Append a logged step to losses.csv, and warn of growing losses."""
 
     def after(self, run, step, is_last):
-        """In the first worker, append the row of the step, if it has one."""
+        """Append the row of the step, if it has one, in the first worker."""
         if workers.rank() == 0:
             run.folder.append('losses.csv', run.history.last_csv_row(
                 step, has_held_out(run)))

@@ -24,8 +24,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stopped(Interrupted):
-    """A signal ended a run after a checkpoint; the text tells how to resume.
-    """
+    """A signal ended a run after a checkpoint; the text tells how to go on."""
 
 
 class StopRequest:
@@ -43,7 +42,7 @@ class StopRequest:
         self.stores_first = self.ignores_all = False
         self.last_words = 'stopped; nothing was written'
         self._handlers_before = {}
-        self._is_delaying, self._delayed = False, None
+        self._is_delaying, self._delayed = False, None  # see `delayed`
         self._raised_at = -math.inf
 
     def __enter__(self):

@@ -2,7 +2,7 @@
 
 `export_run` writes a run as safetensors, and `import_run` writes a
 pretrained model as a run. config.json of a run of `finetune` has an entry
-`finetuned`, the fields of an `About`.
+`finetuned`, the fields of a `pretrained.heads.About`.
 """
 import json
 from pathlib import Path
@@ -131,7 +131,7 @@ def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
 
 
 def load_pretraining_run(folder, ctx=None, trainable=True):
-    """As `load_run`; raises `RunError` for a run of `finetune`."""
+    """Load a run of `pretrain`; returns (net, vocabulary), see `load_run`."""
     folder = Path(folder)
     net = _described_net(folder, trainable)
     vocab = (PieceVocab.load(folder) if has_tokenizer(folder)
@@ -213,8 +213,9 @@ def tuned_of_config(config, folder, check=None):
 def check_described(model, folder):
     """Compare the arguments of a net with the tensors in a run folder.
 
-    model: the arguments, from config.json. Raises ValueError for a size that
-    no tensor has, and `RunError` if model.params is damaged.
+    model: the arguments, from config.json. Raises TypeError if they are no
+    dictionary, ValueError for a size that no tensor has, and `RunError` if
+    model.params is damaged.
     """
     if not isinstance(model, dict):
         raise TypeError(f'a model is a table of arguments, not {model!r}')

@@ -39,9 +39,9 @@ class Run:
     make_objective(settings, vocab) returns an `Objective`; vocab is the
     vocabulary of a checkpoint, or None. settings: a dictionary. devices: as
     for `parse_devices`. stop: a `StopRequest`. wanted: a corpus that could
-    not be had, see `RunHistory`. callback: see `pretrain`. To resume, set
-    the attribute `checkpoint` to a `Checkpoint`, and `settings` to all
-    settings of the run.
+    not be had, see `RunHistory`. callback: see `pretrain`. To resume a run,
+    set the attribute `checkpoint` to its `Checkpoint`, and `settings` to all
+    its settings.
     """
 
     def __init__(self, make_objective, settings, devices, stop=None,
@@ -58,7 +58,7 @@ class Run:
         return self.folder and self.folder.path
 
     def open_folder(self, create, *args):
-        """In the first worker, create(*args) returns the `RunFolder`."""
+        """In the first worker, make the `RunFolder` by create(*args)."""
         if workers.rank() == 0:
             with self.stop.delayed():
                 self.folder = create(*args)
@@ -125,7 +125,7 @@ class Run:
         self.best = BestWeights(self.objective, self.history, self.net,
                                 self.out)
         self.average = WeightAverage(self.net, s.get('average', 0.0))
-        # `best` comes late: to restore it, the history and the net are read
+        # The order of `restore`: `best` reads the restored history and net
         self.stateful = [
             self.updater, self.history, self.schedule, self.position,
             self.conditions, self.best, self.average]
@@ -167,18 +167,18 @@ class Run:
         self.stop.stores_first = True
         run_steps(self.steps(), self.schedule.is_over,
                   self.settings['log_interval'], self.history, self.animator,
-                  self._after, self._about)
+                  self._after, self._describe)
         self.stop.ignores_all = True    # only files remain to be written
         if self.folder is not None:
             print(finish_files(self))
 
-    def _about(self, _):
+    def _describe(self, _):
         """A line that describes the run, for `run_steps`."""
         devices, num_workers = self.devices, workers.num_workers()
         if num_workers > 1:
             devices = (f'{self.conditions.num_devices} devices of '
                        f'{num_workers} workers')
-        # Not the argument: the first batch may be smaller than the setting
+        # The argument, the size of the first batch, may be below batch_size
         return describe_training(
             self.net, self.schedule.length_text, devices,
             self.settings['batch_size'], self.objective.unit)
@@ -223,8 +223,9 @@ class Run:
         return totals
 
     def _after(self, step):
+        """Call the hooks after a step."""
         self.steps_taken += 1
-        # is_over() for each hook: a callback can end the run
+        # Ask is_over() before each hook, since a callback can end the run
         for hook in self.hooks:
             hook.after(self, step, self.schedule.is_over())
 

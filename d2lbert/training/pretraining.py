@@ -137,7 +137,7 @@ def _objective(settings, vocab, teacher=None):
 
 
 class RunType(NamedTuple):
-    """What resuming a run depends on: pretraining or fine-tuning."""
+    """The differences of pretraining and fine-tuning for `reopen_run`."""
 
     command: str            # the sub-command of d2lbert
     make_objective: Any     # a function, see `Run`

@@ -172,8 +172,8 @@ class RunFolder:
         """
         with contextlib.suppress(OSError):
             self._reserve_path.unlink()
-            # A finished run was resumed, and `write_run` failed after it had
-            # removed the model: it is unfinished now
+            # If `write_run` removed the model of a finished run that was
+            # resumed, and then failed, the run is unfinished now
             if self._was_finished and not (
                     self.path / 'model.params').is_file():
                 self._was_finished = False
@@ -424,8 +424,8 @@ def begin_files(run):
     num_bytes = 4 * sum(param.data(run.devices[0]).size
                         for param in run.net.collect_params().values())
     keeps_best = run.best.is_kept
-    # Each has the size of the weights: the weights, Adam's two moments, the
-    # average, the best weights
+    # The arrays of a checkpoint as large as the weights: the weights, Adam's
+    # two moments, the average, the best weights
     per_checkpoint = 3 + bool(run.average.decay) + keeps_best
     check_disk_space(run.out, num_bytes * (
         1 + keeps_best + per_checkpoint * num_checkpoints(run)))
@@ -438,8 +438,8 @@ def begin_files(run):
 def num_checkpoints(run):
     """The largest number of checkpoints on disk at a time, by `save_every`.
 
-    If all are kept until a clock ends the run, the number is unknown, and
-    the least possible one is returned: 1.
+    The number is unknown if all are kept until a clock ends the run; then
+    the least possible number is returned: 1.
     """
     s, num_steps = run.settings, run.objective.num_steps
     if not s['save_every']:

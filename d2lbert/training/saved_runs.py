@@ -107,7 +107,7 @@ def load_parameters(net, path, ctx=None):
 
 
 def unreadable(path, error):
-    """The `RunError` for a .params file that reading found unusable."""
+    """The `RunError` for a .params file that does not hold the weights."""
     return RunError(f'{path} does not hold the parameters of this model '
                     f'(damaged, or of another one): {error}')
 

@@ -20,7 +20,8 @@ def schedule_of(settings, num_steps, history, num_workers=1):
 class StepSchedule(Stateful):
     """The schedule of a run of `num_steps` steps.
 
-    xlim: the limits of the x axis of the plot, or None.
+    Attributes: length_text, the length of the run in words; xlim, the limits
+    of the plot's x axis, or None.
     """
 
     def __init__(self, num_steps, history):

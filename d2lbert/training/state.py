@@ -1,4 +1,4 @@
-"""The objects of a run whose state its checkpoints save and restore."""
+"""Define objects of a run whose state its checkpoints save and restore."""
 import contextlib
 import math
 
@@ -214,8 +214,8 @@ class WeightAverage(Stateful):
 class BestWeights(Stateful):
     """The weights of the step with the highest score of the objective.
 
-    Of steps with equal scores the first is the best. Nothing is stored if
-    the objective has no score, nor by workers other than the first. folder:
+    Of steps with equal scores the first is the best. If the objective has no
+    score, nothing is stored. Only the first worker stores weights. folder:
     the run folder, or None; its file `best.params` holds the weights until
     the run is finished.
     """

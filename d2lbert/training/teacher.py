@@ -53,12 +53,12 @@ class Teacher(NamedTuple):
         return teacher
 
     def lacks(self, part):
-        """True if `part` has random weights, as the folder lacked it.
+        """True if `part` has random weights, since the folder lacked it.
 
         part: one of `tensor_names.PARTS`.
         """
-        described = self.net.pretrained
-        return described is not None and described.lacking(part)
+        folder = self.net.pretrained
+        return folder is not None and folder.lacking(part)
 
     def student_settings(self, keywords):
         """All settings of a student's run: `keywords`, checked, and defaults.

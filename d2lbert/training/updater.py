@@ -27,7 +27,7 @@ from d2lbert.training.state import Stateful
 class AdamW(mx.optimizer.Optimizer):
     """Adam with decoupled weight decay and clipping by the common norm.
 
-    For `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)`.
+    Use it by `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)`.
     Without decay and clipping it equals MXNet's Adam up to rounding (Kingma
     and Ba 2015, with bias correction in the rate). Decay is decoupled
     (Loshchilov and Hutter 2019): a step multiplies matrices by
@@ -49,7 +49,10 @@ class AdamW(mx.optimizer.Optimizer):
         self.aggregate_num = 1 << 30    # parameters in one `update`: all
 
     def create_state(self, index, weight):
-        """Zeros, for moving averages of the gradient and of its square."""
+        """Two arrays of zeros, for the moments of Adam.
+
+        They are running means of the gradient and of its square.
+        """
         if weight.stype != 'default':
             raise ValueError(f'AdamW updates dense weights, not '
                              f'{weight.stype} ones: make the parameter '
@@ -157,7 +160,7 @@ class Updater(Stateful):
 
     def _weighted_sum(self, losses):
         """The sum to minimize: the losses of a shard, times `weights`."""
-        # Start sum() at the first loss: starting at 0 costs an operation
+        # sum() starts at the first loss, since adding 0 costs an operation
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
         return sum(others, first)
