@@ -93,8 +93,8 @@ def mask_spans(text, rows, parts, spans, max_len, rng=random,
 
     mask_share of all tokens are masked, in spans of tokens or of whole
     words. The length of a span is drawn first, then its position among the
-    free positions for that length. If there is none, the length is reduced
-    by one until there is. Of the spans, 80 % become <mask>, 10 % random
+    free positions for that length. If no position is free, the length is
+    reduced until one is. Of the spans, 80 % become <mask>, 10 % random
     tokens, and 10 % stay. A span is never shortened to reach the share: the
     next row masks fewer tokens, so that span lengths follow length_probs.
     """
@@ -133,7 +133,7 @@ def _empty_columns(num_rows, max_len, share, max_tokens, pad):
         *(onp.zeros(shape_P, 'int32') for _ in range(3)))
 
 
-# The same in Python, for other random generators, or without a compiler
+# Python code for other random generators, and without a compiler
 
 def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
                   spans, max_tokens, share, rng):

@@ -98,22 +98,22 @@ def _draw_similar_run(text, span, max_words, max_len, rng):
     a truncation. So the run has at most max_words words, unless `span` has
     more, or each of NUM_CANDIDATES runs has more. Returns (begin, end).
     """
-    wanted = span[1] - span[0]
-    max_words = max(max_words, wanted)
+    wanted_length = span[1] - span[0]
+    max_words = max(max_words, wanted_length)
     best = None     # (rank, (begin, end)); a smaller rank is better
     for _ in range(NUM_CANDIDATES):
         q = int(rng.random() * text.num_paragraphs)
         begin, end = text.paragraphs[q:q + 2].tolist()
         begin += int(rng.random() * (end - begin))
         ends = _sentence_ends(text, begin, begin + 1, q, max_len)
-        # Try the last end within `wanted` words, and the next end
-        stop = max(1, bisect.bisect_right(ends, ends[0] + wanted) - 1)
+        # Try the last end within `wanted_length` words, and the next end
+        stop = max(1, bisect.bisect_right(ends, ends[0] + wanted_length) - 1)
         for last in ends[stop:stop + 2]:
             length = last - ends[0]
-            rank = length > max_words, abs(length - wanted)
+            rank = length > max_words, abs(length - wanted_length)
             if best is None or rank < best[0]:
                 best = rank, (ends[0], last)
-        if best[0] <= (False, wanted // 8):     # similar enough
+        if best[0] <= (False, wanted_length // 8):  # similar enough
             break
     return best[1]
 

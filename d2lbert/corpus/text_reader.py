@@ -350,7 +350,7 @@ class Unchanged:
         """Store the new facts, or nothing if the cache is not writable."""
         if not self.new or not cache.enabled():
             return
-        # Keep the facts of other processes, except of one that stores now
+        # Keep facts of other processes; facts stored just now may get lost
         facts = {key: value for key, value in _load(_index()).items()
                  if key not in self.new}
         facts = dict(list({**facts, **self.new}.items())[-MAX_FACTS:])

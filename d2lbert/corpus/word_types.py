@@ -144,7 +144,7 @@ class WordTypes:
         return numbers
 
     def count(self, numbers, counts):
-        """Add `counts` to those of the words with different `numbers`."""
+        """Add `counts` to the frequencies of words; no number comes twice."""
         self._counts[numbers] += counts
 
     @property

@@ -106,7 +106,7 @@ def host_unless_gpu(X):
 
 
 def number_of_blocks(num_layers, num_blks):
-    """The number of blocks, given by one of two names; the other is None."""
+    """The number of blocks, given as one of two arguments, not as both."""
     if (num_layers is None) == (num_blks is None):
         raise TypeError('give the number of blocks once, as num_layers or as '
                         f'num_blks, not {num_layers} and {num_blks}')

@@ -49,9 +49,9 @@ def is_unmodified(block):
     """True if a block and its children compute what this package defines.
 
     False if one of them has a hook, `packable` = False, a parameter that is
-    not float32, or a `forward` from outside this package, except those of
-    _GLUON_BLOCKS. Only an unmodified block may be replaced by its
-    twin in `packed.py`, which does not call the block's children.
+    not float32, or a `forward` that neither this package nor _GLUON_BLOCKS
+    define. Only an unmodified block may be replaced by its twin in
+    `packed.py`, which does not call the block's children.
     """
     blocks = [block]
     for block in blocks:        # the loop adds the children to this list
@@ -123,7 +123,7 @@ class _FromFunction(init.Initializer):
         array[:] = np.array(self._make_array())
 
 
-_filling = threading.Lock()
+_fill_lock = threading.Lock()
 
 
 def fill_on_first_read(param, make_array, ctx):
@@ -138,7 +138,7 @@ def fill_on_first_read(param, make_array, ctx):
         init.Zero(), None)
 
     def fill_and_read(read, *arguments, **keywords):
-        with _filling:
+        with _fill_lock:
             param._finish_deferred_init()
         return read(*arguments, **keywords)
     for name in ('data', 'list_data'):

@@ -16,7 +16,7 @@ class Objective:
     #: Factor of each loss in the sum that is minimized.
     weights = ()
 
-    #: What an example is called, in the plural.
+    #: The word for examples in printed lines, a plural.
     unit = 'examples'
 
     #: Sub-command of `d2lbert` that resumes a run.

@@ -244,15 +244,15 @@ def set_weights(path, params, weights):
 
     Raises `CheckpointError` unless names and shapes are equal.
     """
-    wanted = {name: param.shape for name, param in params.items()}
+    expected = {name: param.shape for name, param in params.items()}
     found = {name: array.shape for name, array in weights.items()}
-    if wanted != found:
+    if expected != found:
         # The first name with another shape, or that one side lacks
-        name = sorted(set(wanted.items()) ^ set(found.items()))[0][0]
+        name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
         raise CheckpointError(
             f'{path} belongs to another model: {name} is '
             f'{found.get(name, "missing")} there and '
-            f'{wanted.get(name, "missing")} here')
+            f'{expected.get(name, "missing")} here')
     warn_not_finite(path, {name: count_not_finite(array)
                            for name, array in weights.items()})
     for name, param in params.items():

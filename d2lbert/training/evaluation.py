@@ -22,7 +22,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
                  precision=None):
     """The figures of a run on a held-out text, a named tuple.
 
-    folder: of the run, whose objective defines the figures. corpus: another
+    folder: the run folder. The objective defines the figures. corpus: another
     text, as for `pretrain`; only the held-out part is used if there is one.
     None: the held-out text of the run. text_field: as for `pretrain`.
     precision: as for `load_pretrained`.
