@@ -136,12 +136,12 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     (units,), or () for none. A tuple grad_req has the requests of the weights
     first, then the requests of the biases. Returns (..., sum of all units).
     """
-    of_weights = set(_requests(grad_req, len(weights) + len(biases))
-                     [:len(weights)])
+    requests = _requests(grad_req, len(weights) + len(biases))
+    are_frozen = set(requests[:len(weights)]) == {'null'}
     return dense(
         X, np.concatenate(weights), np.concatenate(biases) if biases else None,
         precision=precision,
-        grad_req=('null' if of_weights == {'null'} else 'write', 'write'))
+        grad_req=('null' if are_frozen else 'write', 'write'))
 
 
 def activation(X, act):
@@ -270,13 +270,13 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p=0,
     requests of weights, biases, gamma and beta, a tuple. causal is as for
     `attention_qkv`. Returns (R, H).
     """
-    of_weights, of_biases = grad_req[:4], grad_req[4:-2]
+    weight_requests, bias_requests = grad_req[:4], grad_req[4:-2]
     QKV = joined_dense(X, weights[:3], biases[:3], precision,
-                       of_weights[:3] + of_biases[:3])
+                       weight_requests[:3] + bias_requests[:3])
     Y = attention_qkv(QKV, rows.offsets, rows.lens, num_heads, p, precision,
                       rows.common_length, causal)
     Y = dense(Y, weights[3], *biases[3:], precision=precision,
-              grad_req=of_weights[3:] + of_biases[3:])
+              grad_req=weight_requests[3:] + bias_requests[3:])
     return add_norm(X, Y, *norm, grad_req[-2:])
 
 

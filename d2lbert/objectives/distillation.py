@@ -163,8 +163,8 @@ def copy_from_teacher(net, teacher):
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
         _copy(blk, blks[k])
     # The teacher has random weights for heads that its folder lacks
-    random_heads = [{'pooler': 'hidden', 'nsp': 'nsp'}[part]
-                    for part in ('pooler', 'nsp') if teacher.lacks(part)]
+    random_heads = [attribute for attribute, part in (
+        ('hidden', 'pooler'), ('nsp', 'nsp')) if teacher.lacks(part)]
     _copy(net, teacher.net, skipped=('encoder.blks', 'encoder.pos_embedding',
                                      *random_heads))
     if net.config['positional'] == 'learnable':

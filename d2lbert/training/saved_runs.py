@@ -121,7 +121,7 @@ def complete_saved(settings):
     """
     settings = {EARLIER.get(name, name): value
                 for name, value in settings.items()}
-    of_words = (settings.get('tokenizer', 'words') == 'words'
-                and settings.get('vocab') is None)
-    return complete({'min_freq': MIN_FREQ if of_words else None,
+    builds_vocab = (settings.get('tokenizer', 'words') == 'words'
+                    and settings.get('vocab') is None)
+    return complete({'min_freq': MIN_FREQ if builds_vocab else None,
                      'split': 'book', **settings})

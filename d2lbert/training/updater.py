@@ -27,7 +27,7 @@ from d2lbert.training.state import Stateful
 class AdamW(mx.optimizer.Optimizer):
     """Adam with decoupled weight decay and clipping by the common norm.
 
-    Use it by `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)`.
+    For `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)`.
     Without decay and clipping it equals MXNet's Adam up to rounding (Kingma
     and Ba 2015, with bias correction in the rate). Decay is decoupled
     (Loshchilov and Hutter 2019): a step multiplies matrices by
