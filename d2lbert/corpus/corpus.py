@@ -186,12 +186,11 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
 
 
 def _open_store(folder, vocab_class, sources):
-    """Open a store, see `text_store`.
+    """Open a store of `text_store`.
 
-    sources: {'train': the `Source`s of this text, 'valid': ...}. Returns
-    [vocabulary, training text, held-out text, frequencies of the tokens]. The
-    third is None if nothing was held out, and the last is None if the
-    vocabulary was given, not built from the text.
+    sources: {'train' or 'valid': its `Source`s}. Returns [vocabulary, training
+    text, held-out text, frequencies of the tokens]. The third is None without
+    a held-out text, and the last is None if the vocabulary was given.
     """
     # If another process is removing the files, a file that is named here
     # and missing raises FileNotFoundError

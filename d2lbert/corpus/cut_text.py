@@ -36,8 +36,7 @@ class CutText:
 
     folder: a new folder; files: `text_sources.Source`s; cutter: a cutter of
     `splitters`; progress: show a bar; types: a `WordTypes` or `PieceTypes`,
-    which numbers the words. Attribute articles: the index of the first
-    paragraph of each article.
+    which numbers words. Attribute articles: each article's first paragraph.
     """
 
     def __init__(self, folder, files, cutter, progress, types=None):
@@ -72,8 +71,7 @@ class CutText:
     def _open_files(self, stack, ids, *ends):
         """Open new files: `ids` for numbers of words, the others for offsets.
 
-        ids, ends: names of files. A file of offsets has the end of each
-        sentence or paragraph; its first entry is 0.
+        An offset is the end of a sentence or paragraph; the first one is 0.
         """
         files = [stack.enter_context(open(self.folder / name, 'wb'))
                  for name in (ids, *ends)]
@@ -117,9 +115,8 @@ class CutText:
     def replace_words(self, table, begins):
         """Replace each word k by its pieces, table[begins[k]:begins[k + 1]].
 
-        table: the numbers of the pieces of all different words, then SPARE
-        entries, see `kernels.cut`. begins (different words + 1,) int64. No
-        word may have been pruned.
+        table: the pieces of all different words, then SPARE more entries, see
+        `kernels.cut`. begins: int64. No word may have been pruned.
         """
         ends = onp.memmap(self.folder / 'sentences', 'int64', 'r')
         lengths = onp.diff(begins).astype('int32')
@@ -197,7 +194,7 @@ class CutText:
         return numbers
 
     def sentence_and_word_range(self, begin, end):
-        """Where the sentences and words of paragraphs begin to end - 1 are.
+        """The sentences and the words of paragraphs begin to end - 1.
 
         Returns two lists: [begin, end] of the sentences, and of the words.
         """

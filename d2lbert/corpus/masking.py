@@ -5,9 +5,8 @@ restore the original rows. `NO_MASKS` masks no token, for a model that reads
 from left to right.
 
 N: the number of rows. T and S: the lengths of original and of noisy rows, both
-max_len. P: the number of predictions of a row. V: the number of tokens of the
-vocabulary. M: the number of parts in all rows. A part is a span of the words
-of a text, (begin, end).
+max_len. P: the number of predictions of a row. V: the size of the vocabulary.
+M: the number of parts in all rows. A part is a span of words, (begin, end).
 """
 import bisect
 import itertools

@@ -55,7 +55,6 @@ ELLIPSIS = '\u2026'
 # Quotation marks and brackets that may follow the end of a sentence
 CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
           '\u3015\u3017\uff09\uff3d\uff5d\uff63'
-
 KANA = '\u3041-\u30ff'
 
 _END = re.compile(

@@ -395,8 +395,7 @@ class StoredText(NumberedText):
 def _generator(seed, epoch, chunk):
     """The generator of the examples of a chunk.
 
-    The first chunk of epoch 0 has the book's generator, which
-    random.seed(seed) sets.
+    The first chunk of epoch 0 has the book's generator, random.Random(seed).
     """
     if not (epoch or chunk):
         return random.Random(seed)

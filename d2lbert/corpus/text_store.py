@@ -245,10 +245,7 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
 
 
 def _write_ends(path, cut, name, ranges):
-    """Write the ends of some ranges, from the file `name` of a `CutText`.
-
-    The ranges follow one another in the new file, whose first entry is 0.
-    """
+    """Write ranges of the file `name` of a `CutText` as new offsets from 0."""
     last = 0
     with _open_npy(path, 'int64',
                    1 + sum(end - begin for begin, end in ranges)) as f:

@@ -1,8 +1,7 @@
 """`WordTypes` numbers the different words of a text, and counts them.
 
 `PieceTypes` numbers word pieces. It splits each different word only once.
-A type is the number of a word: the first word has 0, and each word that did
-not occur before has the next number.
+A type is the number of a word, counted from 0 by first occurrence.
 """
 import itertools
 

@@ -16,9 +16,9 @@ and sum in float32; only `fused` can do this. grad_req is one request for all
 parameters, or a tuple with a request for each of them. 'write' and 'null'
 promise that the gradient is not accumulated, which saves a copy of it.
 
-B: the number of sequences. R: the number of rows, one for each token of all
+B: the number of sequences. R: the number of rows, which are the tokens of all
 sequences. H: the number of hidden units. N: the number of attention heads. V:
-the number of tokens of the vocabulary. Other letters are any sizes.
+the size of the vocabulary. Other letters are any sizes.
 """
 import functools
 import inspect

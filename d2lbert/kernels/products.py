@@ -1,11 +1,10 @@
 """Choose the fastest matrix-multiplication kernel by a measurement.
 
-There are four kernels. `plain` multiplies vectors of fp32, `pairs` multiplies
-AVX-512 vectors of pairs of bfloat16, and `tiles` multiplies AMX tiles of
-bfloat16. `split` also uses tiles; it splits each fp32 number into a sum of
-three bfloat16. The environment variable D2LBERT_AMX controls the tiles: `auto`
-uses them if they are faster, `off` never does, and `require` always does, or
-raises an error without AMX.
+There are four kernels. `plain` multiplies vectors of fp32, `pairs` AVX-512
+vectors of pairs of bfloat16, and `tiles` AMX tiles of bfloat16. `split` also
+uses tiles; each fp32 number is a sum of three bfloat16. D2LBERT_AMX, an
+environment variable, controls tiles: `auto` uses them if they are faster,
+`off` never does, and `require` always does, or raises an error without AMX.
 The measurement runs once for each compiled library and CPU. Its result is
 stored in a file beside the library.
 """

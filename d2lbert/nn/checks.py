@@ -1,7 +1,7 @@
 """Check the inputs of a net, and move them between host and device.
 
 A host array is a NumPy array. A device array is an MXNet array, on a CPU or on
-a GPU.
+a GPU. A shard is the part of a batch that one device computes.
 """
 import ctypes
 
@@ -116,8 +116,7 @@ def number_of_blocks(num_layers, num_blks):
 def check_labels(net, vocab_size, mlm_Y, nsp_y):
     """Raise ValueError unless a net has a score for each label.
 
-    vocab_size: the size of the vocabulary that the caller named, to compare
-    with the net's own. mlm_Y: token ids. nsp_y: 0 or 1.
+    vocab_size: the expected size. mlm_Y: token ids. nsp_y: 0 or 1.
     """
     own_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
                        vocab_size)
@@ -135,8 +134,7 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
 def predicts_real_tokens(shard):
     """True if a shard has predictions and none is at a padding token.
 
-    shard: the part of a batch for one device. Predictions of weight 0 are
-    padding of `pred_positions_X`, and are ignored.
+    Predictions of weight 0 only pad `pred_positions_X`, and are ignored.
     """
     check_whole(shard.pred_positions_X, 'prediction position')
     b, p = onp.nonzero(host(shard.mlm_weights_X))

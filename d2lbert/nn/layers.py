@@ -29,8 +29,7 @@ class Model(nn.Block):
     #: The `pretrained.contents.Pretrained` of the folder, if one was loaded
     pretrained = None
 
-    #: A fine-tuned model has the kind of its head, and the
-    #: `pretrained.heads.About` of its task
+    #: Of a fine-tuned model: the kind of its head, a `pretrained.heads.About`
     kind = about = None
 
     #: Tokens of the longest text in the model's training, None if unknown
@@ -233,8 +232,7 @@ def load_parameters(net, path, ctx=None):
     arrays = array_files.read_params(path)
     params = net._collect_params_with_prefix()
     if not any('.' in name for name in arrays):
-        # Files of old versions have the names of `collect_params`, but without
-        # the net's prefix
+        # Files of old versions have the names of `collect_params`, unprefixed
         arrays = {f'{net.prefix}{re.sub("^(arg|aux):", "", name)}': array
                   for name, array in arrays.items()}
         params = dict(net.collect_params().items())

@@ -6,10 +6,9 @@ operators. Each row belongs to a token, and the tokens of all sequences follow
 one another. A twin takes the block as an argument and reads its parameters. It
 is valid only if no block was modified, which `Packable` and `encode` check.
 
-B: the number of sequences. T: the number of tokens of a padded sequence. R:
-the number of rows. H: the number of hidden units. S: the number of tokens that
-the caller selects, for example the masked tokens. An argument `rows` is the
-`ops.Rows` of an array (R, H).
+B: the number of sequences. T: the length of a padded sequence. R: the number
+of rows. H: the number of hidden units. S: the number of selected tokens, for
+example masked ones. An argument `rows` is the `ops.Rows` of an array (R, H).
 """
 from typing import Any, NamedTuple
 

@@ -1,8 +1,7 @@
 """Train a student on the outputs of a teacher, as in DistilBERT.
 
-R: the number of tokens without padding, see `nn.packed`. S: the number of
-masked words. H: the number of hidden units. V: the number of tokens in the
-vocabulary.
+R and S: the numbers of tokens without padding (see `nn.packed`) and of masked
+words. H: the number of hidden units. V: the size of the vocabulary.
 """
 from d2lbert.kernels import ops
 from d2lbert.machine import workers
@@ -188,10 +187,7 @@ def differences(config, other):
 
 
 def _copy(block, other, skipped=()):
-    """Copy the parameters of `other` by name.
-
-    skipped: a tuple of prefixes of names that are not copied.
-    """
+    """Copy parameters from `other` by name; skipped: prefixes to leave out."""
     other_params = other._collect_params_with_prefix()
     for name, param in block._collect_params_with_prefix().items():
         if name in other_params and not name.startswith(skipped):

@@ -166,10 +166,7 @@ def check_net_sizes(path, config, shapes):
 
 
 def remedy(path):
-    """The end of a message about the damaged checkpoint `path`.
-
-    It names the checkpoint before it, if there is one, to resume from.
-    """
+    """The end of a message about damage: which checkpoint to resume from."""
     run = path.parent.parent
     earlier = [other for other in all_of(run) if other.name < path.name]
     if path.parent != folder_of(run) or not earlier:

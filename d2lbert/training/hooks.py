@@ -1,8 +1,7 @@
-"""Define the hooks that a run calls after each step.
+"""Define the hooks of a run: evaluation, callback, log and checkpoints.
 
-They evaluate the net, call the user's function, log, and save. The method
-after(run, step, is_last) gets the `Run`, the step, and True for is_last if
-the run is over.
+After each step the run calls the method after(run, step, is_last) of each
+hook. run: the `Run`. is_last: True if the run is over.
 """
 import time
 from shlex import quote

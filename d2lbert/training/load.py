@@ -213,9 +213,8 @@ def tuned_of_config(config, folder, check=None):
 def check_described(model, folder):
     """Compare the arguments of a net with the tensors in a run folder.
 
-    model: the arguments, from config.json. Raises TypeError if they are no
-    dictionary, ValueError for a size that no tensor has, and `RunError` if
-    model.params is damaged.
+    model: the arguments, from config.json. Raises ValueError for a size that
+    no tensor has, and `RunError` if model.params is damaged.
     """
     if not isinstance(model, dict):
         raise TypeError(f'a model is a table of arguments, not {model!r}')

@@ -223,7 +223,6 @@ class Run:
         return totals
 
     def _after(self, step):
-        """Call the hooks after a step."""
         self.steps_taken += 1
         # Ask is_over() before each hook, since a callback can end the run
         for hook in self.hooks:

@@ -20,8 +20,7 @@ def schedule_of(settings, num_steps, history, num_workers=1):
 class StepSchedule(Stateful):
     """The schedule of a run of `num_steps` steps.
 
-    Attributes: length_text, the length of the run in words; xlim, the limits
-    of the plot's x axis, or None.
+    xlim: the limits of the x axis of the plot. length_text: for a message.
     """
 
     def __init__(self, num_steps, history):

@@ -49,10 +49,7 @@ class AdamW(mx.optimizer.Optimizer):
         self.aggregate_num = 1 << 30    # parameters in one `update`: all
 
     def create_state(self, index, weight):
-        """Two arrays of zeros, for the moments of Adam.
-
-        They are running means of the gradient and of its square.
-        """
+        """Zeros for Adam's means of the gradient and of its square."""
         if weight.stype != 'default':
             raise ValueError(f'AdamW updates dense weights, not '
                              f'{weight.stype} ones: make the parameter '
