@@ -186,8 +186,10 @@ def enabled(*arrays):
     They can take MXNet's float32 and int32 arrays on a CPU. Only the device of
     the first array is checked. The first call compiles the operators.
     """
+    # Of the class, since MXNet makes a new Context for each look at `ctx`
     return load() and all(
-        hasattr(array, 'ctx') and array.dtype in (numpy.float32, numpy.int32)
+        hasattr(type(array), 'ctx')
+        and array.dtype in (numpy.float32, numpy.int32)
         for array in arrays) and arrays[0].ctx.device_type != 'gpu'
 
 

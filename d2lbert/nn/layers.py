@@ -11,7 +11,7 @@ import numpy as onp
 from d2lbert.kernels import ops
 from d2lbert.machine import array_files
 from d2lbert.machine.array_files import count_not_finite, warn_not_finite
-from d2lbert.machine.backend import gluon, init, mx, nn, np
+from d2lbert.machine.backend import gluon, init, mx, nn, np, npx
 
 
 class Model(nn.Block):
@@ -210,6 +210,11 @@ class LayerNorm(nn.LayerNorm):
         """Normalize X (..., H); returns an array like X."""
         return ops.layer_norm(X, gamma, beta, self._epsilon,
                               grad_reqs(self.gamma, self.beta))
+
+
+def cross_entropy(scores, labels):
+    """-log softmax of scores (M, K) at labels (M,) int32: (M,)."""
+    return -npx.pick(npx.log_softmax(scores), labels)
 
 
 def is_plain_cross_entropy(loss):

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from d2lbert import hub
 from d2lbert.corpus.corpus import open_corpus, report
-from d2lbert.machine.backend import autograd, np, npx
+from d2lbert.machine.backend import autograd, np
 from d2lbert.machine.hardware import require_memory
 from d2lbert.nn.checks import host, on_device
+from d2lbert.nn.layers import cross_entropy
 from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.initializers import initialize
@@ -315,7 +316,7 @@ def _loss_hits_count(scores, labels):
     scores (M, K) for K classes; labels (M,).
     """
     labels = labels.astype('int32')
-    losses = -npx.pick(npx.log_softmax(scores), labels)
+    losses = cross_entropy(scores, labels)
     hits = (scores.argmax(axis=1).astype('int32') == labels).astype(
         losses.dtype)
     return np.stack([losses.sum(), hits.sum(),

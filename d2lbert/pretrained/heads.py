@@ -13,10 +13,10 @@ from typing import NamedTuple, Optional
 import numpy as onp
 
 from d2lbert.kernels import ops
-from d2lbert.machine.backend import init, nn, npx
+from d2lbert.machine.backend import init, nn
 from d2lbert.nn import packed
 from d2lbert.nn.checks import host, on_device
-from d2lbert.nn.layers import Dense, Model
+from d2lbert.nn.layers import Dense, Model, cross_entropy
 from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.nets import net_of
@@ -242,11 +242,6 @@ def _flatten_choices(tokens, segments, valid_lens):
     T = tokens.shape[-1]
     return (tokens.reshape(-1, T), segments.reshape(-1, T),
             valid_lens.reshape(-1))
-
-
-def cross_entropy(scores, labels):
-    """-log softmax of scores (M, K) at labels (M,) int32: (M,)."""
-    return -npx.pick(npx.log_softmax(scores), labels)
 
 
 def padded_rows(begins, lens, T):
