@@ -1,4 +1,4 @@
-"""Run a page of the book, print its outputs, and compare old and new ones.
+"""Run a page of the book, print its outputs, compare them with the file.
 
 The page runs in a Jupyter kernel, a process of the same Python in which
 `import d2l` gives d2lbert.
@@ -114,7 +114,7 @@ class Outputs:
 class Kernel:
     """A Jupyter kernel, as a context manager that starts and ends it.
 
-    folder: the working directory. Jupyter uses the folder of the page.
+    folder: the working directory. As in Jupyter, it is the page's folder.
     """
 
     def __init__(self, folder):
@@ -197,7 +197,7 @@ class Kernel:
         return json.loads(ast.literal_eval(answer['data']['text/plain']))
 
 
-#: Headings of the outputs that the file had, and of the outputs of this run.
+#: Headings of the outputs in the file, and of the outputs of this run.
 BEFORE, NOW = 'in the file', 'now'
 
 
@@ -208,9 +208,9 @@ class PageError(RuntimeError):
 def run_page(page, compare=False):
     """Execute a page, print its outputs and store them in `page.notebook`.
 
-    compare: print them beside the outputs that the file had. On a terminal, a
-    progress bar counts the cells. Raises PageError at the first cell that
-    fails, and KernelError if the kernel ends.
+    compare: after each cell, print its outputs beside those in the file. A
+    progress bar counts the cells on a terminal. Raises PageError at the first
+    cell that fails, and KernelError if the kernel ends.
     """
     # k: the index of a cell in the notebook. number: its number among the
     # cells with code, from 1
@@ -223,6 +223,7 @@ def run_page(page, compare=False):
             total=len(cells), desc=page.path.name, unit='cell', leave=False,
             disable=is_quiet() or None, file=sys.stderr) as bar:
         for number, (k, cell) in enumerate(cells, 1):
+            # To compare, print standard output only after the cell has ended
             screen = Screen(bar, only_stderr=compare)
             outputs = Outputs(displays)
             _run_cell(kernel, page, k, number, outputs, screen)
@@ -329,8 +330,8 @@ class Screen:
     def _write(self, text, stream):
         """Print text; keep an unfinished line until its end comes.
 
-        Without a visible bar, print an unfinished line at once. A bar can only
-        stand below whole lines.
+        tqdm can show its bar only below whole lines. Without a visible bar,
+        an unfinished line is printed at once.
         """
         if stream is sys.stdout:
             is_bar_visible = not self._bar.disable
@@ -353,8 +354,8 @@ class Comparison:
     def compare(self, number, before, now):
         """Return lines that show the outputs of cell `number`, old and new.
 
-        before, now: the lines of its outputs in the file, and of this run;
-        before is None if the file has no outputs for the cell.
+        before: the lines of its outputs in the file, or None if the file has
+        no outputs for the cell. now: the lines of its outputs in this run.
         """
         if before is None:
             return [f'cell {number}, not printed in the file:',
@@ -376,10 +377,10 @@ class Comparison:
 
 
 def side_by_side(before, now, columns):
-    """Lines with two lists of lines side by side, `|` between different lines.
+    """Return lines that show two lists side by side, with | if they differ.
 
-    columns: the width of the terminal, in characters. If the lists are too
-    wide for it, the second list comes below the first.
+    before, now: lists of lines. columns: the width of the terminal, in
+    characters. If the lists are too wide for it, `now` comes below `before`.
     """
     pairs = [(BEFORE, NOW), *itertools.zip_longest(before, now, fillvalue='')]
     left, right = (max(map(len, side)) for side in zip(*pairs))

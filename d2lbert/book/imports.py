@@ -16,7 +16,7 @@ MODULES = 'd2l', 'd2l.mxnet'
 #: The book's modules for other frameworks.
 OTHER_FRAMEWORKS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
 
-# Lines of a cell: its tabs, the extension that defines them, and pip
+# Lines of a cell: its tabs (see pages.py), their extension, and pip
 _TAB = re.compile(r'\s*%%tab\s+(.+)')
 _LOAD_TABS = re.compile(r'(\s*)%(?:re)?load_ext\s+d2lbook\.tab\s*$')
 _PIP = re.compile(r'(\s*)([!%]\s*(?:\S*python\S*\s+-m\s+)?pip3?\s+'
@@ -42,7 +42,7 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, fullname, path=None, target=None):
         """A spec for MODULES; ImportError for other modules of d2l."""
         if fullname in MODULES:
-            # Being a package lets Python ask this finder for `d2l.mxnet.x`, if
+            # A package, so that Python asks this finder for d2l.mxnet.x if
             # `from d2l.mxnet import x` finds no x; the error then names d2l.x
             return importlib.machinery.ModuleSpec(
                 fullname, self, origin='d2lbert', is_package=True)
@@ -71,8 +71,8 @@ def _missing_message(name):
 def adapt_lines(lines):
     """Adapt the code of a cell to d2lbert; return the new lines.
 
-    A cell for other frameworks becomes a comment. Lines that load d2lbook or
-    install d2l or MXNet are replaced. lines: a list, from IPython. Each line
+    lines: a list, from IPython. A cell for other frameworks becomes a comment.
+    Lines that load d2lbook or install d2l or MXNet are replaced. Each line
     stays one line, so that line numbers in errors are right.
     """
     first = next(filter(str.strip, lines), '')

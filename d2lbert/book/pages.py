@@ -23,7 +23,7 @@ _TAB_LINE = re.compile(r'\s*(?:#\s*@tab|%%tab)\s+(.+)')
 
 
 def tabs_of(code):
-    """The names of the tabs in the first line of a cell, a list, or None."""
+    """The list of the tabs that a cell's first line names, or None."""
     first = next(filter(str.strip, code.split('\n')), '')
     match = _TAB_LINE.match(first)
     return match and split_tabs(match.group(1))
@@ -178,7 +178,7 @@ def _read_markdown(path, text):
             prose.append(line)
             continue
         code = []
-        for _, line in numbered_lines:      # the lines after `cell_start`
+        for _, line in numbered_lines:      # the lines after the cell's start
             if line.rstrip() == '```':
                 break
             code.append(line)
@@ -200,7 +200,7 @@ def _read_markdown(path, text):
 
 
 def _add_prose(add, lines):
-    """Make the collected `lines` of text a cell, and clear the list.
+    """Add the lines of text as a cell, and clear the list `lines`.
 
     add: a function that takes the cell. Text for other frameworks is left out.
     """

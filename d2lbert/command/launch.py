@@ -10,7 +10,7 @@ from d2lbert.command.flags import at_least
 from d2lbert.command.pretrain import check_flags
 from d2lbert.launch.launcher import (
     LOCAL,
-    ROLE,
+    SERVER,
     SSH,
     LaunchError,
     launch,
@@ -76,7 +76,7 @@ def run(args):
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
             launch([*WORKER, *command], workers, args.servers, hosts,
                    args.port, args.root_uri, args.ssh, args.remote_python,
-                   ROLE)
+                   SERVER)
     except KeyboardInterrupt as interrupt:
         hint = _resume_hint(args, workers, run_folder, resume_arguments)
         print(f'd2lbert launch: stopped every process; {hint}',

@@ -15,7 +15,7 @@ import tempfile
 
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked
-from d2lbert.machine.processor import find_compiler, find_processor, set_flags
+from d2lbert.machine.processor import find_compiler, find_processor, isa_flags
 from d2lbert.machine.terminal import warn
 
 # Without -ffast-math, which would not respect NaN and infinity.
@@ -148,7 +148,7 @@ def _recipe(name, sources, mxnet, options=()):
     """
     sources = [pathlib.Path(source) for source in sources]
     command, version = compiler()
-    flags = [*set_flags(), *FLAGS, *options]
+    flags = [*isa_flags(), *FLAGS, *options]
     key = hashlib.sha256()
     hashed_files = list(sources)
     for folder in sorted({source.parent for source in sources}):

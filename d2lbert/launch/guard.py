@@ -1,10 +1,11 @@
-"""The guard, a program that starts and ends one process of a job.
+"""Run the guard, a program that starts and ends one process of a job.
 
-`d2lbert launch` is the launcher. For each process it starts Python on a host
-and sends the source of this module, in a line of JSON that also describes the
-process. The guard ends its process when the launcher asks for that, when the
-launcher ends, or when the launcher sends nothing for too long. This module
-imports only the standard library, since the host may lack this package.
+A job is the processes of one call of `d2lbert launch`, the launcher. For each
+process, the launcher starts Python on a host, and sends a line of JSON with
+the source of this module and a description of the process. The guard ends its
+process when the launcher asks for that, when the launcher ends, or when the
+launcher sends nothing for too long. This module imports only the standard
+library, since the host may lack this package.
 """
 import contextlib
 import ctypes
@@ -22,9 +23,9 @@ ALIVE, INTERRUPT = b'.', b'i'
 
 
 def main(spec):
-    """Run a process; returns its exit status, or 128 + n after signal n.
+    """Run a process; return its exit status, or 128 + n after signal n.
 
-    spec: a dict that describes the process, with these keys.
+    spec: a dict that describes the process, with these keys:
     argv, cwd, env: its command, folder and additional environment variables;
     root: [address, port] of the scheduler that it must reach, or None;
     join: seconds within which the scheduler must be reachable;
@@ -34,7 +35,7 @@ def main(spec):
     machine: the source of machine/hardware.py;
     socket: a file to remove after the process ends, or None.
     """
-    signals = []    # that ask the guard to end
+    signals = []    # received signals; each asks the guard to end
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: signals.append(number))
     try:
@@ -87,18 +88,18 @@ def _cores(machine):
     return module['physical_cores']()
 
 
-def die_with(guard):
-    """A `preexec_fn` of Popen: on Linux, kill the process if its guard ends.
+def die_with(guard_pid):
+    """Return a `preexec_fn` that lets a process die if its guard ends.
 
-    guard: the process id of the guard, the parent of the process.
+    It works on Linux only. guard_pid: the id of the guard, its parent process.
     """
     libc = ctypes.CDLL(None)
 
     def prepare():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)    # not ignored
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != guard:   # the guard ended before prctl
+            if os.getppid() != guard_pid:   # the guard ended before prctl
                 os.kill(os.getpid(), signal.SIGKILL)
     return prepare
 

@@ -29,7 +29,7 @@ from d2lbert.machine.arguments import UsageError
 #: The name of this machine in a list of hosts.
 LOCAL = 'localhost'
 #: The folder in which MXNet creates the sockets of a job on one machine.
-SOCKETS = '/tmp'
+SOCKET_FOLDER = '/tmp'
 
 
 def read_hosts(hosts):
@@ -107,11 +107,11 @@ def reserve_socket():
     """Create a file with an unused name, which MXNet replaces by a socket.
 
     Returns its path. The name is a number, since MXNet uses the port as the
-    name. ZeroMQ overwrites a file of that name, so no other process may have
-    such a file.
+    name. ZeroMQ, with which MXNet communicates, overwrites any file of that
+    name, so the name must be unused.
     """
     while True:
-        path = Path(SOCKETS, str(100_000 + secrets.randbelow(10 ** 9)))
+        path = Path(SOCKET_FOLDER, str(100_000 + secrets.randbelow(10 ** 9)))
         with contextlib.suppress(FileExistsError):
             path.touch(mode=0o600, exist_ok=False)
             return path
@@ -156,7 +156,7 @@ class Process:
             self.popen.stdin.flush()
 
     def failure(self):
-        """A clause that says how the process ended."""
+        """A clause that describes how the process ended."""
         status = self.popen.poll()
         seconds = time.monotonic() - self.start_time
         name = self.name
@@ -185,7 +185,7 @@ class Job:
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
         self.processes, self.sockets = [], sockets
         self.pipes = selectors.DefaultSelector()
-        self.is_mid_line = False    # True if the last printed line is open
+        self.is_mid_line = False    # True if the last printed line has no end
 
     def start(self, name, host, arguments, env, workers_on_host=1):
         """Start Python with `arguments` on a host, under a guard.
@@ -196,8 +196,8 @@ class Job:
         python = sys.executable if host == LOCAL else self.remote_python
         command = [python, *GUARD]
         if host != LOCAL:
-            env = {**{name: value for name, value in os.environ.items()
-                      if name.startswith(FORWARDED_PREFIXES)}, **env}
+            env = {**{key: value for key, value in os.environ.items()
+                      if key.startswith(FORWARDED_PREFIXES)}, **env}
             command = [*self.ssh, host, f'exec {shlex.join(command)}']
         socket_path = None
         if self.sockets:
@@ -232,7 +232,7 @@ class Job:
         while deadline is None or time.monotonic() < deadline:
             self._print(0.1)
             for process in self.processes:
-                if process.popen.poll():    # it has ended and failed
+                if process.popen.poll():    # its exit status is not 0
                     self._fail(process)
             if all(p.popen.poll() == 0 for p in self.processes):
                 return
@@ -249,7 +249,7 @@ class Job:
 
     def end(self):
         """End all processes: ask their guards to end, then kill the guards."""
-        if self.pipes.get_map() is None:    # they have been ended before
+        if self.pipes.get_map() is None:    # closed by an earlier call
             return
         for process in self.processes:
             with contextlib.suppress(OSError):
@@ -363,7 +363,7 @@ SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
 #: If DMLC_ROLE is set, `import mxnet` starts MXNet's own server, so the
 #: program removes this variable first. `import d2lbert` is quick if argv[0] is
 #: the name of the command, so the program sets it.
-ROLE = ('-c', '''\
+SERVER = ('-c', '''\
 import os, sys
 role = os.environ.pop('DMLC_ROLE')
 sys.argv[0] = 'd2lbert'
@@ -372,16 +372,15 @@ serve(role)
 ''')
 
 
-def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
-           root_uri=None, ssh=SSH, remote_python=sys.executable, role=ROLE):
+def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
+           ssh=SSH, remote_python=sys.executable, server=SERVER):
     """Run a job; return when all workers have succeeded.
 
-    worker: the arguments of Python for a worker. workers, servers: the numbers
-    of these processes. hosts: the hosts that they are started on in turn.
-    port, root_uri: where the scheduler listens; by default a free port and
-    `root_address`. ssh: the command of ssh. remote_python: the path of Python
-    on other hosts. role: the arguments of Python for the scheduler and the
-    servers.
+    worker, server: the arguments of Python for a worker, and for a server or
+    the scheduler. workers, servers: the numbers of these processes. hosts: the
+    hosts on which they are started in turn. port, root_uri: where the
+    scheduler listens; by default a free port and `root_address`. ssh: the
+    command of ssh. remote_python: the path of Python on other hosts.
 
     The output of worker 0 is printed at once. The lines of all other processes
     go to standard error, each with the name of its process. If a process
@@ -402,7 +401,7 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
     workers_on = collections.Counter(host_of[:workers])
     address = root_address(root_uri, hosts)
     if (set(hosts) == {LOCAL} and not port and root_uri is None
-            and os.access(SOCKETS, os.W_OK)):
+            and os.access(SOCKET_FOLDER, os.W_OK)):
         job = Job(None, shlex.split(ssh), remote_python,
                   [reserve_socket() for _ in range(1 + servers + workers)])
         port = job.sockets[0].name
@@ -412,9 +411,9 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
         job = Job((address, port), shlex.split(ssh), remote_python)
     env.update(DMLC_PS_ROOT_URI=address, DMLC_PS_ROOT_PORT=str(port))
     try:
-        job.start('scheduler', LOCAL, role, dict(env, DMLC_ROLE='scheduler'))
+        job.start('scheduler', LOCAL, server, dict(env, DMLC_ROLE='scheduler'))
         for i, host in enumerate(host_of[:servers]):
-            job.start(f'server {i}', host, role,
+            job.start(f'server {i}', host, server,
                       dict(env, DMLC_ROLE='server'))
         for i, host in enumerate(host_of[:workers]):
             job.start(f'worker {i}', host, worker,

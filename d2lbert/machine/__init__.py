@@ -1,1 +1,1 @@
-"""Use this computer: import MXNet, find cores and GPUs, cache, write files."""
+"""Import MXNet, find cores and GPUs, cache data, download and write files."""

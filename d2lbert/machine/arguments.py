@@ -18,7 +18,7 @@ PathLike = Union[str, os.PathLike]
 
 
 class UsageError(ValueError):
-    """Arguments that are invalid for any files and any models."""
+    """Arguments that are invalid whatever the files and models are."""
 
 
 def listed(choices):
@@ -28,9 +28,9 @@ def listed(choices):
 
 
 def did_you_mean(word, choices):
-    """The end of a message: ': did you mean CHOICE?', or ''.
+    """Return ': did you mean CHOICE?', the end of a message, or ''.
 
-    CHOICE is spelled like `word` or begins with it; '' if there is none.
+    CHOICE is one of `choices` that is spelled like `word` or begins with it.
     """
     choices = {str(choice).lower(): choice for choice in choices}
     similar = difflib.get_close_matches(str(word).lower(), choices, 1)
@@ -71,7 +71,7 @@ def current_names(names, kwargs):
 
 @contextlib.contextmanager
 def usage_errors():
-    """Turn a ValueError or TypeError of this context into a `UsageError`."""
+    """Context that turns a ValueError or TypeError into a `UsageError`."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -80,7 +80,7 @@ def usage_errors():
 
 @contextlib.contextmanager
 def failures_of(flag, path, action):
-    """Turn an OSError into a ValueError that names the flag and the file.
+    """Context that turns an OSError into a ValueError with flag and file.
 
     The message is for example '--out page.html cannot be written: No space
     left on device'. action: 'read' or 'written'.
@@ -112,8 +112,8 @@ def check_out(out, force, example, reads=(), flag='--out'):
     """Raise an error if the command must not write to --out.
 
     Call it before a long computation. force: allow to replace a file. reads:
-    paths of files and folders that the command reads, which --force does not
-    replace. example, flag: as in `check_out_path`.
+    paths of files and folders that the command reads, which it never replaces.
+    example, flag: as in `check_out_path`.
     """
     check_out_path(out, example, flag)
     if not Path(out).is_file():
@@ -128,7 +128,7 @@ def check_out(out, force, example, reads=(), flag='--out'):
 
 
 def _same_file(out, reads):
-    """The file in `reads` that is also `out`, by another path; or None."""
+    """The path, in or under `reads`, of the same file as `out`; or None."""
     for path in map(Path, reads):
         files = path.rglob('*') if path.is_dir() else [path]
         for file in files:
@@ -152,7 +152,7 @@ def writing(out, force, flag='--out'):
     except BrokenPipeError:
         raise
     except OSError as error:
-        # An error with another file name comes from a file that is read here
+        # An error with another file name is about a file that the caller reads
         if error.errno is None or error.filename not in (
                 None, str(temporary), str(out)):
             raise
@@ -165,9 +165,9 @@ def writing(out, force, flag='--out'):
 def split_devices(text):
     """Parse --devices; return (kind, numbers).
 
-    kind: 'auto', 'cpu' or 'gpu'. numbers: a list, of the indices of GPUs or of
-    one number of CPU devices; [] if the text has none. Raises ValueError for
-    any other text.
+    kind: 'auto', 'cpu' or 'gpu'. numbers: a list of the indices of GPUs, or
+    [number of CPU devices]; [] if the text has none. Raises ValueError if the
+    text is invalid.
     """
     text = text.strip()
     kind, _, numbers = text.partition(':')
@@ -246,10 +246,10 @@ def check_shares(**shares):
                              f'1, not {share!r}')
 
 
-#: File name extensions of the formats that `write_rows` can write.
+#: File name extensions for `write_rows`; other files get lines of text.
 ROW_FORMATS = ('.csv', '.jsonl')
 
-#: Extensions of table and archive formats that it cannot write.
+#: Extensions of table and archive formats that cannot be written.
 _UNSUPPORTED = ('.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather',
                 '.gz', '.bz2', '.xz', '.zst', '.zip')
 
@@ -264,7 +264,7 @@ def check_rows_out(out):
 
 
 def write_rows(path, ending, rows):
-    """Write a table as JSON Lines or, unless `ending` is '.jsonl', as CSV.
+    """Write a table, as JSON Lines if `ending` is '.jsonl', otherwise as CSV.
 
     rows: dictionaries {column: value}, all with the same columns.
     """

@@ -2,9 +2,9 @@
 
 Every count and size in a file is checked against the size of the file, which
 MXNet's own reader does not do. `numpy.load` evaluates a file's header as a
-Python expression; this module does not. The formats are defined by
-`NDArray::Save` and `NDArray::Load` of Apache MXNet 1.9, and by NumPy
-Enhancement Proposal 1.
+Python expression; this module does not. Error messages call the file "it",
+and the callers add its path. The formats are defined by `NDArray::Save` and
+`NDArray::Load` of Apache MXNet 1.9, and by NumPy Enhancement Proposal 1.
 
 A .params file consists of the following; all integers are little-endian:
 
@@ -19,7 +19,7 @@ An array consists of these fields, which have 4 bytes unless noted:
 - the storage type (0: dense), in V2 and V3 only;
 - the count of axes, and the length of each axis (8 bytes each);
 - type and index of the device;
-- a key of TYPES, and the data.
+- the number of the dtype (a key of TYPES), and the data.
 
 Before V1, an array has no version field: it begins with the count of axes, and
 the length of an axis has 4 bytes.
@@ -118,7 +118,7 @@ class _Reader:
         return int.from_bytes(self._bytes(num_bytes), 'little', signed=signed)
 
     def _count(self, what, min_bytes):
-        """Read the number of items to come; one takes at least `min_bytes`."""
+        """Read a count of items of at least `min_bytes`; what: their name."""
         count = self._integer(8)
         if count > self._remaining // min_bytes:
             raise ValueError(f'it should contain {count} {what}, which its '
@@ -126,7 +126,7 @@ class _Reader:
         return count
 
     def _array(self):
-        """Read the fields of an array as a StoredArray; skip its data."""
+        """Read the fields of an array, return a StoredArray, skip the data."""
         version = self._integer(4)
         if version in (V2, V3):
             storage = self._integer(4, signed=True)
@@ -134,14 +134,15 @@ class _Reader:
                 raise ValueError('it holds a sparse array, and only dense '
                                  'arrays are supported')
         is_old = version not in (V1, V2, V3)
-        axes = version if is_old else self._integer(4, signed=True)
+        num_axes = version if is_old else self._integer(4, signed=True)
         # Only V3 has arrays without axes (scalars). For an array without
         # data, MXNet writes -1 axes in V3, and 0 axes in earlier versions
-        if not (0 if version == V3 else 1) <= axes <= MAX_AXES:
-            raise ValueError('it holds an array without numbers' if axes in
-                             (-1, 0) else f'it holds an array of {axes} axes')
+        if not (0 if version == V3 else 1) <= num_axes <= MAX_AXES:
+            raise ValueError(
+                'it holds an array without numbers' if num_axes in (-1, 0)
+                else f'it holds an array of {num_axes} axes')
         shape = tuple(self._integer(4) if is_old else
-                      self._integer(8, signed=True) for _ in range(axes))
+                      self._integer(8, signed=True) for _ in range(num_axes))
         self._bytes(8)      # the device
         code = self._integer(4, signed=True)
         if code not in TYPES:
@@ -178,7 +179,7 @@ def npy_header(file, max_bytes):
 
     file: positioned at the start of the array. max_bytes: maximum size of
     header and data. order: 'F' if the first index varies fastest, else 'C'.
-    Raises ValueError for any other header, and if the array needs more bytes.
+    Raises ValueError if the header is invalid or the array needs more bytes.
     """
     start = file.read(8)    # the magic string and the version
     if start[:6] != MAGIC or start[6:] not in (b'\1\0', b'\2\0', b'\3\0'):

@@ -37,7 +37,7 @@ def _check_numpy():
         raise ImportError('MXNet needs NumPy, which cannot be imported '
                           f'({error}): pip install numpy') from None
     if any(mxnet_wheel.is_changed(folder) for folder in mxnet_folders()):
-        return
+        return      # the adapted MXNet works with any NumPy and Python
     numpy_version = tuple(map(int, numpy.__version__.split('.')[:2]))
     if numpy_version >= (1, 24) or sys.version_info >= (3, 12):
         raise ImportError(
@@ -48,7 +48,7 @@ def _check_numpy():
 
 
 def _check_wheels():
-    """Raise ImportError unless MXNet 1.9.1 is installed, once and whole."""
+    """Raise ImportError unless one complete MXNet 1.9.1 is installed."""
     wheels = mxnet_wheels()
     if len(wheels) > 1:
         raise ImportError(
@@ -64,13 +64,13 @@ def _check_wheels():
     if any((folder / '__init__.py').exists() for folder in folders):
         return
     for wheel in wheels:
-        raise _emptied_error(wheel)
+        raise _missing_files_error(wheel)
     raise ImportError('MXNet is not installed: install d2lbert again with '
                       'pip install .')
 
 
-def _emptied_error(wheel):
-    """The ImportError for a wheel some of whose files have been removed."""
+def _missing_files_error(wheel):
+    """The ImportError for an installed wheel that lacks some of its files."""
     return ImportError(
         f'pip lists {wheel} but files of its folder mxnet are missing, as '
         'after uninstalling one of mxnet and mxnet-cu112 where both were '
@@ -95,8 +95,8 @@ def _keep_freed_memory():
     libc.mallopt(-8, 1)          # M_ARENA_MAX: threads share freed memory
 
 
-def _with_remedy(error):
-    """Return an ImportError with a remedy for an error of `import mxnet`."""
+def _import_error(error):
+    """The ImportError, with a remedy, for an error of `import mxnet`."""
     if sys.flags.optimize > 1:
         return ImportError('MXNet cannot be imported if Python removes '
                            'docstrings: run Python without -OO, and unset '
@@ -118,10 +118,10 @@ def _with_remedy(error):
                            'the GPU build of MXNet calls: update the NVIDIA '
                            'driver')
     if 'Cannot find the MXNet library' in text:
-        return _emptied_error(wheel)
+        return _missing_files_error(wheel)
     if isinstance(error, ModuleNotFoundError) and error.name:
         if error.name.split('.')[0] == 'mxnet':
-            return _emptied_error(wheel)
+            return _missing_files_error(wheel)
         return ImportError(f'MXNet needs the package {error.name}: '
                            f'pip install {error.name}')
     return ImportError(
@@ -141,7 +141,7 @@ def _import_mxnet():
         try:
             module = importlib.import_module('mxnet')
         except Exception as error:
-            raise _with_remedy(error) from None
+            raise _import_error(error) from None
     if module.__version__ != MXNET_VERSION:
         raise ImportError(
             f'MXNet {module.__version__} is installed and d2lbert needs '
@@ -159,10 +159,10 @@ def last_line(error):
 
 
 class _NumPyMode(threading.local):
-    """MXNet's NumPy mode, which is then on in every thread.
+    """A replacement for MXNet's NumPy mode that is on in every thread.
 
-    By itself, MXNet switches the mode on only in the thread that calls
-    `npx.set_np()`, and layers in other threads reject NumPy arrays.
+    MXNet's own mode is on only in the thread that calls `npx.set_np()`, so
+    layers in other threads would reject NumPy arrays.
     """
 
     def __init__(self):     # runs once in each thread that reads the mode

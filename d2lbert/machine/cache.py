@@ -24,9 +24,10 @@ try:
 except ImportError:  # not a POSIX system
     grp = pwd = None
 
-#: {kind of cache entries: pattern of the names of its files and folders}. If
-#: two names have the same first group, they belong to one entry. Only files
-#: that match are ever removed, since D2LBERT_CACHE may point at any folder.
+#: {kind of cache entries: pattern of the names of its files and folders}. Two
+#: names with the same text in the pattern's first group belong to one entry.
+#: Only files that match a pattern here or TEMPORARY are ever removed, since
+#: D2LBERT_CACHE may point at any folder.
 KINDS = {
     'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256|\.products)?',
     'tokens': r'([0-9a-f]{32}\.npz|unchanged\.json)',
@@ -43,7 +44,7 @@ RENEWABLE = 'kernels', 'tokens', 'corpora'
 #: are in use, or left over from a killed process.
 TEMPORARY = (r'\..+\.part|[0-9a-f]{32}\.\w+\.part|\.(?:fetch|unpack)-.+|'
              r'(?:build|\w+-[0-9a-f]{16}|[0-9a-f]{32})\.lock')
-#: A temporary file that has not changed for this time is left over.
+#: A temporary file that has not changed for this time is a leftover.
 LEFTOVER_SECONDS = 3600
 
 
@@ -54,57 +55,57 @@ class CacheError(OSError):
 # Location
 
 def enabled():
-    """False if D2LBERT_CACHE=off: do not cache what can be made again."""
+    """False if D2LBERT_CACHE=off, to cache nothing that can be made again."""
     return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
 
 
 def root():
     """The absolute path of the cache folder, which may not exist yet.
 
-    It is $D2LBERT_CACHE, else $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert.
-    If the user cannot create the last two, it is a private temporary folder.
-    D2LBERT_CACHE=off does not change the folder; see `enabled`. A relative
-    D2LBERT_CACHE refers to the working directory of the first call. A relative
-    XDG_CACHE_HOME is ignored, as its specification demands.
+    It is $D2LBERT_CACHE unless that is empty or off. The default is
+    $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert, or a private temporary
+    folder if the user cannot use that folder. A relative D2LBERT_CACHE refers
+    to the working directory of the first call. A relative XDG_CACHE_HOME is
+    ignored, as its specification demands.
     """
-    named = os.environ.get('D2LBERT_CACHE')
-    if named and enabled():
-        path = os.path.expanduser(named)
+    setting = os.environ.get('D2LBERT_CACHE')
+    if setting and enabled():
+        path = os.path.expanduser(setting)
         if path.startswith('~'):
-            raise CacheError(f'D2LBERT_CACHE is {named!r}, and there is no '
-                             f'home folder {named.split("/")[0]}: set it to '
+            raise CacheError(f'D2LBERT_CACHE is {setting!r}, and there is no '
+                             f'home folder {setting.split("/")[0]}: set it to '
                              'an absolute path')
         return _absolute(path)
     return _default_root() or _temporary_root()
 
 
 def is_root_temporary():
-    """True if `root` is a temporary folder, since no home folder is usable."""
-    named = os.environ.get('D2LBERT_CACHE')
-    return not (named and enabled()) and _default_root() is None
+    """True if `root` is temporary, because the default is not usable."""
+    setting = os.environ.get('D2LBERT_CACHE')
+    return not (setting and enabled()) and _default_root() is None
 
 
 @functools.lru_cache(maxsize=None)
 def _absolute(path):
-    """The absolute path; later calls ignore a new working directory."""
+    """The absolute path, the same even if the working directory changes."""
     return Path(os.path.abspath(path))
 
 
 def _default_root():
-    """The cache folder in the home folder, or None if it is not usable."""
+    """The cache folder without D2LBERT_CACHE, or None if it is not usable."""
     base = os.path.expanduser(os.environ.get('XDG_CACHE_HOME') or '')
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser('~'), '.cache')
     folder = Path(base, 'd2lbert')
     if not folder.is_absolute():
         return None     # no HOME, and no user name for this user id
-    # In a container, a user without a name has the home folder /
+    # In a container, a user without a name may have the home folder /
     existing = next(path for path in (folder, *folder.parents)
                     if os.path.lexists(path))
     if existing != folder and not os.access(existing, os.W_OK | os.X_OK):
         return None
     if _unsafe_parent(folder) is not None:
-        return None     # root of a container, in another user's home folder
+        return None     # for example, the user root in another user's home
     return folder
 
 
@@ -133,10 +134,7 @@ def set_matplotlib_folder():
 # Ownership
 
 def folder(kind):
-    """Return the `private_folder` of the entries of a kind.
-
-    Leftovers of killed processes in it are removed.
-    """
+    """Return the `private_folder` of a kind; first remove leftovers in it."""
     path = private_folder(root() / kind)
     with contextlib.suppress(OSError):
         remove_leftovers(kind)
@@ -182,7 +180,7 @@ def _make_folders(path):
         _make_folders(path.parent)
         try:
             path.mkdir(mode=0o700)
-        except FileExistsError:     # created by another process, or a file
+        except FileExistsError:     # another process made it, or a file
             if not path.is_dir():
                 raise
 
@@ -209,10 +207,7 @@ def is_ours(path):
 
 
 def make_private(path):
-    """Take write permission for a file or a folder from other users.
-
-    A folder is changed with all files in it.
-    """
+    """Forbid other users to write to a file, or a folder and all its files."""
     path = Path(path)
     for item in (path, *path.rglob('*')):
         item.chmod(stat.S_IMODE(item.stat().st_mode) & ~0o022)
@@ -222,8 +217,8 @@ def _unsafe_parent(path):
     """The first parent folder or link of `path` that another user can change.
 
     Returns None if there is none. In a sticky folder, like /tmp, users can
-    replace only their own files. In a container with a single user, user id 0
-    may be unmapped; then root is the owner of the folder /.
+    replace only their own files. In a container with a single user, the files
+    of root may have another owner than user id 0: the owner of the folder /.
     """
     owners = {0, os.geteuid(), os.stat('/').st_uid}
     for parent, status in _parents_and_links(path):
@@ -287,7 +282,7 @@ def _is_own_group(group_id):
 # Lifetime
 
 class Entry(NamedTuple):
-    """The files of one cache entry, or temporary ones (see `TEMPORARY`)."""
+    """A cache entry, or a group of temporary files (see `TEMPORARY`)."""
 
     kind: str
     paths: Tuple[Path, ...]
@@ -356,9 +351,9 @@ def remove_leftovers(kind, now=None):
 def clear(kind, older_than=0):
     """Remove entries of a kind; return (their number, the bytes freed).
 
-    older_than: days; entries that were used later are kept. If another process
-    is writing an entry of this kind, this raises BlockingIOError and removes
-    nothing.
+    older_than: days; entries that were used in this time are kept. Raises
+    BlockingIOError, and removes nothing, if another process is writing an
+    entry of this kind.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
@@ -377,7 +372,7 @@ def _remove(entry):
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             if path.suffix == '.lock':
                 with locked(path, wait=False):
-                    pass        # taking the lock removes its file
+                    pass        # `locked` removes the file at its end
             elif path.is_dir() and not path.is_symlink():
                 # Rename it first, so that no process sees a part of the folder
                 temporary = path.with_name(f'.{secrets.token_hex(8)}.part')

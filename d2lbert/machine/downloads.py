@@ -57,7 +57,7 @@ class _Transfer(threading.Thread):
     """A thread that downloads a URL into a file, while `_watch` observes it.
 
     A socket time-out is not enough: it does not limit the DNS look-up, and a
-    server that sends a byte now and then never exceeds it.
+    server that sends a byte now and then never causes it.
     """
 
     def __init__(self, url, path, max_bytes):
@@ -68,7 +68,7 @@ class _Transfer(threading.Thread):
         self.received = 0       # bytes
         self.error = None       # an exception, for the caller to raise
         self.ended = threading.Event()
-        self.is_abandoned = False
+        self.is_abandoned = False   # set by the caller to end the thread
 
     def run(self):
         try:
@@ -115,7 +115,7 @@ def _watch(transfer, label):
             bar.total = transfer.announced
             bar.update(transfer.received - bar.n)
             if (transfer.received >= received + STALL_BYTES
-                    or transfer.has_answer > has_answer):
+                    or transfer.has_answer != has_answer):
                 received, progress_time = transfer.received, time.monotonic()
                 has_answer = transfer.has_answer
             elif time.monotonic() - progress_time > (
@@ -188,7 +188,7 @@ def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
     finally:
         transfer.is_abandoned = True
         shutil.rmtree(folder, ignore_errors=True)
-        # After a failure: other code would take an empty folder for data
+        # After a failure: other code would mistake an empty folder for data
         remove_empty(created_folders)
 
 
@@ -269,8 +269,8 @@ def _members(archive):
                         'device, so nothing of the archive is unpacked')
                 yield info.name, info.isdir(), (
                     lambda info=info: f.extractfile(info))
-            # gzip checks its checksum only where its data ends, and tarfile
-            # does not read so far
+            # gzip compares its checksum only at the end of its data, and
+            # tarfile does not read that far
             while f.fileobj.read(1 << 20):
                 pass
     else:

@@ -1,4 +1,4 @@
-"""Write files and folders atomically, lock files, and name run folders.
+"""Write files and folders atomically, lock files, create run folders.
 
 An atomic write goes to a temporary file or folder, which is renamed at the
 end: other processes never see a half-written one.
@@ -18,7 +18,7 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: Default parent of run folders.
+#: Default parent of run folders; each has the files of one training run.
 RUNS = Path('runs')
 
 #: A file in the folder of an unfinished run. The running process locks it, and
@@ -61,7 +61,7 @@ def replacing(path, overwrite=True):
 def _rename_without_overwriting(temporary, path):
     """Move a file to `path`; raise FileExistsError if `path` exists.
 
-    The caller removes `temporary`, which may remain.
+    `temporary` may remain; the caller removes it.
     """
     try:
         os.link(temporary, path)    # unlike os.replace, it never overwrites
@@ -162,8 +162,8 @@ def read_json(path):
 class MXNetPath(str):
     """A path for MXNet, which calls its method encode('utf-8').
 
-    In another locale, or for a name that is not valid UTF-8, str.encode would
-    fail or give the name of another file.
+    If the file system has another encoding, or the name is not valid UTF-8,
+    str.encode would fail or give the name of another file.
     """
 
     def encode(self, *_):

@@ -22,7 +22,7 @@ WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
 # 8.0 and 8.6, which GPUs with a later minor version can run, too. A later
-# major version would need PTX code, and it contains none
+# major version would need PTX code, and mxnet-cu112 contains none
 FIRST_CAPABILITY, LAST_CAPABILITY = (5, 0), (8, 9)
 OLDEST_CUDA = (11, 0)  # a driver for 11.0 also runs programs for a later 11.x
 
@@ -35,7 +35,7 @@ class CudaLibrary(NamedTuple):
     requirement: str
 
 
-# In loading order: a library stands before the libraries that link it
+# In loading order: a library comes before the libraries that link it
 CUDA_LIBRARIES = [CudaLibrary(*row) for row in (
     ('cuda_runtime', 'libcudart.so.11.0',
      'nvidia-cuda-runtime-cu11==11.8.89'),
@@ -88,7 +88,7 @@ def _print_driver():
             raise OSError(code, f'{name} returned an error')
 
     def query(default, name, *args):
-        """Call a function; return `value`, or `default` after an error."""
+        """Call a function that sets `value`; return `value` or `default`."""
         try:
             call(name, *args)
         except (AttributeError, OSError):
@@ -103,7 +103,7 @@ def _print_driver():
         for index in range(count.value):
             device, name = ctypes.c_int(), ctypes.create_string_buffer(128)
             if query(None, 'cuDeviceGet', ctypes.byref(device),
-                     index) is None:
+                     index) is None:    # it returned an error
                 gpus.append(['', [0, 0]])
                 continue
             query(None, 'cuDeviceGetName', name, 127, device)
@@ -196,7 +196,7 @@ def gpus():
 
 
 def mxnet_folders():
-    """The folders that `import mxnet` would use; they may be almost empty."""
+    """The folders that `import mxnet` would use, even if files are missing."""
     spec = importlib.util.find_spec('mxnet')
     if spec is None:
         return []
@@ -204,7 +204,7 @@ def mxnet_folders():
 
 
 def mxnet_wheels():
-    """{wheel: version} of the wheels installed in the folder of `mxnet`."""
+    """{wheel: version} of the installed wheels that contain this MXNet."""
     parents = {folder.resolve().parent for folder in mxnet_folders()}
     found = {}
     for wheel in WHEELS.values():
@@ -255,6 +255,7 @@ def _cpu_quota(root):
     quotas = []
     for line in read('proc/self/cgroup').splitlines():
         _, controllers, group = line.split(':', 2)
+        # Version 2 of control groups has a line without controllers
         if controllers and 'cpu' not in controllers.split(','):
             continue
         mount = 'sys/fs/cgroup' + ('/cpu' if controllers else '')
@@ -272,13 +273,13 @@ def _cpu_quota(root):
 
 
 def available_memory(root='/'):
-    """The memory in bytes that this process can still use; None if unknown."""
+    """The free memory in bytes, or None; root: as in `_cpu_quota`."""
     limits = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(root, 'proc/meminfo').read_text().splitlines():
             if line.startswith('MemAvailable:'):
                 limits.append(1024 * int(line.split()[1]))
-    for names in (
+    for names in (      # of control groups, version 2 and version 1
             ('memory.max', 'memory.current'),
             ('memory/memory.limit_in_bytes', 'memory/memory.usage_in_bytes')):
         # 'max' or a missing file means no limit
@@ -311,7 +312,7 @@ def available_cpus():
 def physical_cores(cpus=None, root='/'):
     """The number of cores that the CPUs belong to.
 
-    cpus: numbers of CPUs; None for all available ones. A CPU of Linux is a
+    cpus: numbers of CPUs; None for all available CPUs. A CPU of Linux is a
     hardware thread; the threads of a core count once, because they share its
     arithmetic units. A container's CPU quota, rounded up, is an upper bound.
     """

@@ -1,4 +1,4 @@
-"""Old names of NumPy and Python, and corrections, that MXNet 1.9.1 imports.
+"""Define what MXNet 1.9.1 lacks: removed names of NumPy, and corrections.
 
 `mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`
 and changes MXNet's modules to import these names. So this file does not import
@@ -39,7 +39,7 @@ def _msort(a):
     return _numpy.sort(a, axis=0)
 
 
-def _renamed(name, current_name):
+def _alias(name, current_name):
     """Return a function `name` that calls NumPy's function `current_name`.
 
     Two names need two objects, since MXNet uses functions as dictionary keys.
@@ -50,7 +50,7 @@ def _renamed(name, current_name):
     return function
 
 
-def _removed(name):
+def _raising_function(name):
     """Return a function that raises AttributeError when it is called."""
     def function(*args, **kwargs):
         raise AttributeError(f'NumPy {_numpy.__version__} has no {name}')
@@ -64,16 +64,16 @@ class _NumPy(types.ModuleType):
     def __init__(self):
         super().__init__('numpy', _numpy.__doc__)
         old = {**_VALUES, 'in1d': _in1d, 'msort': _msort}
-        old.update((name, _renamed(name, current_name))
+        old.update((name, _alias(name, current_name))
                    for name, current_name in _RENAMED.items())
-        old.update((name, _removed(name)) for name in _REMOVED)
+        old.update((name, _raising_function(name)) for name in _REMOVED)
         vars(self).update({**old, **vars(_numpy)})
         # NumPy 1.20 to 1.23 warn about numpy.bool; in 2.0 it is numpy.bool_
         self.bool = builtins.bool
         # Let Python call the method below, and not a copy of NumPy's function
         vars(self).pop('__getattr__', None)
 
-    def __getattr__(self, name):    # for modules that NumPy loads when used
+    def __getattr__(self, name):    # for modules that NumPy loads on demand
         return getattr(_numpy, name)
 
 
@@ -115,7 +115,7 @@ def adopt_parameter(block, name, parameter):
     block: a Gluon block with `self.NAME = parameter`, where NAME is `name`. By
     itself, MXNet 1.9.1 finds only parameters that `block.params` created, and
     would neither initialize nor train another one; MXNet 2 finds both. If the
-    parameter has the attribute's name, that name gets the block's prefix.
+    parameter's own name is NAME, the block's prefix is put before it.
     """
     collected = block.params._params
     if any(other is parameter for other in collected.values()):
@@ -147,7 +147,7 @@ def _signal_handlers_kept():
 def load_library(path):
     """Load libmxnet.so, but do not keep its handler of SIGSEGV.
 
-    The libraries that it needs are loaded first, and its loops use all cores.
+    The libraries that it needs are loaded first. Its loops will use all cores.
     """
     from mxnet._libraries import libraries_ready
     with _signal_handlers_kept(), libraries_ready():

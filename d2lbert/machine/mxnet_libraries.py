@@ -109,7 +109,7 @@ ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
 #: LAPACKE.
 LINEAR_ALGEBRA = ('libopenblas.so.0', 'liblapacke.so.3')
 
-#: {platform.machine(): the same in the field e_machine of an ELF file}.
+#: {platform.machine(): its number in the field e_machine of an ELF file}.
 ELF_MACHINES = {'aarch64': 183, 'x86_64': 62}
 
 
@@ -196,7 +196,7 @@ def thread_count(name, maximum=MAX_THREADS):
     """The thread count in the environment variable `name`; None if unset.
 
     OpenMP allows a list with one number for each nesting level; this is the
-    first one. Raises ImportError if the value is not such a list, or if the
+    first number. Raises ImportError if the value is not such a list, or if the
     number is 0 or above `maximum`: with such a value, MXNet ends the process.
     """
     text = os.environ.get(name, '')
@@ -251,7 +251,7 @@ def _check_openmp(openmp):
     openmp: libgomp, as `_loaded_openmp` returns it. It read its environment
     variables when it was loaded, so they cannot be corrected now.
     """
-    answers = []
+    answers = []    # [True if there may be too few threads]
 
     def ask():
         answers.append(openmp.omp_get_dynamic()
@@ -278,8 +278,8 @@ def threads_for_import():
 
     By itself, MXNet uses half of the CPUs, to skip second hardware threads,
     even if each CPU is a whole core. It reads the variables in
-    THREAD_VARIABLES once, while it is loaded. If the user has set one of them,
-    neither gets a default. GOMP_SPINCOUNT lets a waiting thread yield after
+    THREAD_VARIABLES once, while it is loaded. If the user has set one, the
+    other one gets no default. GOMP_SPINCOUNT lets a waiting thread yield after
     microseconds instead of milliseconds, which matters when two programs share
     the cores.
 

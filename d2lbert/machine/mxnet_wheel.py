@@ -80,7 +80,7 @@ class WheelError(Exception):
 
 
 def module_bytes(name):
-    """The file `name` of ADDED, with its imports of d2lbert from `mxnet`."""
+    """The file `name` of ADDED, importing from mxnet instead of d2lbert."""
     text = Path(__file__).with_name(name).read_text(encoding='utf-8')
     return re.sub(r'(?m)^from d2lbert\.machine\.(\w+) import ',
                   r'from mxnet._\1 import ', text).encode('utf-8')
@@ -165,7 +165,7 @@ def _download(project, folder):
 
 
 def _pip_settings(environ):
-    """Environment variables for `pip download`, with uv's settings for pip."""
+    """The environment for `pip download`, with uv's settings as pip's."""
     environ = dict(environ)
 
     def translate(pip_name, *uv_names):
@@ -196,7 +196,7 @@ def change_wheel(stock, target):
 
     Raises WheelError if the pattern of a change is not found.
     """
-    record = []     # lines of the new RECORD: 'file name,digest,size'
+    record = []     # lines of RECORD, the list of files: 'name,digest,size'
     # The folder of the metadata is for example mxnet-1.9.1.dist-info
     stock_suffix = f'-{MXNET_VERSION}.dist-info/'
     new_suffix = f'-{version()}.dist-info/'
@@ -210,15 +210,15 @@ def change_wheel(stock, target):
             old.read(record_name).decode('utf-8')))
 
         def write(name, like, data):
-            # like: the stock file whose date and mode the new file gets, and
-            # if data is None, its content, too
+            # like: the ZipInfo of a stock file, whose date and mode the new
+            # file gets. data: bytes, or None for the content of that file
             if data is None:        # copy it in pieces, since it may be large
                 with old.open(like) as source, new.open(
-                        _renamed(like, name), 'w', force_zip64=True) as file:
+                        _copy_info(like, name), 'w', force_zip64=True) as file:
                     shutil.copyfileobj(source, file, 2 ** 20)
                 record.append(f'{name},{digests_and_sizes[like.filename]}')
             else:
-                with new.open(_renamed(like, name), 'w') as file:
+                with new.open(_copy_info(like, name), 'w') as file:
                     file.write(data)
                 record.append(f'{name},sha256={_digest(data)},{len(data)}')
 
@@ -233,7 +233,7 @@ def change_wheel(stock, target):
                   module_bytes(source))
         new_record = record_name.replace(stock_suffix, new_suffix, 1)
         record.append(f'{new_record},,')
-        with new.open(_renamed(infos[record_name], new_record), 'w') as file:
+        with new.open(_copy_info(infos[record_name], new_record), 'w') as file:
             file.write(('\n'.join(record) + '\n').encode('utf-8'))
     if unused:
         raise WheelError(
@@ -243,7 +243,7 @@ def change_wheel(stock, target):
             'download the wheel from https://pypi.org')
 
 
-def _renamed(info, name):
+def _copy_info(info, name):
     """A copy of a ZipInfo with a new name and the fastest compression."""
     copy = zipfile.ZipInfo(name, info.date_time)
     copy.external_attr = info.external_attr
@@ -253,9 +253,10 @@ def _renamed(info, name):
 
 
 def _apply_changes(archive, info):
-    """Return the changed bytes of a file, and the set of applied changes.
+    """Return the changed bytes of a file, and the applied changes.
 
-    The bytes are None if nothing changes. A change is its index in CHANGES.
+    info: the ZipInfo of the file. The bytes are None if nothing changes. The
+    changes are a set of indices in CHANGES.
     """
     name = info.filename
     matching = [k for k, (file, _, _) in enumerate(CHANGES)

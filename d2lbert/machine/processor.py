@@ -22,8 +22,8 @@ VENDORS = {'GenuineIntel': 'Intel', 'AuthenticAMD': 'AMD', '0x41': 'Arm',
            '0x4e': 'NVIDIA', '0x46': 'Fujitsu', '0x6d': 'Microsoft'}
 
 #: {feature in /proc/cpuinfo: name of an instruction set for matrix products}.
-#: Of the VECTOR_SETS that a processor has, the first is used, and of the
-#: EXTRA_SETS all.
+#: The kernels use the first of VECTOR_SETS that the processor has, and all of
+#: EXTRA_SETS that it has.
 VECTOR_SETS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX',
                'sse2': 'SSE', 'asimd': 'NEON'}
 EXTRA_SETS = {'avx512_bf16': 'bf16', 'bf16': 'bf16', 'amx_bf16': 'AMX',
@@ -42,7 +42,7 @@ class Processor(NamedTuple):
 
     @property
     def sets(self):
-        """A list of the names of the instruction sets for matrix products."""
+        """The names of the instruction sets for matrix products, a list."""
         return [*[name for feature, name in VECTOR_SETS.items()
                   if feature in self.features][:1],
                 *[name for feature, name in EXTRA_SETS.items()
@@ -50,14 +50,14 @@ class Processor(NamedTuple):
 
     @property
     def kind(self):
-        """A text such as 'AMD family 26 model 2', or else the machine."""
+        """A text such as 'AMD family 26 model 2'; if unknown, `machine`."""
         return ' '.join(filter(None, [
             self.vendor, self.family and f'family {self.family}',
             self.model and f'model {self.model}'])) or self.machine
 
     @property
     def slug(self):
-        """A file name, for example amd-family-26-model-2-avx512-bf16."""
+        """A name for files, such as amd-family-26-model-2-avx512-bf16."""
         words = ' '.join([self.kind, *self.sets]).replace('-', '')
         return re.sub('[^a-z0-9]+', '-', words.lower())
 
@@ -116,7 +116,7 @@ class InstructionSet(NamedTuple):
 # The features of -march=haswell. The flags below do not contain the newer name
 # -march=x86-64-v3, because old versions of GCC and clang do not know it
 _HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
-#: {value of D2LBERT_ISA: the set}.
+#: {value of D2LBERT_ISA: its instruction set}.
 SETS = {
     'avx512': InstructionSet(
         ('x86_64',), ('-march=haswell', '-mavx512f', '-mavx512bw',
@@ -155,7 +155,7 @@ def chosen_set():
     return name
 
 
-def set_flags():
+def isa_flags():
     """A list of the compiler flags for the instruction set `chosen_set`."""
     name = chosen_set()
     return ['-march=native'] if name == 'native' else [*SETS[name].flags]

@@ -1,4 +1,4 @@
-"""Print to standard output and error; a failed write does not end a run."""
+"""Print messages and warnings; a failed write does not end a run."""
 import contextlib
 import logging
 import os
@@ -32,7 +32,7 @@ def close_broken(stream):
         stream.close()
 
 
-#: What Rust prints for a panic: the thread, the message, a backtrace.
+#: The text that Rust prints for a panic: thread, message and backtrace.
 _PANIC = re.compile(rb"\n?thread '[^\n]*panicked at [^\n]*\n[^\n]*\n"
                     rb'(?:stack backtrace:\n(?: +[^\n]*\n)*)?'
                     rb'(?:note: [^\n]*\n)?')
@@ -41,13 +41,13 @@ _is_capturing = threading.Lock()
 
 @contextlib.contextmanager
 def without_panics():
-    """Context in which Rust does not print panics to standard error.
+    """Context in which Rust, of the tokenizers library, prints no panics.
 
     Rust prints a panic, in any thread, before Python gets the exception. In
     this context, descriptor 2 is a temporary file. On exit, its text without
-    the panics is written to standard error. While one thread is in the
-    context, the context does nothing in other threads, so that their output
-    does not wait for more than one call.
+    the panics is written to standard error. If another thread is in this
+    context already, the context does nothing, so that no output waits for more
+    than one call.
     """
     if not _is_capturing.acquire(blocking=False):
         yield
@@ -106,17 +106,17 @@ def warn_once(owner, kind, line):
 
 
 class _Stderr(logging.Handler):
-    """A log handler that prints messages by `note`."""
+    """A log handler that prints messages with `note`."""
 
     def emit(self, record):
         note(record.getMessage())
 
 
 @contextlib.contextmanager
-def printed_warnings(is_quiet=False):
+def printed_warnings(hidden=False):
     """Context in which a command prints the warnings of this package.
 
-    is_quiet: hide the warnings and progress bars (--quiet).
+    hidden: if true, hide the warnings and progress bars (--quiet).
     """
     previous, show = (LOG.handlers, LOG.propagate), warnings.showwarning
 
@@ -130,7 +130,7 @@ def printed_warnings(is_quiet=False):
     # A handler of the root logger would print each line twice
     LOG.propagate = False
     try:
-        with quiet(is_quiet), warnings.catch_warnings():
+        with quiet(hidden), warnings.catch_warnings():
             warnings.simplefilter('always', TextWarning)
             warnings.showwarning = show_text
             yield
@@ -142,13 +142,13 @@ _quiet = False
 
 
 @contextlib.contextmanager
-def quiet(is_quiet=True):
+def quiet(active=True):
     """Context without lines of `note` and without progress bars (--quiet).
 
-    is_quiet: if false, the context changes nothing.
+    active: if false, the context changes nothing.
     """
     global _quiet
-    previous, _quiet = _quiet, is_quiet or _quiet
+    previous, _quiet = _quiet, active or _quiet
     try:
         yield
     finally:
@@ -196,6 +196,7 @@ class FailsafeStream:
         return bool(self._attempt('isatty'))
 
     def _attempt(self, name, *args):
+        """Call a method of the stream; return None after a failed write."""
         if self._stream is None:
             return None
         try:
@@ -216,8 +217,8 @@ def failsafe_output():
     """Context in which printing never raises an OSError.
 
     It flushes on exit, so that Python's own flush cannot fail. All threads
-    have the same sys.stdout. So the first context replaces it, and the last
-    one restores it; the same holds for sys.stderr.
+    share sys.stdout and sys.stderr. So the context that is entered first
+    replaces them, and the context that is left last restores them.
     """
     global _num_contexts, _original
     with _lock:

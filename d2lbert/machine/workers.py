@@ -44,8 +44,8 @@ def interruptible(work):
 def in_order(work, items, num_threads=None):
     """Yield work(item) for each item, in order; compute in threads.
 
-    items: an iterable. The calling thread reads it a few items ahead. If it
-    raises an exception, the results of the earlier items come first.
+    items: an iterable. The calling thread reads it a few items ahead. If
+    `items` raises an exception, the results of the earlier items come first.
     num_threads: None for one per core. With 1, items are not read ahead.
     """
     if num_threads is None:
@@ -99,8 +99,8 @@ def kvstore():
     class Store(mx.kv.KVStore):
         def broadcast(self, key, value, out, priority=0):
             super().broadcast(key, value, out, priority)
-            # Wait for the weights that are pulled here: otherwise a worker
-            # could push a gradient before, and it would arrive as the weights
+            # Wait until the weights have arrived: otherwise a worker could
+            # push a gradient first, and it would be pulled as the weights
             for array in out if isinstance(out, (list, tuple)) else [out]:
                 array.wait_to_read()
 

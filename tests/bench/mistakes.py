@@ -1346,7 +1346,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if feature not in processor.features]', 'if feature in ()]',
      'test_what_this_processor_cannot_run_is_refused'),
     ('a lower instruction set is named in vain',
-     '[*set_flags(), *FLAGS,', "['-march=native', *FLAGS,",
+     '[*isa_flags(), *FLAGS,', "['-march=native', *FLAGS,",
      'test_a_lower_set_is_allowed_and_another_library'),
 
     # pictures

@@ -39,7 +39,7 @@ def test_what_this_processor_cannot_run_is_refused(name, this, why,
     monkeypatch.setattr(processor, 'find_processor', lambda: this)
     monkeypatch.setenv('D2LBERT_ISA', name)
     with pytest.raises(ValueError, match=f'D2LBERT_ISA is .*{why}'):
-        processor.set_flags()
+        processor.isa_flags()
 
 
 def test_a_lower_set_is_allowed_and_another_library(monkeypatch, compiler):

@@ -41,7 +41,7 @@ COMMAND = LAUNCHER + f'''
 from d2lbert.command import launch
 from d2lbert.command.cli import main
 launch.WORKER = ['-c', sys.argv.pop(1)]
-launch.ROLE = ['-c', {SLEEP!r}]
+launch.SERVER = ['-c', {SLEEP!r}]
 sys.argv.insert(1, 'launch')
 status = main()
 assert 'mxnet' not in sys.modules
@@ -350,7 +350,7 @@ import os, sys
 rank, count = os.environ['D2LBERT_RANK'], os.environ['D2LBERT_NUM_WORKERS']
 print(f'worker {rank} of {count}: \\u2713', end='', flush=True)
 print(f'{rank} warns', file=sys.stderr)
-'''], workers=2, role=['-c', ''])
+'''], workers=2, server=['-c', ''])
     assert out == 'worker 0 of 2: ✓'
     assert sorted(errors.splitlines()) == [
         '0 warns', '[worker 1] 1 warns', '[worker 1] worker 1 of 2: ✓']
@@ -383,7 +383,7 @@ print(*(env.get(name) for name in (
     'HOST_NAME', 'D2LBERT_RANK', 'MXNET_OF_THE_USER', 'DMLC_NODE_HOST',
     'DMLC_ROLE', 'DMLC_NUM_WORKER', 'DMLC_NUM_SERVER')), os.getcwd())
 '''], workers=3, servers=2, hosts=['b', 'localhost'], ssh=ssh,
-        root_uri='127.0.0.1', role=['-c', ''])
+        root_uri='127.0.0.1', server=['-c', ''])
     rest = f'7 127.0.0.1 worker 3 2 {os.getcwd()}'
     assert out == f'b 0 {rest}\n'
     assert sorted(errors.splitlines()) == [
@@ -418,7 +418,7 @@ def test_a_killed_launcher_leaves_no_process_on_other_hosts(
 def test_a_missing_python_on_a_host_is_named(ssh):
     with pytest.raises(launcher.LaunchError, match='(?s)/no/python'):
         launcher.launch(['-c', SLEEP], hosts=['127.0.0.1'], ssh=ssh,
-                      remote_python='/no/python', role=['-c', SLEEP])
+                      remote_python='/no/python', server=['-c', SLEEP])
 
 
 def run_guard(received, **spec):
@@ -535,7 +535,7 @@ def test_other_users_cannot_reach_a_job_of_one_machine(
 
 
 def test_sockets_have_unused_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(launcher, 'SOCKETS', str(tmp_path))
+    monkeypatch.setattr(launcher, 'SOCKET_FOLDER', str(tmp_path))
     drawn = iter([1, 1, 2])
     monkeypatch.setattr(launcher.secrets, 'randbelow', lambda _: next(drawn))
     paths = [launcher.reserve_socket() for _ in range(2)]
