@@ -1,4 +1,4 @@
-// The activation functions of layers, and their gradients, on vectors.
+// The activation functions of layers and their gradients, for vectors.
 #pragma once
 #include "op.h"
 
@@ -56,7 +56,7 @@ inline vf apply(Act act, vf z) {
 }
 
 // True if the gradient is computed from the argument of the activation, false
-// if from the output.
+// if it is computed from the output.
 inline bool needs_argument(Act act) { return act == GELU || act == GELU_NEW; }
 
 // The gradient of the argument, from the gradient dy of the output. saved: the

@@ -2,9 +2,8 @@
 // net at once, with decoupled weight decay and clipping by the global norm.
 //
 // MXNet's own operator updates one array in each call. Here Python passes all
-// arrays, and MXNet's engine runs the step when no other code reads or writes
-// these arrays. Python does not wait for the step, and can already prepare the
-// operators of the next one.
+// arrays, and MXNet's engine runs the step when no other operation uses them.
+// Python does not wait for the step, and can already prepare the next one.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -46,10 +45,11 @@ constexpr int CPU = 1, PINNED = 3, DENSE = 0;
 // depend on the number of threads.
 constexpr long BLOCK = 8192;
 
+// The arrays of a parameter, of `size` elements each, and its learning rate.
 struct Parameter {
   float *weight, *gradient, *mean, *variance;
   long size;
-  float rate, decay_factor;  // decay_factor: 1 - decay
+  float rate, decay_factor;  // the weight is multiplied by decay_factor
 };
 
 // Elements [first, first + size) of a parameter.
@@ -86,8 +86,8 @@ double sum_of_squares(const float* x, long n) {
 }
 
 // The update of the elements of a block. The constants are floats, as in
-// MXNet's Adam, so that 1 - beta has no rounding error. scale: the factor of
-// gradients.
+// MXNet's Adam, so that 1 - beta has no rounding error. scale: the factor that
+// multiplies all gradients.
 struct Update {
   float beta1, beta2, epsilon, scale;
 
@@ -140,7 +140,7 @@ class Step {
   }
 
   // Store the size and the addresses of parameter i. Waits for pending writes
-  // to the weight and the running means, at most until the previous step ends.
+  // to the weight and the running means, that is, for the previous step.
   // If MXNet has reordered a weight for oneDNN, it restores the order here, and
   // must not reorder it again: see `fused.adam`. The address of the gradient is
   // read in `run`, when the gradient has been computed.

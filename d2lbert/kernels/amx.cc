@@ -1,5 +1,5 @@
-// Stores the kernels of matrix products that products.py has chosen, and asks
-// the operating system for permission to use AMX tiles.
+// This file stores the kernels of matrix products that products.py has chosen,
+// and asks the operating system for permission to use AMX tiles.
 #include "amx.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// The choice of a kernel for matrix products, and the kernel for AMX. AMX
-// computes C = A B by tiles, which are registers of 16 rows of 64 bytes.
+// This file chooses a kernel for each matrix product, and has the kernel for
+// AMX, which computes C = A B by tiles: registers of 16 rows of 64 bytes.
 //
 // P: the number of bfloat16 parts of an fp32 number. P = 1 rounds the number. P
 // = 3 writes it as a sum of three parts. Six products of parts, instead of all
@@ -56,7 +56,7 @@ F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
 
 // The last four arguments of `pick_kernel`, as far as this library has them.
 // D2LBERT_PRODUCTS: for a function template that also exists in the namespace
-// `tiled`. D2LBERT_VECTORS: for one without a version for tiles.
+// `tiled`. D2LBERT_VECTORS: for a function template without it.
 #if D2LBERT_AMX
 #define D2LBERT_TILED(function) tiled::function<1>, tiled::function<3>
 #else
@@ -86,7 +86,7 @@ constexpr long DEPTH = 32;  // numbers along the sum in a tile
 inline long tiles_along(long k) { return ceil_div(k, DEPTH); }
 // n rows of A or columns of B, rounded up to whole tiles.
 inline long tile_padded(long n) { return ceil_div(n, SIDE) * SIDE; }
-// The size of a packed factor: n rows of A or columns of B, and a sum over k.
+// The bytes of a packed factor: n rows of A or columns of B, and a sum over k.
 template <int P>
 inline long packed_bytes(long n, long k) {
   return ceil_div(n, SIDE) * tiles_along(k) * P * TILE_BYTES;
@@ -104,8 +104,8 @@ static_assert(sizeof(Config) == 64, "LDTILECFG reads 64 bytes");
 }  // namespace amx
 }  // namespace d2lbert
 
-// A test may define D2LBERT_AMX_EMULATED as a header. It replaces the functions
-// below by an emulation.
+// A test may define D2LBERT_AMX_EMULATED as the name of a header, which defines
+// the functions below by an emulation.
 #ifdef D2LBERT_AMX_EMULATED
 #include D2LBERT_AMX_EMULATED
 #else
@@ -125,9 +125,9 @@ inline bool request_permission() {
                  XFEATURE_XTILEDATA) == 0;
 }
 
-// Assembly, because GCC's intrinsics do not declare that they read and write
-// memory. So GCC 12 drops or moves the stores before them. T, C, A and B are
-// numbers of tiles, ld is in bytes. dot: C += A B.
+// These functions are assembly, because GCC's intrinsics do not declare that
+// they access memory, and GCC 12 drops or moves the stores before them. T, C, A
+// and B are numbers of tiles. ld is in bytes. dot: C += A B.
 inline void configure(const Config& config) {
   asm volatile("ldtilecfg %0" : : "m"(config));
 }
@@ -520,7 +520,7 @@ class ExcludedRows {
 
  private:
   std::vector<char> marks_;
-  std::vector<long> marked_;  // their indices
+  std::vector<long> marked_;  // the indices of the marked rows
 };
 
 }  // namespace amx

@@ -7,10 +7,10 @@ using namespace amx;
 
 constexpr long STRIP = 2 * SIDE;  // rows or columns multiplied at a time
 
-// The number of rows in a block: whole strips, 8 of them at most. A block of
-// row_bytes for each row fits in half of the second-level cache. Each thread
+// The number of rows in a block: whole strips, 8 at most. A block, which takes
+// row_bytes for each row, fits in half of the second-level cache. Each thread
 // gets two blocks or more, if there are enough rows.
-inline long rows_of_block(long rows, int threads, double row_bytes) {
+inline long tile_block_rows(long rows, int threads, double row_bytes) {
   const long max_strips = std::max(2L, (long)(600e3 / row_bytes) / STRIP);
   const long strips = ceil_div(ceil_div(rows, 2 * threads), STRIP);
   return std::max(1L, std::min({strips, max_strips, 8L})) * STRIP;
@@ -22,9 +22,9 @@ void forward(long R, long K, long N, const float* X, const float* W,
   const int threads = team(2.0 * R * K * N);
   const long strips = ceil_div(N, STRIP);
   const long strip_bytes = packed_bytes<P>(STRIP, K);
-  const long block = rows_of_block(R, threads, 2.0 * P * K);
+  const long block = tile_block_rows(R, threads, 2.0 * P * K);
   const long blocks = ceil_div(R, block);
-  // With few rows, threads share the columns, too: each strip is in a group
+  // With few rows, the threads also divide the columns, into groups of strips
   const long groups = blocks >= 2 * threads ? 1 : std::min(strips, 8L);
   Scratch& shared = team_scratch();
   shared.reset(strips * strip_bytes + strips * STRIP * 4 + 128);
@@ -69,8 +69,8 @@ void forward(long R, long K, long N, const float* X, const float* W,
         Prefetcher ahead(ceil_div(m, STRIP) * (s1 - s0));
         if (groups == 1 && i + 1 < blocks) {
           const long next = std::min(block, R - first - m);
-          ahead.fetch(X + (first + m) * K, next * K * 4);
-          ahead.fetch((Z ? Z : Y) + (first + m) * N, next * N * 4);
+          ahead.add(X + (first + m) * K, next * K * 4);
+          ahead.add((Z ? Z : Y) + (first + m) * N, next * N * 4);
         }
         for (long s = s0; s < s1; s++) {
           const long column = s * STRIP, at = first * N + column;
@@ -96,13 +96,12 @@ void forward(long R, long K, long N, const float* X, const float* W,
   if (Z) excluded.scatter(z, Z, N);
 }
 
-// True if tiles can compute what a row dz (N,) of dZ adds to the gradients. It
-// gives a row of dX, by W with its `weight_range`, if dX is true. It gives an
-// outer product with the row x (K,) of X, for dW, if dW is true. R: the number
-// of rows, which dW sums over.
+// True if tiles can compute what the row dz (N,) of dZ adds to the gradients.
+// dX: true if dX = dZ W is wanted, where W has the range weight_range. dW: true
+// if dW = dZ^T X is wanted, a sum over R rows. x (K,): the row of X.
 template <int P>
-bool fits(const float* dz, long N, const float* x, long K, long R,
-          const Range& weight_range, bool dX, bool dW) {
+bool tiles_can_add_row(const float* dz, long N, const float* x, long K, long R,
+                       const Range& weight_range, bool dX, bool dW) {
   const Range z = range_of(dz, N);
   return (!dX || tiles_can_multiply<P>(z, weight_range, N)) &&
          (!dW || tiles_can_multiply<P>(z, range_of(x, K), R));
@@ -132,7 +131,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
                       float* dW, float* db, ExcludedRows* excluded) {
   const int threads = team(4.0 * R * K * N);
-  const long block = rows_of_block(R, threads, (4.0 + 2 * P) * (K + N));
+  const long block = tile_block_rows(R, threads, (4.0 + 2 * P) * (K + N));
   const long blocks = ceil_div(R, block);
   Scratch& shared = team_scratch();
   shared.reset(packed_bytes<P>(K, N) + 64 + Sums::bytes(N * K, threads) +
@@ -161,8 +160,8 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       const float* dz = act == NONE ? dy : dZ;
       char* marks = excluded->marks() + first;
       for (long r = 0; r < m; r++)
-        marks[r] = !fits<P>(dz + r * N, N, X + (first + r) * K, K, R,
-                            weight_range, dX, dW);
+        marks[r] = !tiles_can_add_row<P>(dz + r * N, N, X + (first + r) * K, K,
+                                         R, weight_range, dX, dW);
       if (dX) {
         pack_rows<P, LEFT>(dz, N, m, N, dz_rows, marks);
         multiply<P>(m, K, N, dz_rows, packed, dX + first * K, K, ZERO);
@@ -172,10 +171,10 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         pack_columns<P, RIGHT>(X + first * K, K, m, K, x_columns, marks);
         Prefetcher ahead(ceil_div(N, STRIP) * ceil_div(K, STRIP));
         const long next = std::min(block, R - first - m);
-        ahead.fetch(dy + m * N, next * N * 4);
-        if (act != NONE) ahead.fetch(saved + (first + m) * N, next * N * 4);
-        ahead.fetch(X + (first + m) * K, next * K * 4);
-        if (dX) ahead.fetch(dX + (first + m) * K, next * K * 4);
+        ahead.add(dy + m * N, next * N * 4);
+        if (act != NONE) ahead.add(saved + (first + m) * N, next * N * 4);
+        ahead.add(X + (first + m) * K, next * K * 4);
+        if (dX) ahead.add(dX + (first + m) * K, next * K * 4);
         multiply<P>(N, K, m, dz_columns, x_columns, own_W, K, ADD, nullptr,
                     &ahead);
       }
@@ -193,7 +192,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
                          const float* saved, float* dX, float* dW, float* db,
                          ExcludedRows* excluded) {
   const int threads = team(4.0 * R * K * N);
-  const long block = rows_of_block(R, threads, 2.0 * P * N);
+  const long block = tile_block_rows(R, threads, 2.0 * P * N);
   const long blocks = ceil_div(R, block);
   const long chunk = P == 1 ? 512 : 256;  // rows that a product for dW sums
   // Columns of dZ, which are rows of dW, for each thread
@@ -222,8 +221,8 @@ void backward_by_columns(long R, long K, long N, const float* X,
                           dZ ? dZ + first * N : nullptr, nullptr);
       char* marks = excluded->marks() + first;
       for (long r = first; r < first + m; r++)
-        excluded->marks()[r] =
-            !fits<P>(dz + r * N, N, X + r * K, K, R, weight_range, dX, dW);
+        excluded->marks()[r] = !tiles_can_add_row<P>(
+            dz + r * N, N, X + r * K, K, R, weight_range, dX, dW);
       if (!dX) continue;
       pack_rows<P, LEFT>(dz + first * N, N, m, N, dz_rows, marks);
       multiply<P>(m, K, N, dz_rows, packed, dX + first * K, K, ZERO);
@@ -257,11 +256,11 @@ void backward(long R, long K, long N, const float* X, const float* W,
   if (!n) return;
   const std::vector<float> x = excluded.gather(X, K);
   const std::vector<float> dy = excluded.gather(dY, N);
-  std::vector<float> kept, dx(dX ? n * K : 0), dw(dW ? N * K : 0);
-  if (act != NONE) kept = excluded.gather(saved, N);
-  d2lbert::backward<Fp32>(n, K, N, x.data(), W, act, dy.data(), kept.data(),
-                          dX ? dx.data() : nullptr, dW ? dw.data() : nullptr,
-                          nullptr);
+  std::vector<float> saved_rows, dx(dX ? n * K : 0), dw(dW ? N * K : 0);
+  if (act != NONE) saved_rows = excluded.gather(saved, N);
+  d2lbert::backward<Fp32>(n, K, N, x.data(), W, act, dy.data(),
+                          saved_rows.data(), dX ? dx.data() : nullptr,
+                          dW ? dw.data() : nullptr, nullptr);
   if (dX) excluded.scatter(dx, dX, K);
   for (size_t i = 0; i < dw.size(); i++) dW[i] += dw[i];
 }

@@ -1,6 +1,6 @@
 // The operator d2lbert_vocab_ce by AMX tiles. vocab.cc includes this file. It
-// has the function `vocabulary` for vectors, and the functions and structs that
-// both share. P: see amx.h.
+// also has `vocab_loss` for vectors, and the functions and structs that both
+// files use. P: see amx.h.
 
 namespace tiled {
 
@@ -28,17 +28,17 @@ inline void add_rows(const char* e, long m, long n, const float* factor,
   }
 }
 
-// Compute the cross-entropy. All rows must be in the range of tiles.
+// Like `vocab_loss`, but all rows must be in the range of tiles (amx.h).
 template <int P>
-void rows_by_tiles(const Job& job) {
+void loss_in_range(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
   const bool grad = job.dW != nullptr;
   const int threads = team(2.0 * M * H * V);
   const long chunks = std::max(1L, ceil_div(M, CHUNK_ROWS));
   const long chunk = ceil_div(ceil_div(M, chunks), DEPTH) * DEPTH;
-  const long units = ceil_div(V, 2 * SIDE);
-  // With one part, W is packed once for all chunks, for both products, and the
-  // exponentials are kept packed. With three parts, packed matrices would take
+  const long tile_pairs = ceil_div(V, 2 * SIDE);  // threads divide these
+  // With one part, W is packed once for all chunks, for both products, and
+  // packed exponentials are kept. With three parts, packed matrices would take
   // more memory than exponentials in fp32, which are kept instead.
   const bool packs_once = P == 1 && chunks > 1;
   if (grad) {
@@ -58,38 +58,40 @@ void rows_by_tiles(const Job& job) {
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
     // Each thread has a part of the vocabulary, `widest` words at most, divided
-    // into `held` blocks. It has memory for several blocks: `copies` of packed
-    // W, `logits` of logits, which become exponentials in place, and `kept` of
-    // packed exponentials.
-    const long widest = ceil_div(units, team_size) * 2 * SIDE;
-    const long held = grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
-    const long copies = packs_once ? ceil_div(widest, VOCAB_BLOCK) : 1;
-    const long logits = P == 3 ? held : 1, kept = P == 3 ? 1 : held;
+    // into blocks, of which num_blocks are kept. It has memory for w_blocks
+    // blocks of packed W, for logit_blocks blocks of logits, which become
+    // exponentials in place, and for e_blocks blocks of packed exponentials.
+    const long widest = ceil_div(tile_pairs, team_size) * 2 * SIDE;
+    const long num_blocks = grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
+    const long w_blocks = packs_once ? ceil_div(widest, VOCAB_BLOCK) : 1;
+    const long logit_blocks = P == 3 ? num_blocks : 1;
+    const long e_blocks = P == 3 ? 1 : num_blocks;
 #pragma omp single
     fits = try_reserve([&] {
-      parts = allocate_parts(shared, team_size, chunk, held, grad ? H : 0);
+      parts = allocate_parts(shared, team_size, chunk, num_blocks,
+                             grad ? H : 0);
       scratch.reserve(
           team_size,
-          copies * (w_t_size + w_size) + kept * e_size +
+          w_blocks * (w_t_size + w_size) + e_blocks * e_size +
               packed_bytes<P>(chunk, H) + packed_bytes<P>(chunk, VOCAB_BLOCK) +
               packed_bytes<P>(H, chunk) +
-              4 * (logits * chunk * VOCAB_BLOCK + chunk * (H + 3) +
+              4 * (logit_blocks * chunk * VOCAB_BLOCK + chunk * (H + 3) +
                    VOCAB_BLOCK) + 2048);
     });
     if (fits) {
       long v0, v1;
-      share(units, team_size, t, &v0, &v1);
+      share(tile_pairs, team_size, t, &v0, &v1);
       v0 *= 2 * SIDE;
       v1 = std::min(v1 * 2 * SIDE, V);
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
-      char* w_t = own.take<char>(copies * w_t_size);
-      char* w = own.take<char>(copies * w_size);
-      char* e_columns = own.take<char>(kept * e_size);
+      char* w_t = own.take<char>(w_blocks * w_t_size);
+      char* w = own.take<char>(w_blocks * w_size);
+      char* e_columns = own.take<char>(e_blocks * e_size);
       char* x_rows = own.take<char>(packed_bytes<P>(chunk, H));
       char* e_rows = own.take<char>(packed_bytes<P>(chunk, VOCAB_BLOCK));
       char* x_columns = own.take<char>(packed_bytes<P>(H, chunk));
-      float* L = own.take<float>(logits * chunk * VOCAB_BLOCK);
+      float* L = own.take<float>(logit_blocks * chunk * VOCAB_BLOCK);
       float* scaled = own.take<float>(chunk * H);
       float* bias = own.take<float>(VOCAB_BLOCK);
       float* factor = own.take<float>(chunk);
@@ -102,28 +104,28 @@ void rows_by_tiles(const Job& job) {
         pack_rows<P, LEFT>(job.X + first * H, H, m, H, x_rows);
         for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
           const long n = std::min(VOCAB_BLOCK, v1 - v);
-          const long copy = packs_once ? block : 0;
+          char* const block_w_t = w_t + (packs_once ? block : 0) * w_t_size;
+          char* const block_w = w + (packs_once ? block : 0) * w_size;
           float* l = P == 3 && grad ? L + block * chunk * VOCAB_BLOCK : L;
           if (!packs_once || !first)
-            pack_rows<P, RIGHT>(job.W + v * H, H, n, H, w_t + copy * w_t_size);
+            pack_rows<P, RIGHT>(job.W + v * H, H, n, H, block_w_t);
           std::fill(bias, bias + VOCAB_BLOCK, 0.f);
           std::copy(job.b + v, job.b + v + n, bias);
-          multiply<P>(tile_padded(m), tile_padded(n), H, x_rows,
-                      w_t + copy * w_t_size, l, VOCAB_BLOCK, BIAS, bias);
+          multiply<P>(tile_padded(m), tile_padded(n), H, x_rows, block_w_t, l,
+                      VOCAB_BLOCK, BIAS, bias);
           Prefetcher ahead(m);
           const long next =
               std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
           if (!packs_once || !first)
-            ahead.fetch(job.W + (v + n) * H, next * H * 4);
+            ahead.add(job.W + (v + n) * H, next * H * 4);
           exponentiate(job, first, m, v, n, l, VOCAB_BLOCK, mine, ahead);
           if (!grad) continue;
           std::copy(mine.reference, mine.reference + m,
                     mine.references + block * chunk);
           pack_rows<P, LEFT>(l, VOCAB_BLOCK, m, n, e_rows);
           if (!packs_once || !first)
-            pack_columns<P, RIGHT>(job.W + v * H, H, n, H, w + copy * w_size);
-          multiply<P>(tile_padded(m), H, n, e_rows, w + copy * w_size, mine.dX,
-                      H, ADD);
+            pack_columns<P, RIGHT>(job.W + v * H, H, n, H, block_w);
+          multiply<P>(tile_padded(m), H, n, e_rows, block_w, mine.dX, H, ADD);
           if (P == 1)
             pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n,
                                   e_columns + block * e_size);
@@ -152,7 +154,7 @@ void rows_by_tiles(const Job& job) {
             Prefetcher ahead(ceil_div(n, 2 * SIDE) * ceil_div(H, 2 * SIDE));
             const long next =
                 std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
-            ahead.fetch(job.dW + (v + n) * H, next * H * 4);
+            ahead.add(job.dW + (v + n) * H, next * H * 4);
             multiply<P>(n, H, m, a, x_columns, job.dW + v * H, H,
                         first ? ADD : ZERO, nullptr, &ahead);
           }
@@ -171,7 +173,7 @@ void rows_by_tiles(const Job& job) {
 // Compute the cross-entropy of all rows. Vector code computes the rows outside
 // the range of tiles, and tiles compute the other rows.
 template <int P>
-void vocabulary(const Job& job) {
+void vocab_loss(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
   Range w_range;
 #pragma omp parallel num_threads(team(1.0 * V * H))
@@ -188,7 +190,7 @@ void vocabulary(const Job& job) {
         !tiles_can_multiply<P>(range_of(job.X + r * H, H), w_range, H) ||
         !in_tile_range<P>(range_of(job.weights + r, 1));
   const long n = excluded.count();
-  if (!n) return rows_by_tiles<P>(job);
+  if (!n) return loss_in_range<P>(job);
   const std::vector<float> x = excluded.gather(job.X, H);
   const std::vector<float> w = excluded.gather(job.weights, 1);
   const std::vector<int32_t> labels = excluded.gather(job.labels, 1);
@@ -207,7 +209,7 @@ void vocabulary(const Job& job) {
     vector_job.dW = dw.data();
     vector_job.db = db.data();
   }
-  d2lbert::vocabulary<Fp32>(vector_job);
+  d2lbert::vocab_loss<Fp32>(vector_job);
   // For tiles, zeros replace the excluded rows and their weights
   std::vector<float> X(job.X, job.X + M * H);
   std::vector<float> tile_weights(job.weights, job.weights + M);
@@ -217,7 +219,7 @@ void vocabulary(const Job& job) {
   tile_job.X = X.data();
   tile_job.weights = tile_weights.data();
   if (n < M) {
-    rows_by_tiles<P>(tile_job);
+    loss_in_range<P>(tile_job);
   } else if (job.dW) {
     std::memset(job.dW, 0, 4 * V * H);
     std::memset(job.db, 0, 4 * V);

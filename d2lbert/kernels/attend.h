@@ -6,7 +6,7 @@
 
 namespace d2lbert {
 
-constexpr long QUERIES = 8 * MR;  // rows of scores held at a time
+constexpr long QUERIES = 8 * MR;  // queries whose scores are held at a time
 
 // Q, K and V, or their gradients: three blocks of columns of one matrix, whose
 // rows are ld numbers apart.
@@ -18,7 +18,7 @@ struct QueryKeyValue {
 // The arguments of attention: R rows of H hiddens, B sequences, and the number
 // of heads. head_size is H / heads. offsets (B + 1,): the row at which each
 // sequence begins, and the end of the last one. lens (B,): the number of rows
-// of each sequence that are no padding.
+// of each sequence before its padding.
 struct Problem {
   long R, H, B, heads, head_size;
   const int32_t *offsets, *lens;
@@ -56,7 +56,7 @@ struct Problem {
   }
 };
 
-// The largest of n scores. The last vector may have other data after them.
+// The largest of n scores. Other data may follow them in the last vector.
 inline float largest(const float* s, long n) {
   const vi lane = lane_indices();
   const vf nothing = splat(-INFINITY);
@@ -86,7 +86,7 @@ inline void softmax(float* s, long n, float scale) {
 }
 
 // Prefetches the rows of the head that is computed next: the next head of this
-// sequence, which has rows [first, last), or the first of the next sequence.
+// sequence, which has rows [first, last), or head 0 of the next sequence.
 struct NextHead {
   long row, column, size;
   NextHead(const Problem& p, long head, long first, long last)
@@ -156,7 +156,7 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
 
 // Replace the scores s of a query by attention weights after dropout. Replace
 // ds, the gradient of these weights, by the gradient of the scores. Both arrays
-// have ns numbers, whole vectors. The query attends to the first n keys; the
+// have ns numbers, a multiple of VL. The query attends to the first n keys; the
 // numbers after them become zeros.
 // The maximum and the sum of the softmax are computed again, not saved: a saved
 // logarithm of a large sum would be too coarse for weights that add up to 1,
@@ -187,7 +187,7 @@ inline void score_gradient(const Problem& p, long dropout_row, long n, long ns,
   }
 }
 
-// Scratch memory of `attend`, in words of element type E. T: the number of rows
+// Scratch memory of `attend`, in words (see gemm.h) of E. T: the number of rows
 // of the longest sequence.
 template <class E>
 struct AttendMemory {

@@ -1,7 +1,7 @@
 // The operator d2lbert_attention_qkv: scaled dot-product attention of several
 // heads. The input is a matrix (R, 3H) with queries, keys and values side by
-// side, and with one sequence after the other. The rows of a sequence beyond
-// its length are padding, and are not used as keys.
+// side, H columns each. Its R rows are one sequence after the other. The rows
+// of a sequence beyond its length are padding, and are not used as keys.
 #include "attend.h"
 
 namespace d2lbert {
@@ -53,7 +53,7 @@ struct Inputs : IndexedInputs {
         noise(next(has_dropout(attrs))) {}
 };
 
-// The blocks of the matrix QKV (R, 3H).
+// The three blocks of columns of QKV (R, 3H).
 QueryKeyValue split_qkv(MXTensor& QKV, long H) {
   float* x = floats(QKV);
   return {x, x + H, x + 2 * H, 3 * H};

@@ -21,10 +21,10 @@
 
 namespace {
 
-// What a line of a text is. kParagraphs: a paragraph. kWiki: a line of
-// WikiText, with headings. Its first and last line only decide whether their
-// neighbours are titles, and are not cut. kParts: a part of a paragraph, which
-// ends at a blank line.
+// The meaning of a line of a text. kParagraphs: a paragraph. kWiki: a paragraph
+// or heading of WikiText. The first and last line of the text only decide
+// whether their neighbours are titles, and are not cut. kParts: a part of a
+// paragraph. Blank lines separate paragraphs.
 enum class Lines { kParagraphs, kWiki, kParts };
 
 // The lowest bit, and the highest bit, of each of eight bytes.
@@ -179,12 +179,12 @@ class Text {
     }
     foreign_.clear();
     if (changed.empty()) return lines.empty();
-    // same[k]: a word that is now equal to word k, the same one for all equal
-    // words. Only a changed word can be equal to another word.
+    // same[k]: one of the words that are now equal to word k, the same one for
+    // all of them. Only a changed word can be equal to another word.
     std::vector<size_t> same(size);
     std::iota(same.begin(), same.end(), size_t{0});
     WordTable new_words;          // changed words that were not in the text
-    std::vector<size_t> firsts;   // for each, the first word that became it
+    std::vector<size_t> firsts;   // for each, the first word that became equal
     for (size_t k : changed) {
       const int32_t known = words_.find(Word(renamed[k]));
       if (known >= 0 && renamed[static_cast<size_t>(known)] == renamed[k]) {
@@ -321,11 +321,11 @@ class Text {
     }
     line = strip(line);
     const char *p = line.data(), *end = p + line.size();
-    // The end of the last ' . '. The next one cannot begin with its last blank
+    // The end of the last ' . ', whose last blank cannot begin the next ' . '
     const char* separator_end = p;
     while (p < end) {
       // Cut words in the next 64 bytes, up to a byte that is neither visible
-      // ASCII nor a blank. p: the begin of a word
+      // ASCII nor a blank. p is the beginning of a word
       uint64_t separators = find_separators(p);
       const char* const block = p;
       for (; separators; separators &= separators - 1) {
@@ -421,7 +421,7 @@ class Text {
   }
 
   bool lower_ = false;
-  std::string bytes_;  // the text, in lower case where that is wanted
+  std::string bytes_;  // the text, its ASCII in lower case if lower_ is true
   std::string text_;   // the different words, as `copy` gives them
   WordTable words_;
   std::array<Word, kBatch> batch_;
@@ -523,11 +523,11 @@ int names_new(void** new_handle) try {
   return failure();
 }
 
-// Find or add words, `size` bytes with a line feed after each word. numbers
-// receives the number of each word; it has memory for max_words. kept
-// (num_kept) may be null; a word with kept = 0 is not added and gets -1. sizes
-// (3): the number of words in `lines` and the number of words in the table are
-// stored; the number of letters of new words is added to the last entry.
+// Find or add the words of `lines`, `size` bytes with a line feed after each
+// word. numbers (max_words) receives the number of each word. kept (num_kept)
+// may be null. A word with kept = 0 is not added and gets -1. sizes (3): the
+// first two entries receive the numbers of words in `lines` and in the table.
+// The number of letters of new words is added to the third entry.
 int names_add(void* handle, const char* lines, int64_t size,
               const uint8_t* kept, int64_t num_kept, int32_t* numbers,
               int64_t max_words, int64_t* sizes) try {

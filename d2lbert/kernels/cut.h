@@ -1,5 +1,5 @@
-// White space in UTF-8, and hash tables that number words, for cut.cc and
-// pieces.cc.
+// This file finds white space in UTF-8, and numbers words by hash tables, for
+// cut.cc and pieces.cc.
 #ifndef D2LBERT_CUT_H_
 #define D2LBERT_CUT_H_
 
@@ -65,8 +65,8 @@ inline uint64_t load(const char* p, size_t size) {
   return x;
 }
 
-// True if both have the same `size` bytes, at least eight. Faster for short
-// words than memcmp.
+// True if two words have the same `size` bytes, at least eight. This is faster
+// for short words than memcmp.
 inline bool are_same(const char* one, const char* other, size_t size) {
   for (size_t k = 0; k + 8 < size; k += 8) {
     if (load(one + k, 8) != load(other + k, 8)) return false;
@@ -116,7 +116,7 @@ inline uint64_t hash(std::string_view word) {
 
 // A word and its key in a WordTable. For a word of up to seven bytes the key is
 // its bytes and its size, so equal keys mean equal words. For a longer word it
-// is the hash.
+// is the hash, with a bit that the other keys do not have.
 struct Word {
   const char* begin;
   size_t size;

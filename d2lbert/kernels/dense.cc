@@ -1,7 +1,7 @@
-// The operator d2lbert_dense: Y = act(Z), Z = X W^T + b, for X (R, K), W (N, K)
-// and Y (R, N). The backward pass includes the gradient of the activation. W
-// and b may consist of several arrays. Their outputs are joined side by side,
-// and one product computes all of them.
+// The operator d2lbert_dense: Y = act(Z) with Z = X W^T + b, for X (R, K), W
+// (N, K) and b (N,). R: the number of rows. K and N: the numbers of inputs and
+// outputs of a row. W and b may consist of several arrays each. One product
+// then computes the same as for arrays that are joined along N.
 #include <time.h>
 
 #include "act.h"
@@ -9,10 +9,10 @@
 namespace d2lbert {
 namespace {
 
-// R rows, divided into blocks of at most max_rows rows, which is a multiple of
-// MR. If there are fewer than 16 blocks for each thread, the rows are divided
-// evenly: the sizes of blocks differ by MR rows at most. Without this, most
-// threads would wait for the thread with the most rows.
+// R rows, divided into blocks of at most max_rows rows, a multiple of MR. If
+// there are fewer than 16 blocks for each thread, the rows are divided evenly:
+// the sizes of blocks differ by MR rows at most. Otherwise most threads would
+// wait for the thread with the most rows.
 class RowBlocks {
  public:
   RowBlocks(long R, int threads, long max_rows)
@@ -38,16 +38,16 @@ class RowBlocks {
   bool even_;
 };
 
-// Prefetch rows of C, NR columns each, that will be written.
+// Prefetch a part of C, `rows` rows of NR columns, which will be written.
 inline void prefetch_output(const float* c, long ld, long rows) {
   for (long r = 0; r < rows; r++)
     for (long j = 0; j < NR; j += 16)
       __builtin_prefetch(c + r * ld + j, 1, 2);
 }
 
-// The number of words in a slice of a row. Long rows are cut into slices, and
-// the sum over a slice is added to the sum over those before. So the slices of
-// a block of rows stay in cache during the passes over the panels of W.
+// The number of words in a slice of a row of X, which has `words` words. Long
+// rows are cut into slices, and the products of all slices are added up. So one
+// slice of each row of a block stays in cache while all panels of W pass by.
 long slice_words(long words) {
   return words > 2048 ? 1024 : std::max(1L, words);
 }
@@ -58,10 +58,10 @@ long slice_copy_words(long m, long words) {
   return m * (slice_words(words) + ROW_GAP);
 }
 
-// The number of rows in a block, so that their slices stay in cache. Each block
-// reads all of W, with N rows of `words`. If W has more than 12 MB, it comes
-// from memory, not from the last-level cache. Then processors with AVX-512 get
-// larger blocks, since their second-level cache has a megabyte.
+// The largest number of rows in a block, so that slices of them stay in cache.
+// Each block reads all of W, N rows of `words` words. If W has more than 12 MB,
+// it comes from memory, not from the last-level cache. Then processors with
+// AVX-512 get larger blocks, since their second-level cache has a megabyte.
 template <class E>
 long long_block_rows(long R, int threads, long words, long N) {
   const double bytes = 4.0 * slice_words(words) * E::PER_WORD;
@@ -70,10 +70,10 @@ long long_block_rows(long R, int threads, long words, long N) {
                                                                     : 200e3);
 }
 
-// Compute the panels [p0, p1) of C (m x N) = bias + x B, slice by slice, for x
-// (m x K) and packed B, b. bias has padded(N) numbers, or is null for zeros.
-// x_words: scratch memory for a slice. Calls done(offset in C, rows, columns)
-// for each part of C that is complete.
+// Compute C (m x N) = bias + x B for the panels [p0, p1) of B, slice by slice.
+// x (m x K) has m rows of X, and b has all panels of B. bias has padded(N)
+// numbers, or is null for zeros. x_words: scratch memory for a slice of each
+// row. Calls done(offset in C, rows, columns) when a part of C is complete.
 template <class E, class F>
 inline void multiply_long_rows(const float* x, long m, long K,
                                const word<E>* b, long p0, long p1,
@@ -149,7 +149,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
         Prefetcher ahead(ceil_div(m, STRIPE) * (p1 - p0));
         if (groups == 1 && i + 1 < blocks && slice_words(words) == words) {
           const long next = std::min(m, R - first - m);
-          ahead.fetch(X + (first + m) * K, next * K * 4);
+          ahead.add(X + (first + m) * K, next * K * 4);
         }
         float *const y = Y + first * N, *const z = Z ? Z + first * N : y;
         multiply_long_rows<E>(X + first * K, m, K, packed, p0, p1, bias, z, N,
@@ -165,8 +165,8 @@ void forward(long R, long K, long N, const float* X, const float* W,
 
 // Compute dZ (m x N), the gradient of the argument of the activation, from dY.
 // saved: the Z or Y that the gradient needs (see act.h). If act is NONE, dZ is
-// not written, since it equals dY. Add the sum of the rows to db, unless db is
-// null.
+// not written, since it equals dY. Add the sum of the rows of dZ to db, unless
+// db is null.
 void activation_gradient(Act act, long m, long N, const float* dY,
                          const float* saved, float* dZ, float* db) {
   if (act != NONE)
@@ -186,7 +186,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   const int threads = team(4.0 * R * K * N);
   const long block = block_rows(R, threads, 4, 4.0 * (K + N));  // rows
   const long n_words = E::words(N);
-  const long block_words = E::words(block);  // of a sum over rows
+  const long block_words = E::words(block);  // of a column of a block
   Scratch& shared = team_scratch();
   shared.reset(4 * padded(K) * n_words + 64 + Sums::bytes(N * K, threads) +
                Sums::bytes(N, threads));
@@ -221,16 +221,16 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       const float* dz = act == NONE ? dy : dZ;
       if (dX) {
         Prefetcher ahead(num_stripes(m, K));
-        if (dW) ahead.fetch(X + first * K, m * K * 4);
+        if (dW) ahead.add(X + first * K, m * K * 4);
         multiply_rows<E>(dz, m, N, dz_words, packed, K, dX + first * K, K, ZERO,
                          &ahead);
       }
       if (dW) {
         Prefetcher ahead(num_stripes(N, K));
         const long next = std::min(block, end - first - m);
-        ahead.fetch(dy + m * N, next * N * 4);
-        if (act != NONE) ahead.fetch(saved + (first + m) * N, next * N * 4);
-        if (dX) ahead.fetch(dX + (first + m) * K, next * K * 4);
+        ahead.add(dy + m * N, next * N * 4);
+        if (act != NONE) ahead.add(saved + (first + m) * N, next * N * 4);
+        if (dX) ahead.add(dX + (first + m) * K, next * K * 4);
         add_transposed<E>(dz, N, X + first * K, K, m, dz_columns, x_panels,
                           own_W, &ahead);
       }
@@ -261,9 +261,9 @@ int parts_along_rows(long tiles, long panels, int team_size) {
   return best;
 }
 
-// The number of columns of dZ, or rows of dW, at a time. These packed columns
-// stay in cache, while they are multiplied by each panel of X, which is read
-// from the last-level cache.
+// The number of columns of dZ, which are rows of dW, that are packed at a time.
+// They stay in cache while they are multiplied by each panel of X. The panels
+// come from the last-level cache.
 constexpr long DZ_COLUMNS = 8 * MR;
 
 // The number of rows that are summed at a time, for k columns of X. More rows
@@ -307,7 +307,7 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
   c1 = std::min(c1 * MR, N);
   const long k0 = p0 * NR, k1 = std::min(p1 * NR, K);
   const long step = rows_summed(k1 - k0), max_rows = std::min(step, R);
-  if (t % across) db = nullptr;
+  if (t % across) db = nullptr;  // another thread sums these columns
   if (db) std::fill(db + c0, db + c1, 0.f);
   if (!R && dW)
     for (long c = c0; c < c1; c++)
@@ -449,7 +449,7 @@ void split_gradient(const float* joined, MXTensor* all, int parts) {
     if (floats(all[k])) std::copy_n(joined, all[k].size(), floats(all[k]));
 }
 
-// 2 if the gradient of the activation needs its argument, as a second output.
+// 2 if the gradient of the activation needs its argument: the second output.
 int num_outputs(const Attrs& attrs, Act act) {
   return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
 }

@@ -1,4 +1,4 @@
-// d2lbert_divergence, the loss of distillation: the KL divergence
+// The operator d2lbert_divergence, the loss of distillation: the KL divergence
 // KL(softmax(taught / temperature) || softmax(scores / temperature)) of each
 // row. scores (M, V): the logits of the student. taught (M, V): the logits of
 // the teacher, which get no gradient.
@@ -9,9 +9,9 @@
 namespace d2lbert {
 namespace {
 
-// What the softmax of a row needs besides the logits: the largest logit, and
-// the logarithm of the sum of exp((logit - largest) / temperature). They are
-// stored separately, since the sum of both would lose digits for large logits.
+// The largest logit of a row, and the logarithm of the sum of exp((logit -
+// largest) / temperature). The softmax needs their sum. They are stored
+// separately, since the sum would lose digits for large logits.
 struct Normalizer {
   float largest, log_sum;
   // The softmax of some logits of the row.

@@ -1,6 +1,6 @@
-// Checks for C++ functions that Python calls by ctypes. Each of these functions
-// checks that no index points outside of an array, lets no exception out, and
-// returns a Status.
+// Checks for C++ functions that Python calls by ctypes. Such a function checks
+// that no index points outside of an array, catches all exceptions, and returns
+// a Status.
 #ifndef D2LBERT_DOOR_H_
 #define D2LBERT_DOOR_H_
 
@@ -10,8 +10,8 @@
 
 namespace {
 
-// kOutside: an index points outside of an array. Python raises the exceptions
-// (`_check` in draw.py).
+// kOutside: an index points outside of an array. Python raises an exception for
+// each Status except kDone (`_check_status` in draw.py).
 enum Status : int { kDone, kNoMemory, kOutside };
 
 // Throw std::out_of_range unless the condition is true.
@@ -20,7 +20,7 @@ inline void require(bool condition) {
     throw std::out_of_range("a number points outside of an array");
 }
 
-// Require that all numbers (size) are at least `begin` and below `end`.
+// Require that all `size` numbers are at least `begin` and below `end`.
 template <typename T>
 void require_range(const T* numbers, int64_t size, int64_t begin,
                    int64_t end) {
@@ -33,8 +33,8 @@ void require_range(const T* numbers, int64_t size, int64_t begin,
   require(low >= begin && high < end);
 }
 
-// Require that the numbers (size) never decrease, and lie between 0 and `end`,
-// which is included.
+// Require that the `size` numbers never decrease, and lie between 0 and `end`.
+// 0 and `end` are allowed.
 inline void require_rising(const int64_t* numbers, int64_t size,
                            int64_t end) {
   int64_t before = 0;

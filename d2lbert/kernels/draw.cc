@@ -27,9 +27,9 @@ void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
 // half of the cases, the second sentence is replaced by a random sentence from
 // all num_order paragraphs; with swap, the two sentences change places instead.
 // Pairs of more than max_len tokens are left out. spans (max_pairs, 4) receives
-// the begin and end of the words of both sentences of each pair; is_next
-// (max_pairs) 1 if the pair is unchanged, else 0; num_pairs the number of
-// pairs.
+// the begin and end of the words of both sentences of each pair. is_next
+// (max_pairs) receives 1 for an unchanged pair, else 0. num_pairs receives the
+// number of pairs.
 //
 // Paragraph q of num_paragraphs holds sentences paragraphs[q] to
 // paragraphs[q + 1] - 1, and sentence s of num_sentences the words
@@ -91,7 +91,7 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
 
 // Write a padded row of tokens for each pair of spans, and mask some tokens.
 // Fills tokens and segments (N, T), valid_lens (N), and positions, weights and
-// labels (N, P) of the masked tokens. N: num_pairs; T: tokens of a row; P: the
+// labels (N, P) of the masked tokens. N: num_pairs. T: tokens of a row. P: the
 // largest number of masked tokens in a row. spans (N, 4): as from draw_pairs.
 // types, num_words, vocab_ids, num_types: as in `Words`. num_preds (T + 1): in
 // a row of n tokens, num_preds[n] are masked, at most P. kinds (num_kinds):

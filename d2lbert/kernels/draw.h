@@ -15,7 +15,7 @@ namespace {
 
 // The Mersenne Twister, with the methods of CPython's random.Random. state: the
 // numbers of random.getstate()[1], which are 624 words and a position. The
-// destructor writes the new position to it.
+// destructor writes the new position to `state`.
 class Twister {
  public:
   explicit Twister(uint32_t* state)
@@ -29,7 +29,7 @@ class Twister {
   }
 
   // random.randrange(n), which random.choice calls. If n has b bits, draws
-  // words until the top b bits of one are below n.
+  // words until the top b bits of a word are below n.
   uint32_t below(uint32_t n) {
     int shift = 0;
     while (!(n << shift & 0x80000000u)) ++shift;
@@ -131,8 +131,8 @@ struct Specials {
 // the token is a piece that continues the word before it.
 constexpr uint8_t kFixed = 1, kGoesOn = 2;
 
-// What replaces a token that is to be predicted: <mask> with probability 0.8, a
-// random token with 0.1, the token itself with 0.1.
+// The replacement of a token that is to be predicted: <mask> with probability
+// 0.8, a random token with 0.1, the token itself with 0.1.
 enum class Replacement { kMask, kRandom, kSame };
 
 inline Replacement draw_replacement(Twister& random) {

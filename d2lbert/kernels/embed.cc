@@ -1,6 +1,6 @@
-// d2lbert_embed: for each of R tokens, the sum of the embeddings of the token,
-// its segment and its position. Each embedding is a row of H numbers of a
-// table.
+// The operator d2lbert_embed adds, for each of R tokens, the embeddings of the
+// token, its segment and its position. Each embedding is a row of a table, with
+// H numbers.
 #include "op.h"
 
 namespace d2lbert {

@@ -1,7 +1,7 @@
 // d2lbert_feed_forward: LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)), the
 // second half of an encoder block. It takes a few rows at a time through all
-// steps, which is fast if W1 and W2 stay in cache. R rows, H hiddens, F numbers
-// between the two products.
+// steps, which is fast if W1 and W2 stay in cache. R: the number of rows. H:
+// numbers in a row. F: numbers in a row between the two products.
 #include "act.h"
 #include "sublayer.h"
 
@@ -64,7 +64,7 @@ void forward(const Job& job, const Saved& saved, float* Y) {
       const long first = i * block, m = std::min(block, R - first);
       const float* x = job.X + first * H;
       Prefetcher ahead(num_stripes(m, F));
-      ahead.fetch(x + m * H, std::min(block, R - first - m) * H * 4);
+      ahead.add(x + m * H, std::min(block, R - first - m) * H * 4);
       multiply_rows<E>(x, m, H, x_words, w1, F, hidden, F, BIAS, &ahead, b1);
       float* to_save = saved.hidden ? saved.hidden + first * F : nullptr;
       const bool saves_argument = needs_argument(job.act);
@@ -92,7 +92,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   const int threads = team(8.0 * R * H * F);
   const long block = rows_at_a_time(R, threads, H + F);
   const long h_words = E::words(H), f_words = E::words(F);
-  const long block_words = E::words(block);
+  const long block_words = E::words(block);  // of a column of a block
   // Panels (gemm.h) of a matrix with F columns, and of one with H columns
   const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
   const bool saves_argument = needs_argument(job.act);
@@ -134,8 +134,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
         pack_panel<E>(job.W1 + column, H, F, std::min<long>(NR, H - column),
                       w1 + column * f_words);
     });
-    // Divide tiles of rows among threads, not blocks: a few blocks could not be
-    // divided evenly
+    // The threads divide tiles of MR rows: few blocks could not be divided
+    // evenly.
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
@@ -148,8 +148,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
                             dx, dz);
       add_rows_to(db2, dz, H, m, H);
       Prefetcher ahead(num_stripes(m, F));
-      ahead.fetch(hidden, m * F * 4);
-      ahead.fetch(x, m * H * 4);
+      ahead.add(hidden, m * F * 4);
+      ahead.add(x, m * H * 4);
       multiply_rows<E>(dz, m, H, grad_words, w2, F, dh, F, ZERO, &ahead);
       for (long j = 0, all = m * F; j < all; j += VL) {
         const vf h = load(hidden + j, all - j);
@@ -163,8 +163,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
         float* const dX = to.X + first * H;
         std::copy(dx, dx + m * H, dX);
         Prefetcher later(num_stripes(m, H));
-        later.fetch(dY + (first + m) * H, next * H * 4);
-        later.fetch(saved.normalized.hat + (first + m) * H, next * H * 4);
+        later.add(dY + (first + m) * H, next * H * 4);
+        later.add(saved.normalized.hat + (first + m) * H, next * H * 4);
         multiply_rows<E>(dh, m, F, grad_words, w1, H, dX, H, ADD, &later);
       }
       add_transposed<E>(dh, F, x, H, m, transposed, x_panels, dW1);
@@ -221,7 +221,7 @@ class FeedForward : public SavingOp {
       saved_.hidden = memory.take<float>(job.R * job.F);
       saved_.normalized = take_normalized(job.R, job.H);
     }
-    // forward<Fp32> or forward<Bf16>, chosen as amx.h says
+    // Calls forward<Fp32> or forward<Bf16>
     pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, saved_, Y);
     return MX_SUCCESS;
   }

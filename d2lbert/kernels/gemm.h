@@ -3,13 +3,14 @@
 //
 // C is computed tile by tile: a tile is a block of C that fits in registers.
 // (amx.h has AMX tiles, which are something else.) B is packed once into panels
-// of NR columns. A panel stores its rows one after the other.
+// of NR columns, the width of a tile. A panel stores its rows one after the
+// other.
 //
-// An operand consists of words of 32 bits. In fp32 a word is a float. In bf16
-// it is a pair of bfloat16 numbers, with neighbouring indices of the sum. A has
-// one of two layouts: in "rows", the words of a row of A are contiguous; in
-// "columns", the words of a column are. So fp32 needs no copy to multiply A or
-// its transpose.
+// A and B consist of words of 32 bits. In fp32 a word is a float. In bf16 it is
+// two bfloat16 numbers, neighbours in a row of A or in a column of B. A has one
+// of two layouts: in "rows", the words of a row are contiguous; in "columns",
+// the words of a column are. So fp32 multiplies a matrix or its transpose
+// without a copy.
 #pragma once
 #include "simd.h"
 #include <algorithm>
@@ -21,7 +22,7 @@
 
 namespace d2lbert {
 
-// A tile of C has MR rows of NV vectors, or NR numbers.
+// A tile has MR rows of NV vectors, and each vector has VL numbers.
 #if defined(__AVX512F__)
 constexpr int MR = 14, NV = 2;  // 28 of 32 registers accumulate
 #elif defined(__AVX__)
@@ -44,7 +45,7 @@ class Scratch {
   ~Scratch() { std::free(base_); }
   // Forget all arrays, and provide at least `bytes` of memory for new ones.
   void reset(size_t bytes) {
-    bytes += 4096 + GAP * 1024;
+    bytes += 4096 + GAP * 1024;  // take() rounds sizes up and adds gaps
     if (bytes > size_) {
       std::free(base_);
       base_ = nullptr;
@@ -63,7 +64,8 @@ class Scratch {
     ASAN_POISON_MEMORY_REGION(base_, size_);
 #endif
   }
-  // Return an array of n elements, at a multiple of 64 bytes.
+  // Return an array of n elements, aligned to 64 bytes. The bytes of all arrays
+  // must not exceed those of reset().
   template <class T>
   T* take(long n) {
     T* p = (T*)(base_ + used_);
@@ -88,11 +90,11 @@ class Scratch {
 // do not exist in the child, and libgomp would wait for them forever.
 bool forked();
 
-// Scratch memory of the calling thread, for arrays that its team shares.
+// Scratch memory of the calling thread, for arrays that its OpenMP team shares.
 Scratch& team_scratch();
 
-// The types of operands. words(k): the number of words for k numbers along the
-// sum.
+// The types of A and B. words(k): the number of words for k numbers of a row
+// of A.
 struct Fp32 {
   typedef float word;
   static constexpr long PER_WORD = 1;  // numbers per word
@@ -107,10 +109,11 @@ struct Bf16 {
 template <class E>
 using word = typename E::word;
 
-// A function that computes one tile, c = start + a b, where b is a packed panel
-// and the sum has k words. lda, ldc and start_ld are strides in words. If
-// start_ld is 0, `start` is one row for all rows of the tile. start = c adds
-// the product to c.
+// A function that computes one tile, c = start + a b, where b is a packed
+// panel. A row of a has k words. lda is the number of words from a row of a to
+// the next, or from a column to the next in the layout "columns". ldc and
+// start_ld are such strides of rows. If start_ld is 0, `start` is one row for
+// all rows of the tile. start = c adds the product to c.
 template <class E>
 using MicroKernel = void (*)(long k, const word<E>* a, long lda,
                              const word<E>* b, float* c, long ldc,
@@ -136,9 +139,9 @@ enum Start { ZERO, BIAS, ADD };
 
 extern const float zeros[NR];
 
-// Compute the columns of C that belong to one panel of B: C (m x n), n <= NR. b
-// is the panel, and the sum has k words. columns: true if A has the layout
-// "columns". bias: NR numbers, if start is BIAS.
+// Compute C (m x n) for one panel of B, b, with n <= NR columns. A row of A has
+// k words. columns: true if A has the layout "columns". bias: NR numbers, if
+// start is BIAS.
 template <class E>
 inline void multiply_panel(bool columns, long m, long n, long k,
                            const word<E>* a, long lda, const word<E>* b,
@@ -158,7 +161,7 @@ inline void multiply_panel(bool columns, long m, long n, long k,
       else
         kernels[num_rows - 1](k, a, lda, b, ci, ldc, start_row, 0);
     } else {
-      float edge[MR * NR];  // the tile with its last vectors complete
+      float edge[MR * NR];  // a copy of the tile, with whole vectors
       if (start == ADD) {
         for (int r = 0; r < num_rows; r++)
           for (int j = 0; j < nv; j++)
@@ -177,18 +180,18 @@ inline void multiply_panel(bool columns, long m, long n, long k,
 }
 
 // Prefetches the memory of the next block during the work on this block.
-// fetch() adds a range of memory, one of at most four. Each call of step()
-// prefetches a part of every range; `steps` calls prefetch all.
+// add() registers a range of memory, one of at most four. Each call of step()
+// prefetches a part of every range, and `steps` calls prefetch everything.
 class Prefetcher {
  public:
   explicit Prefetcher(long steps) : steps_(std::max<long>(1, steps)) {}
-  void fetch(const void* from, long bytes) {
-    next_[count_] = (const char*)from;
-    bytes_left_[count_] = bytes;
-    step_bytes_[count_++] = ceil_div(ceil_div(bytes, steps_), 64) * 64;
+  void add(const void* from, long bytes) {
+    next_[num_ranges_] = (const char*)from;
+    bytes_left_[num_ranges_] = bytes;
+    step_bytes_[num_ranges_++] = ceil_div(ceil_div(bytes, steps_), 64) * 64;
   }
   void step() {
-    for (int k = 0; k < count_; k++) {
+    for (int k = 0; k < num_ranges_; k++) {
       const long bytes = std::min(step_bytes_[k], bytes_left_[k]);
       for (long i = 0; i < bytes; i += 64)
         __builtin_prefetch(next_[k] + i, 0, 2);
@@ -200,18 +203,19 @@ class Prefetcher {
  private:
   long steps_, bytes_left_[4], step_bytes_[4];
   const char* next_[4];
-  int count_ = 0;  // ranges
+  int num_ranges_ = 0;
 };
 
-constexpr long STRIPE = 2 * MR;  // rows of C between two prefetches
+constexpr long STRIPE = 2 * MR;  // rows of C between two calls of step()
 
-// The stripes of C (m x n): the `steps` of a `Prefetcher` for `multiply`.
+// The number of stripes of C (m x n), each STRIPE x NR at most. It is `steps`
+// of the `Prefetcher` that `multiply` gets.
 inline long num_stripes(long m, long n) {
   return ceil_div(m, STRIPE) * ceil_div(n, NR);
 }
 
-// Compute C (m x n). b has all panels of B, and the sum has k words. The other
-// arguments are those of `multiply_panel`; bias has padded(n) numbers.
+// Compute C (m x n), where b has all panels of B, and bias has padded(n)
+// numbers. The other arguments are those of `multiply_panel`.
 template <class E>
 inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
                      long lda, const word<E>* b, float* c, long ldc,
@@ -229,22 +233,22 @@ inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
     }
 }
 
-// Pack a panel: b (k x n), n <= NR, columns of B. The rows of b are ld floats
-// apart. Zeros fill the last vector of a row.
+// Pack columns of B, b (k x n) with n <= NR, as one panel. The rows of b begin
+// ld floats apart. Zeros fill the last vector of each row of the panel.
 template <class E>
 void pack_panel(const float* b, long ld, long k, long n, word<E>* to);
-// Pack the same panel from the transpose, b (n x k).
+// Pack the same panel from the transpose of these columns, b (n x k).
 template <class E>
 void pack_panel_t(const float* b, long ld, long k, long n, word<E>* to);
 
-// Pack all panels of B, b (k x n), one after the other. If the rows of B are
-// far apart, a pass over several panels takes as long as a pass over one. So
-// fp32 packs PACK_COLUMNS columns, whole panels, in one pass over the rows.
+// Pack B, b (k x n), as panels, one after the other. If the rows of b are far
+// apart, a pass over the rows takes as long for several panels as for one. So
+// fp32 packs PACK_COLUMNS columns, which are whole panels, in one pass.
 constexpr long PACK_COLUMNS = 128 / NR * NR;
 template <class E>
 void pack(const float* b, long ld, long k, long n, word<E>* to);
 
-// Pack all panels of B from the transpose, b (n x k).
+// Pack B as panels from its transpose, b (n x k).
 template <class E>
 inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
   for (long j = 0; j < n; j += NR)
@@ -279,7 +283,7 @@ inline const uint32_t* conflict_free_rows(const float* a, long& ld, long m,
 }
 
 // Pack A = a^T, a (k x m), for many passes over A. Each block of MR rows of A,
-// for one row of tiles of C, becomes a matrix of tile_words(k) words in the
+// which one row of tiles needs, becomes a matrix of tile_words(k) words in the
 // layout "columns", with stride TILE_LD.
 constexpr long TILE_LD = (MR + VL - 1) / VL * VL;
 template <class E>
@@ -298,8 +302,8 @@ inline const float* as_columns(const float* a, long&, long, long, float*) {
 const uint32_t* as_columns(const float* a, long& ld, long k, long m,
                            uint32_t* to);
 
-// c (m x n, rows ldc apart) = start + x B, for x (m x k) and packed B, b.
-// x_words: scratch memory of m * words(k) words.
+// c (m x n, rows ldc apart) = start + x B, for x (m x k) and b, the panels of
+// B. x_words: scratch memory of m * words(k) words.
 template <class E>
 inline void multiply_rows(const float* x, long m, long k, word<E>* x_words,
                           const word<E>* b, long n, float* c, long ldc,

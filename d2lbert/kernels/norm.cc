@@ -1,5 +1,6 @@
-// d2lbert_add_norm: Z = LayerNorm(X + dropout(Y)) over the last axis, or
-// Z = LayerNorm(X) if the attribute `adds` is 0. R rows of H numbers.
+// The operator d2lbert_add_norm: Z = LayerNorm(X + dropout(Y)) over the last
+// axis, or Z = LayerNorm(X) if the attribute `adds` is 0. X and Y have R rows
+// of H numbers.
 #include "norm.h"
 
 namespace d2lbert {

@@ -1,4 +1,4 @@
-// LayerNorm of a row of numbers, and the gradient of LayerNorm.
+// The common code of LayerNorm and its gradient, for norm.cc and sublayer.h.
 #pragma once
 #include "op.h"
 

@@ -173,8 +173,8 @@ inline void zero_gradient(MXTensor& gradient) {
     std::memset(gradient.data_ptr, 0, 4 * gradient.size());
 }
 
-// The index, clipped to [0, n). Python checks indices before. If it misses a
-// wrong index, clipping still keeps the access inside the array.
+// The index, clipped to [0, n). Python has checked it already. If the check
+// misses a wrong index, clipping still keeps the access inside the array.
 inline long clipped(int32_t index, long n) {
   return index < 0 ? 0 : index >= n ? n - 1 : index;
 }
@@ -203,8 +203,8 @@ class ThreadScratch {
   std::deque<Scratch> all_;
 };
 
-// The memory of the threads of each team that the calling thread leads. All
-// operators that this thread runs use it, one after the other.
+// Scratch memory for the teams that the calling thread starts. All operators
+// that this thread runs use it, one after the other.
 inline ThreadScratch& thread_scratch() {
   static thread_local ThreadScratch scratch;
   return scratch;
@@ -302,9 +302,9 @@ class Sums {
   std::vector<float*> all_;
 };
 
-// Work that a team of threads shares, and that must be complete before any of
-// them continues. `omp for` would wait for a late or suspended thread to come,
-// longer than the work takes. Here the threads that have arrived do all of it.
+// Work that a team of threads shares, and that must be complete before any
+// thread continues. `omp for` would wait until a late or suspended thread has
+// done its part. Here the threads that have arrived do all the work.
 class SharedWork {
  public:
   // Call do_part(i) once for each i from 0 to n - 1, in any thread of the team,

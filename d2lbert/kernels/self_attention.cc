@@ -1,6 +1,7 @@
 // The operator d2lbert_self_attention, the first half of an encoder block:
-// LayerNorm(X + dropout(Wo attention(X) + bo)). It takes a few sequences at a
-// time through all steps, so that intermediate results stay in cache.
+// LayerNorm(X + dropout(Wo attention(X) + bo)), for X (R, H). It takes a few
+// sequences at a time through all steps, so that intermediate results stay in
+// cache. R: the rows of all sequences. H: the numbers in a row.
 #include "attend.h"
 #include "sublayer.h"
 
@@ -8,7 +9,7 @@ namespace d2lbert {
 namespace {
 
 // The inputs. W and b project X (R, H) to queries, keys and values. Wo and bo
-// project the joined outputs of the heads. The biases may be null.
+// project the outputs of all heads, side by side. The biases may be null.
 struct Job {
   Problem attention;
   Residual residual;  // the residual connection and LayerNorm, see sublayer.h
@@ -124,7 +125,7 @@ void forward(const Job& job, const Kept& kept, float* Y) {
       long ld = H;
       const word<E>* a = as_rows(x, ld, m, H, x_words);
       Prefetcher ahead(3 * num_stripes(m, H));
-      ahead.fetch(x + m * H, std::min(m, p.R - first - m) * H * 4);
+      ahead.add(x + m * H, std::min(m, p.R - first - m) * H * 4);
       for (int k = 0; k < 3; k++)
         multiply<E>(false, m, H, words, a, ld, packed[k], qkv + k * H, N, BIAS,
                     &ahead, bias[k]);
@@ -159,7 +160,7 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   const long group_rows = rows_at_a_time(p.R, threads, 4 * H);
   // A group of one sequence may have more than group_rows
   const long T = p.longest_sequence(), max_rows = std::max(group_rows, T);
-  const long sum_words = E::words(max_rows);  // of a sum over rows
+  const long sum_words = E::words(max_rows);  // of a column of a group
   const long panels = ceil_div(H, NR);
   Scratch& shared = team_scratch();
   shared.reset(4 * padded(H) * (words + n_words) + 128 +
@@ -185,7 +186,7 @@ void backward(const Job& job, const Kept& kept, const float* dY,
     float *db = b.cleared(), *dbo = bo.cleared();
     const NormSums norm = norms.cleared();
     Scratch& own = scratch.mine();
-    float* dx = own.take<float>(max_rows * H);  // through the residual only
+    float* dx = own.take<float>(max_rows * H);  // of X, by the residual alone
     float* dz = own.take<float>(max_rows * H);  // of Wo attention(X) + bo
     float* d_joined = own.take<float>(max_rows * H);
     float* d_qkv = own.take<float>(max_rows * N);
@@ -215,8 +216,8 @@ void backward(const Job& job, const Kept& kept, const float* dY,
       add_rows_to(dbo, dz, H, m, H);
       add_transposed<E>(dz, H, joined, H, m, column_words, x_panels, dWo);
       Prefetcher ahead(num_stripes(m, H));
-      ahead.fetch(kept.qkv + first * N, m * N * 4);
-      ahead.fetch(x, m * H * 4);
+      ahead.add(kept.qkv + first * N, m * N * 4);
+      ahead.add(x, m * H * 4);
       multiply_rows<E>(dz, m, H, row_words, wo, H, d_joined, H, ZERO, &ahead);
       float *q = kept.qkv, *d = address_of_row_0(d_qkv, first, N);
       for (long h = g.begin * p.heads; h < g.end * p.heads; h++)
@@ -228,9 +229,9 @@ void backward(const Job& job, const Kept& kept, const float* dY,
         float* const rows_X = grads.X + first * H;
         std::copy(dx, dx + m * H, rows_X);
         Prefetcher later(num_stripes(m, H));
-        later.fetch(dY + after * H, next * H * 4);
-        later.fetch(kept.normalized.hat + after * H, next * H * 4);
-        later.fetch(kept.joined + after * H, next * H * 4);
+        later.add(dY + after * H, next * H * 4);
+        later.add(kept.normalized.hat + after * H, next * H * 4);
+        later.add(kept.joined + after * H, next * H * 4);
         multiply_rows<E>(d_qkv, m, N, row_words, w, H, rows_X, H, ADD, &later);
       }
       add_transposed<E>(d_qkv, N, x, H, m, column_words, x_panels, dW);
@@ -249,7 +250,8 @@ void backward(const Job& job, const Kept& kept, const float* dY,
 struct Inputs : IndexedInputs {
   const bool has_bias;
   const int X, W, b;  // W and b: four each, of queries, keys, values, output
-  const int gamma, beta, offsets, lens, weights_noise, noise;
+  const int gamma, beta, offsets, lens;
+  const int weights_noise, noise;  // random bits for both uses of dropout
   explicit Inputs(const Attrs& attrs)
       : has_bias(number(attrs, "bias", 1) != 0), X(next()), W(next_n(4)),
         b(next_n(has_bias ? 4 : 0)), gamma(next()), beta(next()),

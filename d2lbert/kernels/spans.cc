@@ -1,7 +1,7 @@
 // Draw examples in which spans of neighbouring words are masked, as SpanBERT
 // and other models do. Random numbers are drawn in the order of the Python code
 // in corpus/masking.py, so both give the same examples. Python calls draw_spans
-// in draw.py. It does not need MXNet.
+// in draw.py. This code does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -50,9 +50,9 @@ class MaskableWords {
     }
   }
 
-  // Take a span of `length` words at a random position. If none of this length
-  // is left, take one of the next smaller length that is. Returns false if no
-  // word is left.
+  // Take a span of `length` words at a random position. If no span of this
+  // length is left, take a span of the next smaller length that is left.
+  // Returns false if no word is left.
   bool take_span(int32_t length, Twister& random, Span* span) {
     for (; length > 0; --length) {
       uint32_t count = 0;
@@ -88,7 +88,7 @@ class MaskableWords {
       if (last + 1 < words_.size() && touches(last)) ++last;
     }
     for (size_t k = first; k <= last; ++k) words_[k].max_span = 0;
-    // Spans that begin before `first` must end there
+    // Spans that begin before word `first` must end before it, too
     for (size_t k = first; k-- > 0;) {
       const auto left = static_cast<int32_t>(first - k);
       if (words_[k].max_span <= left) break;
@@ -113,9 +113,8 @@ extern "C" {
 
 // Fill padded rows with parts of a text, and mask spans of words. Writes tokens
 // (N, T), valid_lens (N), and for each masked token its position, weight and
-// label, and the positions left and right of its span, (N, P). N: num_rows; T:
-// tokens of a row; P: the largest number of masked tokens in
-// a row.
+// label, and the positions left and right of its span, (N, P). N: num_rows. T:
+// tokens of a row. P: the largest number of masked tokens in a row.
 //
 // Row k is <cls> and parts rows[k] to rows[k + 1] - 1, each followed by <sep>.
 // Part i has words parts[2i] to parts[2i + 1] - 1 of the text. There are

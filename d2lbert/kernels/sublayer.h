@@ -23,7 +23,7 @@ struct Normalized {
 };
 
 // Y = LayerNorm(X + dropout(Z)) for m rows from row `first`, with Z = f(X). x
-// and z hold only these rows, Y and saved hold all rows. z is overwritten.
+// and z hold only these rows; Y and `saved` hold all rows. z is overwritten.
 inline void add_and_norm(const Residual& residual, long first, long m,
                          const float* x, float* z, const Normalized& saved,
                          float* Y) {

@@ -12,7 +12,7 @@
 
 namespace {
 
-// first_places for types that are stored as integers of class T.
+// `first_places`, see below, for types that are integers of class T.
 template <typename T>
 void update_first(const T* types, int64_t size, int64_t num_types,
                   int64_t num_paragraphs, const int64_t* lengths,
@@ -31,7 +31,7 @@ void update_first(const T* types, int64_t size, int64_t num_types,
   }
 }
 
-// look_up for a table with integers of class T.
+// `look_up` for a table with integers of class T.
 template <typename T>
 void look_up_in(const T* table, int64_t table_size, const int32_t* types,
                 int64_t size, T* to) {
@@ -40,12 +40,12 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
   }
 }
 
-// The number of entries that `spread` copies at a time. It copies more than
-// most words have, one or two pieces, because the processor could not predict a
-// branch on the number of pieces.
+// The number of entries that `spread` copies at a time. Most words have only
+// one or two pieces, but the processor could not predict a branch on the number
+// of pieces.
 constexpr int64_t kAtATime = 4;
 
-// spread for a table with integers of class T. Both `table` and `to` have
+// `spread` for a table with integers of class T. Both `table` and `to` have
 // kAtATime unused entries at the end, which may be read and written.
 template <typename T>
 void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
@@ -123,8 +123,8 @@ int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
 // other: type k (num_types) has the lengths[k] entries from begins[k] on. table
 // (table_size) and `to` have integers of entry_bytes, 2 or 4. The last four
 // entries of the table belong to no type. `to` has memory for to_size + 4
-// entries. ends (num_ends): increasing indices of words, which become indices
-// of `to`.
+// entries. ends (num_ends): increasing indices of words, which are replaced by
+// the matching indices of `to`.
 int spread(const void* table, int64_t entry_bytes, int64_t table_size,
            const int64_t* begins, const int32_t* lengths, int64_t num_types,
            const int32_t* types, int64_t size, int64_t* ends,

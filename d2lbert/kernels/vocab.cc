@@ -20,12 +20,12 @@ constexpr long UNIT = MR / gcd(MR, NR) * NR;
 constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
 // The largest number of rows in a chunk. The exponentials of a chunk (CHUNK x
 // V) stay in the last-level cache, if they fit, until the sums of the rows are
-// known. With smaller chunks W would be packed more often, which costs more
-// where products are faster.
+// known. With smaller chunks W would be packed more often. Beside the faster
+// products of AVX-512, packing costs more.
 constexpr long CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
 
 // db (n,) += the sum over r of weight[r] * e[r], for e (m x n) with rows ld
-// apart. ahead: the prefetches to do meanwhile.
+// apart. ahead: prefetches the next block meanwhile.
 void add_rows(const float* e, long ld, long m, long n, const float* weight,
               float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r++) {
@@ -37,7 +37,7 @@ void add_rows(const float* e, long ld, long m, long n, const float* weight,
   }
 }
 
-// The same for e in words of two bfloat16, of neighbouring rows.
+// The same for e in words, which are pairs of bfloat16 of neighbouring rows.
 void add_rows(const uint32_t* e, long ld, long m, long n,
               const float* weight, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r += 2) {
@@ -66,9 +66,9 @@ struct Job {
 // The results of one thread, from its part of the vocabulary, for each row of a
 // chunk. reference: a number that is subtracted from all logits before exp; no
 // logit is above it by more than 30. total: the sum of exponentials. label: the
-// logit of the label, or 0 if another thread has this word. references: the
-// value of `reference` after each block. dX: the product of the exponentials
-// and W.
+// logit of the label, or 0 if another thread has this word. references: copies
+// of `reference`, one after each block. dX: the product of the exponentials and
+// W.
 struct Part {
   float *reference, *total, *label, *references, *dX;
 };
@@ -99,8 +99,8 @@ void reset_part(const Part& part, long m) {
 // Replace the logits L (m x n) of words [v, v + n) by exp(logit - reference),
 // and add them to the totals. The m rows begin with row `first` of X. If a
 // logit is far above the reference of its row, it becomes the reference, and
-// the totals are scaled. Smaller changes leave the reference, so that usually
-// all exponentials of a row have the same scale.
+// the totals are scaled. A logit just above the reference does not, so that
+// usually all exponentials of a row have the same scale.
 void exponentiate(const Job& job, long first, long m, long v, long n,
                   float* L, long ld, const Part& part, Prefetcher ahead) {
   const vi lane = lane_indices();
@@ -152,10 +152,10 @@ void combine_parts(const Job& job, long first, long m,
   }
 }
 
-// Compute the factor of each row that turns the exponentials of a block, with
-// these references, into softmax times weight, and `scaled`, the rows of X
-// times these factors. The product of exponentials and `scaled` is then a part
-// of dW.
+// Compute the `factor` of each row: the exponentials of a block, with these
+// references, times the factor are softmax times weight. scaled: the rows of X
+// times their factors. So the product of the exponentials and `scaled` is a
+// part of dW.
 void scale_rows(const Job& job, long first, long m, const float* reference,
                 const float* tops, const float* shares, float* factor,
                 float* scaled) {
@@ -207,13 +207,13 @@ void sum_row(const Job& job, long first, long r,
 
 // Compute the losses of all rows, and the gradients if they are wanted.
 template <class E>
-void vocabulary(const Job& job) {
+void vocab_loss(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
   const bool grad = job.dW != nullptr;
   const int threads = team(2.0 * M * H * V);
   const long chunks = std::max<long>(1, ceil_div(M, CHUNK));
   const long chunk = ceil_div(ceil_div(M, chunks), MR) * MR;
-  // Words (gemm.h) for H numbers, for a chunk of rows, for a block
+  // Words (gemm.h) of a row of X, of a column of a chunk, of a row of a block
   const long h_words = E::words(H), m_words = E::words(chunk);
   const long b_words = E::words(BLOCK);
   const long panels = ceil_div(V, NR);
@@ -238,7 +238,7 @@ void vocabulary(const Job& job) {
     // Every thread has a part of the vocabulary, which is a range of rows of W,
     // dW and db. If the team is smaller than requested, the parts are larger.
     const long widest = ceil_div(panels, team_size) * NR;
-    // Blocks in memory: without gradients, each one overwrites the last
+    // Blocks that are kept: without gradients, each overwrites the one before
     const long num_blocks = grad ? ceil_div(widest, BLOCK) : 1;
 #pragma omp single
     fits = try_reserve([&] {
@@ -258,8 +258,8 @@ void vocabulary(const Job& job) {
       v1 = std::min(v1 * NR, V);
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
-      // Packed: a block of W^T and of W. Words: rows of X, exponentials e of a
-      // block by rows, and of all blocks by columns. scaled: as in scale_rows
+      // w_t and w: the panels of a block of W^T and of W. e_words: exponentials
+      // of a block, in layout "rows". e_blocks: of all blocks, in "columns".
       word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
       word<E>* w = own.take<word<E>>(padded(H) * b_words);
       word<E>* x_words = own.take<word<E>>(chunk * h_words);
@@ -290,9 +290,9 @@ void vocabulary(const Job& job) {
                       nullptr, bias);
           Prefetcher ahead(m);
           const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
-          ahead.fetch(job.W + (v + n) * H, next * H * 4);
+          ahead.add(job.W + (v + n) * H, next * H * 4);
           if (next && in_place && grad)
-            ahead.fetch(l + chunk * BLOCK, m * BLOCK * 4);
+            ahead.add(l + chunk * BLOCK, m * BLOCK * 4);
           exponentiate(job, first, m, v, n, l, BLOCK, mine, ahead);
           if (!grad) continue;
           std::copy(mine.reference, mine.reference + m,
@@ -324,12 +324,12 @@ void vocabulary(const Job& job) {
                         job.dW + v * H, H, first ? ADD : ZERO);
             Prefetcher ahead(m);
             const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
-            ahead.fetch(job.dW + (v + n) * H, next * H * 4);
+            ahead.add(job.dW + (v + n) * H, next * H * 4);
             if (next)
-              ahead.fetch(in_place ? (const void*)(L + (block + 1) * chunk *
-                                                           BLOCK)
-                                   : e_blocks + (block + 1) * m_words * BLOCK,
-                          E::words(m) * BLOCK * 4);
+              ahead.add(in_place ? (const void*)(L + (block + 1) * chunk *
+                                                         BLOCK)
+                                 : e_blocks + (block + 1) * m_words * BLOCK,
+                        E::words(m) * BLOCK * 4);
             add_rows(e, ld, m, n, factor, job.db + v, ahead);
           }
           subtract_labels(job, first, m, v0, v1);
@@ -399,7 +399,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   if (job.M && !job.V) return fail("vocab_ce needs at least one word");
   pick_kernel(bf16, job.M ? std::min(job.H, job.V) : 0,
-       D2LBERT_PRODUCTS(vocabulary))(job);
+              D2LBERT_PRODUCTS(vocab_loss))(job);
   double loss = 0;
   for (long r = 0; r < job.M; r++)
     loss += (double)job.weights[r] * job.row_losses[r];
@@ -487,8 +487,7 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// True if a row does not fill a vector. Then scalar code computes it, in
-// double.
+// True if a row does not fill a vector. Scalar code then computes it in double.
 bool is_narrow(long V) { return V < VL; }
 
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
