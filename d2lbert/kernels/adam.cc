@@ -139,8 +139,8 @@ class Step {
       if (gradient) mxnet_.release(gradient);
   }
 
-  // Store the size and the addresses of parameter i. Waits for pending writes
-  // to the weight and the running means, that is, for the previous step.
+  // Store the size and the addresses of parameter i (arrays: see d2lbert_adam).
+  // Waits until the previous step has written the weight and the running means.
   // If MXNet has reordered a weight for oneDNN, it restores the order here, and
   // must not reorder it again: see `fused.adam`. The address of the gradient is
   // read in `run`, when the gradient has been computed.

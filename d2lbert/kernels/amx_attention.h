@@ -10,8 +10,7 @@ constexpr long TILE_QUERIES = 8 * SIDE;  // queries of scores held at a time
 // True if tiles can compute the output of one head of a sequence, with m
 // queries and n keys of D numbers. begin: the offset of the head in `in`.
 template <int P>
-bool tiles_can_attend(const QueryKeyValue& in, long begin, long m, long n,
-                      long D) {
+bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   const Range q = range_of_rows(in.q + begin, in.ld, m, D);
   const Range k = range_of_rows(in.k + begin, in.ld, n, D);
   const Range v = range_of_columns(in.v + begin, in.ld, n, D);
@@ -23,13 +22,11 @@ bool tiles_can_attend(const QueryKeyValue& in, long begin, long m, long n,
 // of the output of this head, whose rows are H numbers apart. The gradient of
 // the scores, which is also a factor, must not become too large.
 template <int P>
-bool tiles_can_attend_back(const QueryKeyValue& in, long begin,
-                           const float* d_out, long H, long m, long n,
-                           long D) {
+bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
+                     long H, long m, long n, long D) {
   const Range d = range_of_rows(d_out, H, m, D);
   const Range v = range_of_rows(in.v + begin, in.ld, n, D);
-  return tiles_can_attend<P>(in, begin, m, n, D) &&
-         tiles_can_multiply<P>(d, v, D) &&
+  return can_attend<P>(in, begin, m, n, D) && tiles_can_multiply<P>(d, v, D) &&
          (!d.top || !v.top ||
           exponent(d.top) + exponent(v.top) + 2 < MAX_EXPONENT - 20);
 }
@@ -101,7 +98,7 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
         u.clear_output(p, out);
         continue;
       }
-      if (!tiles_can_attend<P>(in, begin, last - first, n, D)) {
+      if (!can_attend<P>(in, begin, last - first, n, D)) {
         excluded.mark(index);
         continue;
       }
@@ -166,8 +163,8 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
       const long grad_begin = first * grad.ld + column;
       u.clear_gradients(p, grad);
       if (!n) continue;
-      if (!tiles_can_attend_back<P>(in, begin, d_out + first * p.H + column,
-                                    p.H, last - first, n, D)) {
+      if (!can_attend_back<P>(in, begin, d_out + first * p.H + column, p.H,
+                              last - first, n, D)) {
         excluded.mark(index);
         continue;
       }

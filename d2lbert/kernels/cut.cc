@@ -427,7 +427,7 @@ class Text {
   std::array<Word, kBatch> batch_;
   size_t batch_size_ = 0;
   int64_t paragraphs_left_out_ = 0, words_left_out_ = 0;
-  std::vector<size_t> foreign_in_batch_;  // indices of foreign words
+  std::vector<size_t> foreign_in_batch_;  // their indices in batch_
   std::vector<int32_t> foreign_;          // numbers of foreign words
   std::vector<int32_t> types_;            // the number of each word of the text
   // The first word of each sentence, the first sentence of each paragraph, both
@@ -494,11 +494,11 @@ int text_rename(void* handle, const char* lines, int64_t size,
 }
 
 // Copy the text to five arrays, whose lengths are `sizes` (5). types: the
-// number of each word of the text. sentences, paragraphs: the index of the
-// first word of each sentence, and of the first sentence of each paragraph,
-// with the end of the last one. articles: the index of the first paragraph of
-// each article. names: the different words in the order of their numbers, each
-// followed by a line feed.
+// number of each word of the text. sentences: the index of the first word of
+// each sentence. paragraphs: the index of the first sentence of each paragraph.
+// Both have one more entry, the end of the last one. articles: the index of the
+// first paragraph of each article. names: the different words in the order of
+// their numbers, each followed by a line feed.
 int text_copy(const void* handle, int32_t* types, int64_t* sentences,
               int64_t* paragraphs, int64_t* articles, char* names,
               const int64_t* sizes) try {

@@ -45,9 +45,9 @@ inline void prefetch_output(const float* c, long ld, long rows) {
       __builtin_prefetch(c + r * ld + j, 1, 2);
 }
 
-// The number of words in a slice of a row of X, which has `words` words. Long
-// rows are cut into slices, and the products of all slices are added up. So one
-// slice of each row of a block stays in cache while all panels of W pass by.
+// The number of words in a slice of a row of `words` words. Long rows of X are
+// cut into slices, and the products of all slices are added up. So the slices
+// of a block stay in cache while they are multiplied by all panels of W.
 long slice_words(long words) {
   return words > 2048 ? 1024 : std::max(1L, words);
 }
@@ -63,7 +63,7 @@ long slice_copy_words(long m, long words) {
 // it comes from memory, not from the last-level cache. Then processors with
 // AVX-512 get larger blocks, since their second-level cache has a megabyte.
 template <class E>
-long long_block_rows(long R, int threads, long words, long N) {
+long sliced_block_rows(long R, int threads, long words, long N) {
   const double bytes = 4.0 * slice_words(words) * E::PER_WORD;
   return block_rows(R, threads, 4, bytes,
                     VL == 16 && 4e-6 * words * E::PER_WORD * N > 12 ? 450e3
@@ -115,7 +115,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
              const float* b, Act act, float* Y, float* Z) {
   const int threads = team(2.0 * R * K * N);
   const long words = E::words(K), panels = ceil_div(N, NR);
-  const long block = long_block_rows<E>(R, threads, words, N);  // rows
+  const long block = sliced_block_rows<E>(R, threads, words, N);  // rows
   const RowBlocks row_blocks(R, threads, block);
   const long blocks = row_blocks.count();
   // With few rows, the threads also divide the columns, into groups of panels
@@ -350,7 +350,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
                          float* db) {
   const int threads = team(4.0 * R * K * N);
   const long words = E::words(N);
-  const long block = long_block_rows<E>(R, threads, words, K);  // rows
+  const long block = sliced_block_rows<E>(R, threads, words, K);  // rows
   const RowBlocks row_blocks(R, threads, block);
   Scratch& shared = team_scratch();
   shared.reset((padded(K) * words + (act == NONE ? 0 : R * N)) * 4 + 256);

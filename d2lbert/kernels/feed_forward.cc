@@ -50,9 +50,9 @@ void forward(const Job& job, const Saved& saved, float* Y) {
     word<E>* x_words = own.take<word<E>>(block * h_words);
     word<E>* hidden_words = own.take<word<E>>(block * f_words);
     packing.complete(num_f_panels + num_h_panels, [&](long p) {
-      const bool has_f = p < num_f_panels;
-      const long column = (has_f ? p : p - num_f_panels) * NR;
-      if (has_f)
+      const bool has_f_columns = p < num_f_panels;
+      const long column = (has_f_columns ? p : p - num_f_panels) * NR;
+      if (has_f_columns)
         pack_panel_t<E>(job.W1 + column * H, H, H,
                         std::min<long>(NR, F - column), w1 + column * h_words);
       else
@@ -125,9 +125,9 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     word<E>* x_panels = own.take<word<E>>(block_words * padded(H));
     word<E>* h_panels = own.take<word<E>>(block_words * padded(F));
     packing.complete(num_f_panels + num_h_panels, [&](long p) {
-      const bool has_f = p < num_f_panels;
-      const long column = (has_f ? p : p - num_f_panels) * NR;
-      if (has_f)
+      const bool has_f_columns = p < num_f_panels;
+      const long column = (has_f_columns ? p : p - num_f_panels) * NR;
+      if (has_f_columns)
         pack_panel<E>(job.W2 + column, F, H, std::min<long>(NR, F - column),
                       w2 + column * h_words);
       else

@@ -1,10 +1,9 @@
-// Matrix products C = start + A B by vector instructions, for matrices that fit
-// in cache. `start` is zero, a bias or C itself.
+// This file computes matrix products C = start + A B by vector instructions,
+// for matrices that fit in cache. `start` is zero, a bias or C itself.
 //
-// C is computed tile by tile: a tile is a block of C that fits in registers.
-// (amx.h has AMX tiles, which are something else.) B is packed once into panels
-// of NR columns, the width of a tile. A panel stores its rows one after the
-// other.
+// C is computed tile by tile: a tile is a block of C that fits in registers, not
+// an AMX tile (amx.h). B is packed once into panels of NR columns, the width of
+// a tile. A panel stores its rows one after the other.
 //
 // A and B consist of words of 32 bits. In fp32 a word is a float. In bf16 it is
 // two bfloat16 numbers, neighbours in a row of A or in a column of B. A has one
@@ -43,7 +42,7 @@ inline long padded(long n) { return ceil_div(n, NR) * NR; }
 class Scratch {
  public:
   ~Scratch() { std::free(base_); }
-  // Forget all arrays, and provide at least `bytes` of memory for new ones.
+  // Forget all arrays, and reserve at least `bytes` of memory for new arrays.
   void reset(size_t bytes) {
     bytes += 4096 + GAP * 1024;  // take() rounds sizes up and adds gaps
     if (bytes > size_) {
@@ -64,8 +63,7 @@ class Scratch {
     ASAN_POISON_MEMORY_REGION(base_, size_);
 #endif
   }
-  // Return an array of n elements, aligned to 64 bytes. The bytes of all arrays
-  // must not exceed those of reset().
+  // Return an array of n elements, aligned to 64 bytes, of the reserved memory.
   template <class T>
   T* take(long n) {
     T* p = (T*)(base_ + used_);
@@ -93,8 +91,8 @@ bool forked();
 // Scratch memory of the calling thread, for arrays that its OpenMP team shares.
 Scratch& team_scratch();
 
-// The types of A and B. words(k): the number of words for k numbers of a row
-// of A.
+// The types of A and B, the argument E of templates. words(k): the number of
+// words for k numbers of a row of A.
 struct Fp32 {
   typedef float word;
   static constexpr long PER_WORD = 1;  // numbers per word
@@ -208,8 +206,7 @@ class Prefetcher {
 
 constexpr long STRIPE = 2 * MR;  // rows of C between two calls of step()
 
-// The number of stripes of C (m x n), each STRIPE x NR at most. It is `steps`
-// of the `Prefetcher` that `multiply` gets.
+// The `steps` of the `Prefetcher` of `multiply`: the stripes of C (m x n).
 inline long num_stripes(long m, long n) {
   return ceil_div(m, STRIPE) * ceil_div(n, NR);
 }

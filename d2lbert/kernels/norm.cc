@@ -1,6 +1,5 @@
 // The operator d2lbert_add_norm: Z = LayerNorm(X + dropout(Y)) over the last
-// axis, or Z = LayerNorm(X) if the attribute `adds` is 0. X and Y have R rows
-// of H numbers.
+// axis, or LayerNorm(X) if attribute `adds` is 0. X has R rows of H numbers.
 #include "norm.h"
 
 namespace d2lbert {

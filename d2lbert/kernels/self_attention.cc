@@ -19,7 +19,7 @@ struct Job {
 // Results saved for the gradient: queries, keys and values (R, 3H), the joined
 // outputs of the heads (R, H), and the normalized rows. The pointers are null
 // if no gradient is needed.
-struct Kept {
+struct Saved {
   float *qkv, *joined;
   Normalized normalized;
 };
@@ -83,7 +83,7 @@ void copy_streamed(const float* from, long n, float* to) {
 }
 
 template <class E>
-void forward(const Job& job, const Kept& kept, float* Y) {
+void forward(const Job& job, const Saved& saved, float* Y) {
   const Problem& p = job.attention;
   const long H = p.H, N = 3 * H, words = E::words(H);
   const int threads = team(8.0 * p.R * H * H);
@@ -133,13 +133,13 @@ void forward(const Job& job, const Kept& kept, float* Y) {
       for (long h = g.begin * p.heads; h < g.end * p.heads; h++)
         attend<E>(p, SequenceHead(p, h), {q, q + H, q + 2 * H, N},
                   address_of_row_0(joined, first, H), head_memory);
-      if (kept.qkv) {
-        copy_streamed(qkv, m * N, kept.qkv + first * N);
-        copy_streamed(joined, m * H, kept.joined + first * H);
+      if (saved.qkv) {
+        copy_streamed(qkv, m * N, saved.qkv + first * N);
+        copy_streamed(joined, m * H, saved.joined + first * H);
       }
       multiply_rows<E>(joined, m, H, x_words, packed[3], H, out, H, BIAS,
                        nullptr, bias[3]);
-      add_and_norm(job.residual, first, m, x, out, kept.normalized, Y);
+      add_and_norm(job.residual, first, m, x, out, saved.normalized, Y);
     }
     stream_fence();
   }
@@ -151,7 +151,7 @@ struct Gradients {
 };
 
 template <class E>
-void backward(const Job& job, const Kept& kept, const float* dY,
+void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& grads) {
   const Problem& p = job.attention;
   const long H = p.H, N = 3 * H;
@@ -210,16 +210,16 @@ void backward(const Job& job, const Kept& kept, const float* dY,
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
       const long after = first + m;
       const long next = std::min(m, p.offsets[end] - after);
-      const float *x = job.X + first * H, *joined = kept.joined + first * H;
-      add_and_norm_gradient(job.residual, first, m, dY, kept.normalized,
+      const float *x = job.X + first * H, *joined = saved.joined + first * H;
+      add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
                             norm, dx, dz);
       add_rows_to(dbo, dz, H, m, H);
       add_transposed<E>(dz, H, joined, H, m, column_words, x_panels, dWo);
       Prefetcher ahead(num_stripes(m, H));
-      ahead.add(kept.qkv + first * N, m * N * 4);
+      ahead.add(saved.qkv + first * N, m * N * 4);
       ahead.add(x, m * H * 4);
       multiply_rows<E>(dz, m, H, row_words, wo, H, d_joined, H, ZERO, &ahead);
-      float *q = kept.qkv, *d = address_of_row_0(d_qkv, first, N);
+      float *q = saved.qkv, *d = address_of_row_0(d_qkv, first, N);
       for (long h = g.begin * p.heads; h < g.end * p.heads; h++)
         attend_back<E>(p, SequenceHead(p, h), {q, q + H, q + 2 * H, N},
                        address_of_row_0(d_joined, first, H),
@@ -230,8 +230,8 @@ void backward(const Job& job, const Kept& kept, const float* dY,
         std::copy(dx, dx + m * H, rows_X);
         Prefetcher later(num_stripes(m, H));
         later.add(dY + after * H, next * H * 4);
-        later.add(kept.normalized.hat + after * H, next * H * 4);
-        later.add(kept.joined + after * H, next * H * 4);
+        later.add(saved.normalized.hat + after * H, next * H * 4);
+        later.add(saved.joined + after * H, next * H * 4);
         multiply_rows<E>(d_qkv, m, N, row_words, w, H, rows_X, H, ADD, &later);
       }
       add_transposed<E>(d_qkv, N, x, H, m, column_words, x_panels, dW);
@@ -303,11 +303,11 @@ class SelfAttention : public SavingOp {
                   std::to_string(p.R) + ", the number of rows");
     if (wants_grad) {
       memory.reset(4 * p.R * (5 * p.H + 1) + 256);
-      kept_.qkv = memory.take<float>(p.R * 3 * p.H);
-      kept_.joined = memory.take<float>(p.R * p.H);
-      kept_.normalized = take_normalized(p.R, p.H);
+      saved_.qkv = memory.take<float>(p.R * 3 * p.H);
+      saved_.joined = memory.take<float>(p.R * p.H);
+      saved_.normalized = take_normalized(p.R, p.H);
     }
-    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_, Y);
+    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, saved_, Y);
     return MX_SUCCESS;
   }
 
@@ -325,7 +325,7 @@ class SelfAttention : public SavingOp {
     to.beta = grad(at_.beta);
     for (int k = at_.offsets; k < at_.num_inputs(); k++)
       zero_gradient((*grads)[k]);
-    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(backward))(job_of(in), kept_,
+    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(backward))(job_of(in), saved_,
                                                            dY, to);
   }
 
@@ -350,7 +350,7 @@ class SelfAttention : public SavingOp {
   const Inputs at_;
   const long heads_;
   const bool causal_;
-  Kept kept_ = {};
+  Saved saved_ = {};
 };
 
 }  // namespace
