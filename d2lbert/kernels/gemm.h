@@ -1,9 +1,9 @@
 // This file computes matrix products C = start + A B by vector instructions,
 // for matrices that fit in cache. `start` is zero, a bias or C itself.
 //
-// C is computed tile by tile: a tile is a block of C that fits in registers, not
-// an AMX tile (amx.h). B is packed once into panels of NR columns, the width of
-// a tile. A panel stores its rows one after the other.
+// C is computed tile by tile: a tile is a block of C that fits in registers
+// (amx.h has other tiles). B is packed once into panels of NR columns, as tiles
+// have. A panel stores its rows one after the other.
 //
 // A and B consist of words of 32 bits. In fp32 a word is a float. In bf16 it is
 // two bfloat16 numbers, neighbours in a row of A or in a column of B. A has one

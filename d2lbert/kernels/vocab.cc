@@ -60,22 +60,20 @@ struct Job {
   const float *X, *W, *b;
   const int32_t* labels;
   const float* weights;
-  float *row_losses, *dX, *dW, *db;  // gradients may be null: not wanted
+  float *row_losses, *dX, *dW, *db;  // dX, dW and db may be null
 };
 
 // The results of one thread, from its part of the vocabulary, for each row of a
 // chunk. reference: a number that is subtracted from all logits before exp; no
 // logit is above it by more than 30. total: the sum of exponentials. label: the
 // logit of the label, or 0 if another thread has this word. references: copies
-// of `reference`, one after each block. dX: the product of the exponentials and
-// W.
+// of `reference`, one after each block. dX: the exponentials times W.
 struct Part {
   float *reference, *total, *label, *references, *dX;
 };
 
 // Take memory for the `Part` of each thread from `shared`. chunk: the number of
-// rows. num_blocks: the number of blocks of a thread. H: 0 if no gradients are
-// wanted.
+// rows. num_blocks: the number of blocks of a thread. H: 0 without gradients.
 std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
                                  long num_blocks, long H) {
   shared.reset(team_size * 4 * (chunk * (3 + num_blocks + H) + 96));
