@@ -13,16 +13,17 @@ def add(commands):
     """Add this sub-command to the parser."""
     senses = commands.add_parser(
         'senses', help='measure how well a model separates word senses',
-        description='For words with two senses, and for each layer of a '
-        'model, print the fraction of uses in the sample corpus whose '
-        'nearest other use has the same sense. Layer 0 is the embeddings; '
-        'chance is the fraction of uses in the more frequent sense. For a '
-        'run with checkpoints (--save-every; --keep 0 keeps all), also '
-        'print the fractions for each checkpoint.')
+        description='Compare the vectors of words with two senses in the '
+        'sentences of the sample corpus. For each word and each layer of a '
+        'model, print how often the most similar other occurrence has the '
+        'same sense. Layer 0 is the embeddings; the column chance has the '
+        'fraction of the more frequent sense. For a run with checkpoints '
+        '(--save-every; --keep 0 keeps all), also print the fractions for '
+        'each checkpoint.')
     add = senses.add_argument
     add('folders', nargs='+', metavar='RUN|FOLDER', help='a run folder, of '
         'pretrain or finetune, or a folder of a pretrained model; several '
-        'are drawn side by side')
+        'share the figure of --out')
     add('--word', dest='words', action='append', metavar='WORD', help='one '
         'of the 32 words with annotated senses, for example crane; several '
         'may be given (default: all)')

@@ -29,9 +29,9 @@ SORTED_TEXTS = 1 << 12
 #: The number of texts per call of the tokenizer.
 TOKENIZED_TEXTS = 1 << 8
 
-#: The largest number of tokens in a forward pass if batch_size is None. Each
-#: product of matrices packs its weights again, so a pass needs many tokens to
-#: be efficient. A quantized encoder keeps its weights packed.
+#: The largest number of tokens in a forward pass if batch_size is None. A net
+#: rearranges its weights for each product of matrices, which pays off with
+#: many tokens only. A quantized encoder has rearranged them when it was made.
 TOKENS, QUANTIZED_TOKENS = 1 << 13, 1 << 12
 
 #: The poolings that a quantized encoder computes itself: {modes of `Pooling`:
@@ -42,7 +42,7 @@ QUANTIZED_POOLS = {('cls',): 'first', ('mean',): 'mean'}
 class Text(NamedTuple):
     """A text or a pair of texts, and its name in messages."""
 
-    name: str       # the argument that has it, or its file and line
+    name: str       # 'texts[3]', or a file and a line
     text: str
     pair: Optional[str] = None
 
@@ -80,24 +80,27 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     'weightedmean' and 'lasttoken' include special tokens. 'own' uses the
     pooling and normalization in the model's folder, or the mean. None
     returns a list of N arrays (T, H) of token vectors. normalize: True to
-    scale vectors to length 1, False not to; None follows the pooling. layer:
+    scale vectors to length 1, False not to. None does as the model's folder
+    says with pooling='own', and does not scale with another pooling. layer:
     index of the block whose output to use; 0 is the embeddings, -1 the last
     block.
 
     max_len: maximum number of tokens of a text, special tokens included. The
     default is the limit in the model's folder, or the number of positions.
-    Longer texts are truncated, with one `TextWarning` for each tokenizer and a
-    log record of the logger d2lbert for each call. overlap: encode long texts
-    in windows of max_len tokens that overlap by this number instead. A token
-    then has its vector from the window in which it is farthest from an end;
-    special tokens have the mean over all windows.
+    Longer texts are truncated. The first call that truncates with a tokenizer
+    issues a `TextWarning`; later calls log it to the logger d2lbert. overlap:
+    encode a long text in windows of max_len tokens instead, each of which
+    shares this number of tokens with the next. The vector of a token is from
+    the window in which it is farthest from both ends. The vector of a special
+    token is the mean over all windows.
 
-    batch_size: texts per forward pass. By default a pass has 8,192 tokens.
-    It affects the speed only. With the C++ operators, the vector of a text
-    does not depend on the other texts, their order or the number of threads,
-    to the last bit. With MXNet's operators, vectors differ by rounding. These
-    operators serve GPUs, machines without a compiler, `D2LBERT_KERNELS=off`
-    and nets with custom blocks.
+    batch_size: texts per forward pass. By default a pass has up to 8,192
+    tokens, or 4,096 of a quantized encoder. With the C++ operators, the vector
+    of a text does not depend on the other texts, their order or the number of
+    threads, to the last bit. So batch_size changes the speed alone. With
+    MXNet's operators it changes the rounding, too. Those operators compute on
+    GPUs, on machines without a compiler, with `D2LBERT_KERNELS=off`, and for
+    nets with custom blocks.
 
     show_progress: show a progress bar on standard error. By default it
     appears after a second, in a notebook or on a terminal.
@@ -152,9 +155,9 @@ def _to_texts(texts):
 
 
 def _check_not_empty(texts):
-    """Raise ValueError if a text or a second text is empty."""
+    """Raise ValueError if a text, or a text of a pair, is empty."""
     for text in texts:
-        for part in text[1:]:
+        for part in (text.text, text.pair):
             if part is not None and not part.strip():
                 raise ValueError(f'{text.name} is empty: give at least one '
                                  'word')
@@ -180,11 +183,13 @@ class TextEncoder:
                             ('overlap', overlap)):
             if value is not None:
                 whole_number(name, value)
-        self.pooling, self._prepare = choose_pooling(tokenizer, pooling,
-                                                     normalize)
-        self._truncates = truncates or (max_len, overlap) != (None, None)
-        self.max_len = (_max_len(net, tokenizer, max_len) if self._truncates
-                        else net.encoder.max_len)
+        # The function adds a prompt to a text, or changes its case
+        self.pooling, self._prepare_text = choose_pooling(tokenizer, pooling,
+                                                          normalize)
+        self._takes_long_texts = truncates or (
+            max_len, overlap) != (None, None)
+        self.max_len = (_max_len(net, tokenizer, max_len)
+                        if self._takes_long_texts else net.encoder.max_len)
         # The largest number of tokens in a window, without special tokens
         self._window_len = self.max_len - tokenizer.num_special()
         if self._window_len < 1:
@@ -193,9 +198,9 @@ class TextEncoder:
                              'more')
         if overlap is not None and not 0 <= overlap < self._window_len:
             raise ValueError(
-                f'overlap={overlap} must be at least 0 and less than the '
-                f'{self._window_len} tokens of a text that '
-                f'max_len={self.max_len} has room for')
+                f'overlap={overlap} must be at least 0 and less than '
+                f'{self._window_len}, the tokens of a window of '
+                f'max_len={self.max_len} without special tokens')
         if batch_size is not None and batch_size < 1:
             raise ValueError(f'batch_size={batch_size} must be at least 1')
         self._overlap, self._batch_size = overlap, batch_size
@@ -208,7 +213,7 @@ class TextEncoder:
         advance: called with 1 after each text.
         """
         _check_not_empty(texts)
-        texts = [text._replace(text=self._prepare(text.text))
+        texts = [text._replace(text=self._prepare_text(text.text))
                  for text in texts]
         encoded, vectors = [None] * len(texts), [None] * len(texts)
         unfinished = {}     # {index of a text: {index of a window: vectors}}
@@ -229,7 +234,7 @@ class TextEncoder:
                     # A view would keep the whole batch in memory
                     X = X.copy()
                 elif self._overlap is not None:
-                    # With overlap, `_start` returns unpooled vectors
+                    # With overlap, `_forward` yields unpooled vectors
                     X = self.pooling(X)
                 vectors[k] = X
                 advance(1)
@@ -246,8 +251,9 @@ class TextEncoder:
     def _inputs(self, texts, encoded):
         """Yield the `_Input`s of texts, by falling number of characters.
 
-        Store the results of the tokenizer in the list `encoded`. It tokenizes
-        `TOKENIZED_TEXTS` texts at a time, while the net computes a batch.
+        Store the results of the tokenizer in the list `encoded`. The
+        tokenizer gets `TOKENIZED_TEXTS` texts at a time, when the net has
+        started with the inputs before them.
         """
         order = sorted(range(len(texts)), key=lambda k: -sum(
             len(part or '') for part in texts[k][1:]))
@@ -257,18 +263,18 @@ class TextEncoder:
             for k, text_encoded in zip(indices, results):
                 self.num_texts += 1
                 if len(text_encoded.ids) > self.max_len:
-                    if not self._truncates:
-                        self._raise_for_first(texts)
+                    if not self._takes_long_texts:
+                        self._raise_too_long(texts)
                     text_encoded = self._truncate(texts[k], text_encoded)
                 encoded[k] = text_encoded
                 yield from self._inputs_of(k, text_encoded)
 
     def _tokenize(self, texts):
-        firsts = [text.text for text in texts]
-        pairs = [text.pair for text in texts]
-        if pairs == [None] * len(texts):
-            return self.tokenizer.encode_batch(firsts)
-        return list(map(self.tokenizer.encode, firsts, pairs))
+        first_texts = [text.text for text in texts]
+        second_texts = [text.pair for text in texts]
+        if second_texts == [None] * len(texts):
+            return self.tokenizer.encode_batch(first_texts)
+        return list(map(self.tokenizer.encode, first_texts, second_texts))
 
     def _inputs_of(self, k, encoded):
         """Yield the `_Input` of text k, or of each of its windows."""
@@ -285,7 +291,7 @@ class TextEncoder:
             yield _Input(k, window, [ids[i] for i in kept],
                          [segments[i] for i in kept])
 
-    def _raise_for_first(self, texts):
+    def _raise_too_long(self, texts):
         """Raise ValueError for the first text of the list that is too long.
         """
         for text in texts:
@@ -296,21 +302,28 @@ class TextEncoder:
                                  'cut the text')
 
     def _truncate(self, text, encoded):
-        """Truncate the `Encoded` of a long text, but not for windows."""
+        """Return the truncated `Encoded` of a long text.
+
+        With overlap, return it whole, since windows divide it. Raises
+        ValueError for a pair with overlap.
+        """
         T = len(encoded.ids)
         if self._overlap is not None:
             if text.pair is None:
                 return encoded
             raise ValueError(f'{text.name}: {T} tokens are more than '
-                             f'{self.max_len}, and windows are of single '
-                             'texts: cut the pair')
+                             f'{self.max_len}, and overlap= is for single '
+                             'texts: shorten the pair')
         encoded = self.tokenizer.encode(*text[1:], self.max_len)
         self.num_truncated += 1
         self.num_lost_tokens += T - len(encoded.ids)
         return encoded
 
     def _window_begins(self, encoded):
-        """The index of the first token of each window, counted after <cls>."""
+        """The index of the first token of each window, a list.
+
+        The token after <cls> has index 0. [0] for a text without windows.
+        """
         if len(encoded.ids) <= self.max_len:
             return [0]
         n = len(encoded.ids) - self.tokenizer.num_special()
@@ -350,7 +363,7 @@ class TextEncoder:
             yield batch, finish()
 
     def _start(self, batch):
-        """Start a forward pass; return a function that gets its arrays."""
+        """Start a forward pass; return a function that returns its arrays."""
         lens = [len(item.ids) for item in batch]
         offsets = onp.cumsum([0, *lens])
         pooled = self.pooling is not None and self._overlap is None
@@ -362,14 +375,14 @@ class TextEncoder:
                 offsets, [i for item in batch for i in item.ids],
                 [i for item in batch for i in item.segments], self.layer, rows)
             if rows != 'all':
-                return lambda: self.pooling.scaled(future.result())
-            wait, begins = future.result, offsets
+                return lambda: self.pooling.normalized(future.result())
+            wait, first_rows = future.result, offsets
         else:
-            wait, begins = self._start_net(batch, lens)
+            wait, first_rows = self._start_net(batch, lens)
 
         def finish():
             X = wait()
-            arrays = [X[begin:begin + n] for begin, n in zip(begins, lens)]
+            arrays = [X[row:row + n] for row, n in zip(first_rows, lens)]
             return [*map(self.pooling, arrays)] if pooled else arrays
         return finish
 
@@ -384,7 +397,8 @@ class TextEncoder:
         from d2lbert.pretrained.heads import FineTuned
         layer = self.layer
         if layer == -1 and isinstance(self.net, FineTuned):
-            layer = self.net.encoder.blks.num_layers    # below the task head
+            # -1 would include the task head
+            layer = self.net.encoder.blks.num_layers
         ids = pad_rows([item.ids for item in batch], self.tokenizer.pad_id)
         segments = pad_rows([item.segments for item in batch])
         with autograd.pause():
@@ -393,7 +407,11 @@ class TextEncoder:
         return encoded.X.asnumpy, encoded.begins
 
     def _quantized(self):
-        """The `QuantizedEncoder` of the net; None if MXNet encodes."""
+        """The `QuantizedEncoder` of the net, or None.
+
+        None also for a net with hooks or another `forward`, which it would
+        not call.
+        """
         if isinstance(self.net, QuantizedModel):
             return self.net.encoder
         # This imports MXNet, which a `QuantizedModel` does not need
@@ -409,11 +427,11 @@ def _join_windows(windows, begins, window_len):
     begins: see `_window_begins`. window_len: without special tokens.
     """
     n = begins[-1] + window_len
-    # (windows, n): the index of a token in a window, counted after <cls>.
-    # Outside the window the distance to the nearer end is negative
+    # (windows, n): the index of each token in each window; 0 follows <cls>
     indices = onp.arange(n) - onp.array(begins)[:, None]
-    nearer_end = onp.minimum(indices, window_len - 1 - indices)
-    best = nearer_end.argmax(axis=0)                # (n,) window indices
+    # To the nearer end of the window; negative for a token outside of it
+    distance = onp.minimum(indices, window_len - 1 - indices)
+    best = distance.argmax(axis=0)                  # (n,) window indices
     windows = onp.stack(windows)
     body = windows[best, 1 + indices[best, onp.arange(n)]]
     special = windows.mean(axis=0)
@@ -424,6 +442,7 @@ def _max_len(net, tokenizer, max_len):
     """The largest number of tokens of a text; max_len: as for `encode`."""
     positions = net.encoder.max_len
     if max_len is None:
+        # What sentence-transformers has stored in the folder
         stored = tokenizer.pooling or Pooling()
         return min(stored.max_len or tokenizer.max_len or positions, positions)
     if max_len > positions:

@@ -68,9 +68,9 @@ class Pooling(NamedTuple):
     def __call__(self, X):
         """Pool token vectors X (T, H): (len(modes)*H,) float32."""
         vectors = [POOLS[mode](X) for mode in self.modes]
-        return self.scaled(onp.concatenate(vectors)[None])[0]
+        return self.normalized(onp.concatenate(vectors)[None])[0]
 
-    def scaled(self, vectors):
+    def normalized(self, vectors):
         """Pooled vectors (N, H) as float32, with length 1 if `normalize`."""
         if self.normalize:
             exact = vectors.astype('float64')

@@ -57,22 +57,24 @@ class Teacher(NamedTuple):
 
         part: one of `tensor_names.PARTS`.
         """
-        folder = self.net.pretrained
-        return folder is not None and folder.lacking(part)
+        loaded_folder = self.net.pretrained     # None for a run
+        return loaded_folder is not None and loaded_folder.lacking(part)
 
     def student_settings(self, keywords):
-        """All settings of a student's run: `keywords`, checked, and defaults.
+        """Return all settings of a student's run, {name: value}, checked.
 
-        By default the student has the tokenizer and the sizes of the
-        teacher, and half as many layers, rounded up.
+        keywords: the given settings; defaults are added. By default the
+        student has the tokenizer and the sizes of the teacher, and half as
+        many layers, rounded up.
         """
         config = self.net.config
-        groups = config.get('num_groups')
+        # A single group: all layers share their weights, as in ALBERT
+        num_groups = config.get('num_groups')
         defaults = dict(
             tokenizer=self._tokenizer, architecture=_architecture(config),
             num_layers=-(-config['num_layers'] // 2),
             embedding_size=config.get('embedding_size'),
-            share_layers=groups == 1 and config['num_layers'] > 1,
+            share_layers=num_groups == 1 and config['num_layers'] > 1,
             **{name: config[name] for name in (
                 'num_hiddens', 'ffn_num_hiddens', 'num_heads')})
         if self.net.nsp is None:
@@ -86,14 +88,16 @@ class Teacher(NamedTuple):
     def check(self, settings, vocab=None):
         """Raise ValueError for settings that no student of this net can have.
 
-        vocab: the vocabulary of a resumed run, which replaces the setting.
+        vocab: the vocabulary of a resumed run, used in place of the settings
+        `vocab` and `vocab_size`.
         """
         s, config = settings, self.net.config
         if s['tokenizer'] != self._tokenizer:
             raise ValueError(
-                f'the tokenizer of the teacher {self.path} is '
-                f'{self._tokenizer}, and tokenizer={s["tokenizer"]}: leave '
-                'tokenizer (--tokenizer) out')
+                f'the teacher {self.path} has the tokenizer '
+                f'{self._tokenizer}, but the settings ask for '
+                f'tokenizer={s["tokenizer"]}: leave tokenizer (--tokenizer) '
+                'out')
         if vocab is None and s['vocab'] is not None:
             vocab = (PieceVocab if s['tokenizer'] == 'wordpiece'
                      else Vocab).load(s['vocab'])
@@ -101,10 +105,11 @@ class Teacher(NamedTuple):
         if size not in (None, len(self.vocab)) or vocab is not None and (
                 vocab.idx_to_token != self.vocab.idx_to_token):
             raise ValueError(
-                f'a student has the vocabulary of its teacher, of '
-                f'{len(self.vocab)} tokens for {self.path}, but the settings '
-                f'name another one of {size}: leave vocab (--vocab) and '
-                'vocab_size (--vocab-size) out, or choose another teacher')
+                f'a student must have the vocabulary of its teacher: '
+                f'{self.path} has {len(self.vocab)} tokens, but the settings '
+                f'give another vocabulary, of {size} tokens: leave vocab '
+                '(--vocab) and vocab_size (--vocab-size) out, or choose '
+                'another teacher')
         if s['max_len'] > self.net.encoder.max_len:
             raise ValueError(
                 f'max_len={s["max_len"]} is more than the '
@@ -131,7 +136,11 @@ def _digest(net):
 
 
 def _architecture(config):
-    """The setting `architecture` that fits a net, 'book' by default."""
+    """The value of the setting `architecture` that describes a net.
+
+    It is 'distilbert' or 'published' if the configuration has all values of
+    that architecture, and 'book' otherwise.
+    """
     config = {**DEFAULTS, **config, 'heads': tuple(
         config.get('heads', DEFAULTS['heads']))}
     for name in ('distilbert', 'published'):

@@ -424,10 +424,12 @@ def test_what_cannot_teach_is_refused_in_one_sentence(teacher, tmp_path):
         '<unk>', '<pad>', '<mask>', '<cls>', '<sep>', 'the')))
     size = len(d2l.load_run(teacher)[1])
     for keywords, said in (
-            (dict(vocab=few), f'of {size} tokens .* name another one of 6'),
-            (dict(vocab_size=99), f'of {size} tokens .* another one of 99'),
+            (dict(vocab=few), f'{size} tokens, .* another vocabulary, of 6'),
+            (dict(vocab_size=99),
+             f'{size} tokens, .* another vocabulary, of 99'),
             (dict(max_len=1001), 'max_len=1001 is more than the 1000 pos'),
-            (dict(tokenizer='wordpiece'), 'is words, and tokenizer=word'),
+            (dict(tokenizer='wordpiece'),
+             'tokenizer words, but the .* tokenizer=word'),
             (dict(num_hiddens=6), 'student has 6, and its teacher .* has 8'),
             (dict(temperature=0), 'temperature must be above 0'),
             (dict(soft_weight=0, cosine_weight=0), 'teacher has no effect'),

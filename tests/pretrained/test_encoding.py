@@ -299,7 +299,7 @@ def test_no_texts_give_no_vectors(net, tokenizer):
     (['a'], {'batch_size': 0}, ValueError, 'batch_size=0 must be at least 1'),
     (['a'], {'layer': 3}, ValueError, 'layer must lie between -3 and 2'),
     ([('a b c d e', 'a b c')], {'max_len': 9, 'overlap': 1}, ValueError,
-     r'texts\[0\]: 11 tokens are more than 9, and windows are of single')])
+     r'texts\[0\]: 11 tokens are more than 9, and overlap= is for')])
 def test_what_is_no_text_or_choice_is_refused(net, tokenizer, texts, flags,
                                               error, reason):
     with pytest.raises(error, match=reason):
