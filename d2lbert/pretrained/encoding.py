@@ -163,6 +163,60 @@ def _check_not_empty(texts):
                                  'word')
 
 
+class _Windows:
+    """The windows of long texts; a short text is a single window.
+
+    max_len: the largest number of tokens of a window, special tokens included.
+    num_special: of a text; the first is before the text. overlap: tokens that
+    a window shares with the next.
+    """
+
+    def __init__(self, max_len, num_special, overlap):
+        self._max_len, self._num_special = max_len, num_special
+        # Without special tokens
+        self._len, self._overlap = max_len - num_special, overlap
+
+    def begins(self, encoded):
+        """The index of the first token of each window of a text, a list.
+
+        The token after <cls> has index 0.
+        """
+        if len(encoded.ids) <= self._max_len:
+            return [0]
+        n = len(encoded.ids) - self._num_special
+        return [*range(0, n - self._len, self._len - self._overlap),
+                n - self._len]
+
+    def inputs(self, k, encoded):
+        """Yield the `_Input` of each window of text k."""
+        ids, segments = encoded.ids, encoded.segments
+        begins = self.begins(encoded)
+        if len(begins) == 1:
+            yield _Input(k, 0, ids, segments)
+            return
+        for window, begin in enumerate(begins):
+            kept = [0, *range(begin + 1, begin + 1 + self._len),
+                    *range(len(ids) - (self._num_special - 1), len(ids))]
+            yield _Input(k, window, [ids[i] for i in kept],
+                         [segments[i] for i in kept])
+
+    def join(self, vectors, begins):
+        """The token vectors (T, H) of a text, from a list (T, H) of windows.
+
+        begins: as `begins` returns them.
+        """
+        n = begins[-1] + self._len
+        # (windows, n): the index of each token in each window; 0 follows <cls>
+        indices = onp.arange(n) - onp.array(begins)[:, None]
+        # To the nearer end of the window; negative for a token outside of it
+        distance = onp.minimum(indices, self._len - 1 - indices)
+        best = distance.argmax(axis=0)              # (n,) indices of windows
+        vectors = onp.stack(vectors)
+        body = vectors[best, 1 + indices[best, onp.arange(n)]]
+        special = vectors.mean(axis=0)
+        return onp.concatenate([special[:1], body, special[1 + self._len:]])
+
+
 class TextEncoder:
     """A net and a tokenizer that turn `Text`s into `Encoding`s.
 
@@ -190,17 +244,17 @@ class TextEncoder:
             max_len, overlap) != (None, None)
         self.max_len = (_max_len(net, tokenizer, max_len)
                         if self._takes_long_texts else net.encoder.max_len)
-        # The largest number of tokens in a window, without special tokens
-        self._window_len = self.max_len - tokenizer.num_special()
-        if self._window_len < 1:
+        num_special = tokenizer.num_special()
+        if self.max_len <= num_special:
             raise ValueError(f'max_len={self.max_len} leaves no room for a '
-                             f'text: give {tokenizer.num_special() + 1} or '
-                             'more')
-        if overlap is not None and not 0 <= overlap < self._window_len:
+                             f'text: give {num_special + 1} or more')
+        if overlap is not None and not (
+                0 <= overlap < self.max_len - num_special):
             raise ValueError(
                 f'overlap={overlap} must be at least 0 and less than '
-                f'{self._window_len}, the tokens of a window of '
+                f'{self.max_len - num_special}, the tokens of a window of '
                 f'max_len={self.max_len} without special tokens')
+        self._windows = _Windows(self.max_len, num_special, overlap)
         if batch_size is not None and batch_size < 1:
             raise ValueError(f'batch_size={batch_size} must be at least 1')
         self._overlap, self._batch_size = overlap, batch_size
@@ -221,14 +275,14 @@ class TextEncoder:
         for batch, arrays in self._forward(inputs):
             for item, X in zip(batch, arrays):
                 k = item.text_index
-                begins = self._window_begins(encoded[k])
+                begins = self._windows.begins(encoded[k])
                 if len(begins) > 1:
                     windows = unfinished.setdefault(k, {})
                     windows[item.window_index] = X.copy()
                     if len(windows) < len(begins):
                         continue
-                    X = _join_windows([windows[w] for w in range(len(begins))],
-                                      begins, self._window_len)
+                    X = self._windows.join(
+                        [windows[w] for w in range(len(begins))], begins)
                     del unfinished[k]
                 if self.pooling is None:
                     # A view would keep the whole batch in memory
@@ -267,7 +321,7 @@ class TextEncoder:
                         self._raise_too_long(texts)
                     text_encoded = self._truncate(texts[k], text_encoded)
                 encoded[k] = text_encoded
-                yield from self._inputs_of(k, text_encoded)
+                yield from self._windows.inputs(k, text_encoded)
 
     def _tokenize(self, texts):
         first_texts = [text.text for text in texts]
@@ -275,21 +329,6 @@ class TextEncoder:
         if second_texts == [None] * len(texts):
             return self.tokenizer.encode_batch(first_texts)
         return list(map(self.tokenizer.encode, first_texts, second_texts))
-
-    def _inputs_of(self, k, encoded):
-        """Yield the `_Input` of text k, or of each of its windows."""
-        ids, segments = encoded.ids, encoded.segments
-        begins = self._window_begins(encoded)
-        if len(begins) == 1:
-            yield _Input(k, 0, ids, segments)
-            return
-        # One special token is before the text, the others are after it
-        num_after = self.tokenizer.num_special() - 1
-        for window, begin in enumerate(begins):
-            kept = [0, *range(begin + 1, begin + 1 + self._window_len),
-                    *range(len(ids) - num_after, len(ids))]
-            yield _Input(k, window, [ids[i] for i in kept],
-                         [segments[i] for i in kept])
 
     def _raise_too_long(self, texts):
         """Raise ValueError for the first text of the list that is too long.
@@ -318,17 +357,6 @@ class TextEncoder:
         self.num_truncated += 1
         self.num_lost_tokens += T - len(encoded.ids)
         return encoded
-
-    def _window_begins(self, encoded):
-        """The index of the first token of each window, a list.
-
-        The token after <cls> has index 0. [0] for a text without windows.
-        """
-        if len(encoded.ids) <= self.max_len:
-            return [0]
-        n = len(encoded.ids) - self.tokenizer.num_special()
-        return [*range(0, n - self._window_len,
-                       self._window_len - self._overlap), n - self._window_len]
 
     def _batches(self, inputs):
         """Yield lists of inputs, one list for each forward pass."""
@@ -419,23 +447,6 @@ class TextEncoder:
         encoder = self.net.encoder
         return encoder.quantized if all(map(
             has_plain_call, (self.net, encoder))) else None
-
-
-def _join_windows(windows, begins, window_len):
-    """The token vectors (T, H) of a text, from the arrays of its windows.
-
-    begins: see `_window_begins`. window_len: without special tokens.
-    """
-    n = begins[-1] + window_len
-    # (windows, n): the index of each token in each window; 0 follows <cls>
-    indices = onp.arange(n) - onp.array(begins)[:, None]
-    # To the nearer end of the window; negative for a token outside of it
-    distance = onp.minimum(indices, window_len - 1 - indices)
-    best = distance.argmax(axis=0)                  # (n,) window indices
-    windows = onp.stack(windows)
-    body = windows[best, 1 + indices[best, onp.arange(n)]]
-    special = windows.mean(axis=0)
-    return onp.concatenate([special[:1], body, special[1 + window_len:]])
 
 
 def _max_len(net, tokenizer, max_len):

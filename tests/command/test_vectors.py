@@ -146,7 +146,7 @@ def test_similar_works_with_a_run(tmp_path, capsys):
     (['encode', 'MODEL', 'a', '--max-len', '41'],
      'max_len=41 is more than the 40 positions of this model: lower it'),
     (['encode', 'MODEL', 'a', '--overlap', '11'],
-     'overlap=11 must be at least 0 and less than the 10 tokens'),
+     'overlap=11 must be at least 0 and less than 10, the tokens'),
     (['encode', 'MODEL', 'a', '--layer', '7'], 'layer must lie between')])
 def test_impossible_requests_are_one_line(argv, reason, folder, lines,
                                           capsys, tmp_path):

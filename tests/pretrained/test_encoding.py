@@ -294,7 +294,7 @@ def test_no_texts_give_no_vectors(net, tokenizer):
     (['a'], {'max_len': 2}, ValueError, 'max_len=2 leaves no room for a text'
      ': give 3 or more'),
     (['a'], {'max_len': 9, 'overlap': 7}, ValueError,
-     'overlap=7 must be at least 0 and less than the 7 tokens'),
+     'overlap=7 must be at least 0 and less than 7, the tokens'),
     (['a'], {'overlap': -1}, ValueError, 'overlap=-1 must be'),
     (['a'], {'batch_size': 0}, ValueError, 'batch_size=0 must be at least 1'),
     (['a'], {'layer': 3}, ValueError, 'layer must lie between -3 and 2'),
