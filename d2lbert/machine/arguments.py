@@ -1,4 +1,4 @@
-"""Check arguments of functions, and the files that command-line flags name."""
+"""Check the arguments of functions and commands; write tables of results."""
 import contextlib
 import csv
 import difflib
@@ -18,7 +18,7 @@ PathLike = Union[str, os.PathLike]
 
 
 class UsageError(ValueError):
-    """Arguments that are invalid whatever the files and models are."""
+    """Arguments are invalid, whatever the files and models contain."""
 
 
 def listed(choices):
@@ -30,14 +30,15 @@ def listed(choices):
 def did_you_mean(word, choices):
     """Return ': did you mean CHOICE?', the end of a message, or ''.
 
-    CHOICE is one of `choices` that is spelled like `word` or begins with it.
+    CHOICE is a member of `choices` that is spelled like `word`, or that begins
+    with `word`. Upper and lower case count as equal.
     """
-    choices = {str(choice).lower(): choice for choice in choices}
-    similar = difflib.get_close_matches(str(word).lower(), choices, 1)
-    if not similar and len(str(word)) > 2:      # `word` may be an abbreviation
-        similar = [name for name in choices if name.startswith(
-            str(word).lower())][:1]
-    return f': did you mean {choices[similar[0]]}?' if similar else ''
+    by_name = {str(choice).lower(): choice for choice in choices}
+    word = str(word).lower()
+    names = difflib.get_close_matches(word, by_name, 1)
+    if not names and len(word) > 2:     # `word` may be an abbreviation
+        names = [name for name in by_name if name.startswith(word)]
+    return f': did you mean {by_name[names[0]]}?' if names else ''
 
 
 def renamed(**names):
@@ -54,9 +55,9 @@ def renamed(**names):
 
 
 def current_names(names, kwargs):
-    """Replace earlier names in {keyword: value}; warn of each.
+    """Return `kwargs` with the current names of its keywords.
 
-    names: {earlier name: current name}. Returns the new dictionary.
+    names: {earlier name: current name}. Each earlier name causes a warning.
     """
     for old, new in names.items():
         if old in kwargs:
@@ -80,24 +81,25 @@ def usage_errors():
 
 @contextlib.contextmanager
 def failures_of(flag, path, action):
-    """Context that turns an OSError into a ValueError with flag and file.
+    """Context that turns an OSError into a ValueError about a flag.
 
     The message is for example '--out page.html cannot be written: No space
-    left on device'. action: 'read' or 'written'.
+    left on device'. path: the value of the flag. action: 'read' or 'written'.
     """
     try:
         yield
     except BrokenPipeError:
-        raise       # the program that reads the output ended: no user error
+        raise       # the reader of the output ended: not an error of a file
     except OSError as error:
         raise ValueError(f'{flag} {path} cannot be {action}: {error.strerror}'
                          ) from None
 
 
 def check_out_path(out, example, flag='--out'):
-    """Raise ValueError if --out is a folder, or in a folder that is missing.
+    """Raise ValueError if `out` is a folder, or if its folder is missing.
 
-    Call it before a long computation. example: a file name for the message.
+    Call it before a long computation. out: the value of `flag`. example: a
+    file name for the message.
     """
     path = Path(out)
     if path.is_dir():
@@ -109,16 +111,16 @@ def check_out_path(out, example, flag='--out'):
 
 
 def check_out(out, force, example, reads=(), flag='--out'):
-    """Raise an error if the command must not write to --out.
+    """Raise ValueError or FileExistsError if `out` must not be written.
 
-    Call it before a long computation. force: allow to replace a file. reads:
-    paths of files and folders that the command reads, which it never replaces.
-    example, flag: as in `check_out_path`.
+    Call it before a long computation. force: if true, `out` may be replaced.
+    reads: paths of files and folders that the command reads; `out` must not be
+    among these files. The other arguments are those of `check_out_path`.
     """
     check_out_path(out, example, flag)
     if not Path(out).is_file():
         return
-    source = _same_file(out, reads)
+    source = _find_same_file(out, reads)
     if source is not None:
         raise ValueError(f'{flag} {out} is the file {source}, which this '
                          'command reads: choose another name')
@@ -127,8 +129,8 @@ def check_out(out, force, example, reads=(), flag='--out'):
                               'name, or give --force to replace it')
 
 
-def _same_file(out, reads):
-    """The path, in or under `reads`, of the same file as `out`; or None."""
+def _find_same_file(out, reads):
+    """The path in `reads`, or in its folders, of the file `out`; or None."""
     for path in map(Path, reads):
         files = path.rglob('*') if path.is_dir() else [path]
         for file in files:
@@ -140,19 +142,19 @@ def _same_file(out, reads):
 
 @contextlib.contextmanager
 def writing(out, force, flag='--out'):
-    """Yield the path of a temporary file; rename it to --out on success.
+    """Yield the path of a temporary file; rename the file to `out` on success.
 
-    Raises ValueError if --out cannot be written. Unless `force` is true, a
-    file that was created at `out` after `check_out` is not replaced.
+    Raises ValueError if `out` cannot be written. Unless `force` is true, it is
+    also raised if a file was created at `out` after `check_out`.
     """
     temporary = None
     try:
         with replacing(out, overwrite=force) as temporary:
             yield temporary
     except BrokenPipeError:
-        raise
+        raise       # as in `failures_of`
     except OSError as error:
-        # An error with another file name is about a file that the caller reads
+        # Without a number, or with another file name, it is not about `out`
         if error.errno is None or error.filename not in (
                 None, str(temporary), str(out)):
             raise
@@ -160,18 +162,16 @@ def writing(out, force, flag='--out'):
                          ) from None
 
 
-# Arguments of functions
-
 def split_devices(text):
     """Parse --devices; return (kind, numbers).
 
     kind: 'auto', 'cpu' or 'gpu'. numbers: a list of the indices of GPUs, or
-    [number of CPU devices]; [] if the text has none. Raises ValueError if the
-    text is invalid.
+    [number of CPU devices], or [] if only the kind is given. Raises ValueError
+    if the text is invalid.
     """
     text = text.strip()
-    kind, _, numbers = text.partition(':')
-    numbers = [int(number) for number in re.findall(r'\d+', numbers)]
+    kind, _, indices_or_count = text.partition(':')
+    numbers = [int(digits) for digits in re.findall(r'\d+', indices_or_count)]
     if (not re.fullmatch(r'auto|cpu|gpu|cpu:\d+|gpu:\d+(,\d+)*', text)
             or kind == 'cpu' and numbers == [0]):
         raise ValueError(f"devices are {text!r}; they must be 'auto', 'cpu', "
@@ -181,8 +181,8 @@ def split_devices(text):
 
 def check_model(net, tokenizer):
     """Raise TypeError if `net` is no net, or `tokenizer` is no tokenizer."""
-    is_net, is_tokenizer = hasattr(net, 'encoder'), hasattr(
-        tokenizer, 'encode_batch')
+    is_net = hasattr(net, 'encoder')
+    is_tokenizer = hasattr(tokenizer, 'encode_batch')
     if is_net and is_tokenizer:
         return
     if hasattr(net, 'encode_batch') and hasattr(tokenizer, 'encoder'):
@@ -196,10 +196,11 @@ def items_of(items, name='texts', what='texts'):
     """Convert a list, tuple, generator, array or column of a table to a list.
 
     Strings and numbers of NumPy and pandas become Python objects. Raises
-    TypeError for a single string, a table or a dictionary. name, what: for the
-    message, the name of the argument and the plural of its items.
+    TypeError for a single string, a table, a dictionary, or an object without
+    items. name, what: for the message, the name of the argument, and a plural
+    noun for the items.
     """
-    if hasattr(items, 'columns') or isinstance(items, dict):
+    if hasattr(items, 'columns') or isinstance(items, dict):    # a table
         raise TypeError(f'{name} must be a list of {what}, not a '
                         f'{type(items).__name__}: give one column of it')
     if hasattr(items, 'tolist'):
@@ -224,7 +225,7 @@ def whole_number(name, value):
 
 
 def short_repr(value):
-    """The repr of a value, or 'a TYPE' if it is long; for error messages."""
+    """The repr of a value for a message; 'a TYPE' if the repr is long."""
     text = repr(value)
     return text if len(text) <= 40 and '\n' not in text else (
         f'a {type(value).__name__}')
@@ -246,7 +247,8 @@ def check_shares(**shares):
                              f'1, not {share!r}')
 
 
-#: File name extensions for `write_rows`; other files get lines of text.
+#: Extensions of the files that `write_rows` writes. Predictions in files with
+#: other extensions are lines of text (see `finetuning/prediction.py`).
 ROW_FORMATS = ('.csv', '.jsonl')
 
 #: Extensions of table and archive formats that cannot be written.
@@ -256,22 +258,23 @@ _UNSUPPORTED = ('.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather',
 
 def check_rows_out(out):
     """Raise UsageError if --out has the extension of an unsupported format."""
-    ending = Path(out).suffix.lower()
-    if ending in _UNSUPPORTED:
+    extension = Path(out).suffix.lower()
+    if extension in _UNSUPPORTED:
         raise UsageError(f'--out {out}: predictions are not written as '
-                         f'{ending} files: choose a name that ends in '
+                         f'{extension} files: choose a name that ends in '
                          f'{", ".join(ROW_FORMATS)}, .tsv or .txt')
 
 
-def write_rows(path, ending, rows):
-    """Write a table, as JSON Lines if `ending` is '.jsonl', otherwise as CSV.
+def write_rows(path, extension, rows):
+    """Write a table, as CSV, or as JSON Lines if `extension` is '.jsonl'.
 
-    rows: dictionaries {column: value}, all with the same columns.
+    path: often a temporary file with another extension. rows: dictionaries
+    {column: value}, all with the same columns.
     """
     with open(path, 'w', encoding='utf-8', newline='') as file:
-        writer = None
+        writer = None       # the first row has the names of the columns
         for row in rows:
-            if ending == '.jsonl':
+            if extension == '.jsonl':
                 file.write(json.dumps(row, ensure_ascii=False) + '\n')
                 continue
             if writer is None:

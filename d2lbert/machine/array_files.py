@@ -3,7 +3,7 @@
 Every count and size in a file is checked against the size of the file, which
 MXNet's own reader does not do. `numpy.load` evaluates a file's header as a
 Python expression; this module does not. Error messages call the file "it",
-and the callers add its path. The formats are defined by `NDArray::Save` and
+and the callers add the path. The formats are defined by `NDArray::Save` and
 `NDArray::Load` of Apache MXNet 1.9, and by NumPy Enhancement Proposal 1.
 
 A .params file consists of the following; all integers are little-endian:
@@ -21,8 +21,8 @@ An array consists of these fields, which have 4 bytes unless noted:
 - type and index of the device;
 - the number of the dtype (a key of TYPES), and the data.
 
-Before V1, an array has no version field: it begins with the count of axes, and
-the length of an axis has 4 bytes.
+Arrays older than V1 have no version field: they begin with the count of axes,
+and the length of an axis has 4 bytes.
 """
 import math
 import os
@@ -42,20 +42,20 @@ V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 TYPES = {0: '<f4', 1: '<f8', 2: '<f2', 3: '|u1', 4: '<i4', 5: '|i1',
          6: '<i8', 7: '|b1', 8: '<i2', 9: '<u2', 10: '<u4', 11: '<u8'}
 
-#: NumPy's maximum number of axes.
+#: Maximum number of axes of an array; it is the limit of NumPy before 2.0.
 MAX_AXES = 32
 
 
 class StoredArray(NamedTuple):
     """Type, shape and position of an array in a .params file."""
 
-    dtype: str      # NumPy's name
+    dtype: str      # NumPy's name, a value of TYPES
     shape: tuple
     offset: int     # of the data in the file, in bytes
 
 
 def stored_params(path):
-    """{name: `StoredArray`} of a .params file, without reading the data.
+    """{name: `StoredArray`} of a .params file; the data are not read.
 
     Raises OSError, and ValueError for a damaged file.
     """
@@ -63,7 +63,7 @@ def stored_params(path):
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError('it is no file')
     with open(path, 'rb') as file:
-        return _Reader(file).arrays()
+        return _ParamsReader(file).stored_arrays()
 
 
 def read_params(path):
@@ -80,23 +80,24 @@ def read_params(path):
     return arrays
 
 
-class _Reader:
-    """Read an open .params file; check every size against the file's end."""
+class _ParamsReader:
+    """Read an open .params file; check each count against the file's size."""
 
     def __init__(self, file):
         self._file = file
         self._size = file.seek(0, 2)
         file.seek(0)
 
-    def arrays(self):
+    def stored_arrays(self):
         """{name: `StoredArray`} of the whole file."""
-        if self._size < 24 or self._integer(8) != LIST:
+        # 24 bytes: the magic number, the reserved field, the count of arrays
+        if self._size < 24 or self._read_integer(8) != LIST:
             raise ValueError('it is not a .params file')
-        self._integer(8)    # reserved
-        num_arrays = self._count('arrays', min_bytes=4)
-        stored = [self._array() for _ in range(num_arrays)]
-        num_names = self._count('names', min_bytes=8)
-        names = [self._name() for _ in range(num_names)]
+        self._read_integer(8)       # reserved
+        num_arrays = self._read_count('arrays', min_bytes=4)
+        stored = [self._read_stored_array() for _ in range(num_arrays)]
+        num_names = self._read_count('names', min_bytes=8)
+        names = [self._read_name() for _ in range(num_names)]
         if len(names) != len(stored) or len(set(names)) != len(names):
             raise ValueError(f'its {len(stored)} arrays have '
                              f'{len(set(names))} names')
@@ -109,66 +110,68 @@ class _Reader:
         """The number of bytes from the current position to the end."""
         return self._size - self._file.tell()
 
-    def _bytes(self, num_bytes):
+    def _read(self, num_bytes):
         if num_bytes > self._remaining:
             raise ValueError('its end is missing')
         return self._file.read(num_bytes)
 
-    def _integer(self, num_bytes, signed=False):
-        return int.from_bytes(self._bytes(num_bytes), 'little', signed=signed)
+    def _read_integer(self, num_bytes, signed=False):
+        return int.from_bytes(self._read(num_bytes), 'little', signed=signed)
 
-    def _count(self, what, min_bytes):
-        """Read a count of items of at least `min_bytes`; what: their name."""
-        count = self._integer(8)
+    def _read_count(self, what, min_bytes):
+        """Read the count of `what`, each of which has at least `min_bytes`."""
+        count = self._read_integer(8)
         if count > self._remaining // min_bytes:
             raise ValueError(f'it should contain {count} {what}, which its '
                              f'{self._size} bytes cannot hold')
         return count
 
-    def _array(self):
-        """Read the fields of an array, return a StoredArray, skip the data."""
-        version = self._integer(4)
+    def _read_stored_array(self):
+        """Read the fields of an array, skip the data, return a StoredArray."""
+        version = self._read_integer(4)     # before V1, the count of axes
         if version in (V2, V3):
-            storage = self._integer(4, signed=True)
+            storage = self._read_integer(4, signed=True)
             if storage != 0:
                 raise ValueError('it holds a sparse array, and only dense '
                                  'arrays are supported')
         is_old = version not in (V1, V2, V3)
-        num_axes = version if is_old else self._integer(4, signed=True)
+        num_axes = version if is_old else self._read_integer(4, signed=True)
         # Only V3 has arrays without axes (scalars). For an array without
         # data, MXNet writes -1 axes in V3, and 0 axes in earlier versions
         if not (0 if version == V3 else 1) <= num_axes <= MAX_AXES:
             raise ValueError(
                 'it holds an array without numbers' if num_axes in (-1, 0)
                 else f'it holds an array of {num_axes} axes')
-        shape = tuple(self._integer(4) if is_old else
-                      self._integer(8, signed=True) for _ in range(num_axes))
-        self._bytes(8)      # the device
-        code = self._integer(4, signed=True)
-        if code not in TYPES:
-            raise ValueError(f'it holds numbers of the unknown type {code}')
+        shape = tuple(
+            self._read_integer(4) if is_old else
+            self._read_integer(8, signed=True) for _ in range(num_axes))
+        self._read(8)       # type and index of the device
+        number = self._read_integer(4, signed=True)
+        if number not in TYPES:
+            raise ValueError(f'it holds numbers of the unknown type {number}')
         offset = self._file.tell()
-        num_bytes = math.prod(shape) * onp.dtype(TYPES[code]).itemsize
+        num_bytes = math.prod(shape) * onp.dtype(TYPES[number]).itemsize
         if min(shape, default=0) < 0 or num_bytes > self._remaining:
             raise ValueError('it holds an array of the shape '
                              f'{"x".join(map(str, shape))}, which its '
                              f'{self._size} bytes cannot hold')
         self._file.seek(num_bytes, 1)
-        return StoredArray(TYPES[code], shape, offset)
+        return StoredArray(TYPES[number], shape, offset)
 
-    def _name(self):
+    def _read_name(self):
         try:
-            return self._bytes(self._integer(8)).decode('utf-8')
+            return self._read(self._read_integer(8)).decode('utf-8')
         except UnicodeDecodeError:
             raise ValueError('a name in it is not UTF-8') from None
 
 
+#: The first bytes of a .npy array.
 MAGIC = b'\x93NUMPY'
 
 #: Maximum size of the text in a header, in bytes; NumPy has the same limit.
 MAX_HEADER = 10000
 
-# The text in a header is a Python dictionary, as NumPy writes it
+# The text in a header: a Python dictionary in the form that NumPy writes
 _HEADER_TEXT = re.compile(
     rb"\{'descr': '([<>|=]?[biuf][1248])', 'fortran_order': (False|True), "
     rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\),? ?\}\s*")
@@ -179,15 +182,15 @@ def npy_header(file, max_bytes):
 
     file: positioned at the start of the array. max_bytes: maximum size of
     header and data. order: 'F' if the first index varies fastest, else 'C'.
-    Raises ValueError if the header is invalid or the array needs more bytes.
+    Raises ValueError if the header is invalid, or the array is too large.
     """
-    start = file.read(8)    # the magic string and the version
+    start = file.read(8)    # MAGIC, and the major and the minor version
     if start[:6] != MAGIC or start[6:] not in (b'\1\0', b'\2\0', b'\3\0'):
         raise ValueError('an array has no header of NumPy')
     length_bytes = 2 if start[6] == 1 else 4
     length = int.from_bytes(file.read(length_bytes), 'little')
     text = file.read(length) if length <= MAX_HEADER else b''
-    match = _HEADER_TEXT.fullmatch(text)
+    match = _HEADER_TEXT.fullmatch(text)    # None for b''
     if match is None:
         raise ValueError('an array has no header of NumPy')
     dtype = onp.dtype(match.group(1).decode())
@@ -231,8 +234,8 @@ def read_array(file, max_bytes):
 def read_npz(path):
     """{name: array} of a .npz file with uncompressed members.
 
-    Raises ValueError, or an exception of `zipfile`, for a damaged or a
-    compressed file.
+    Raises ValueError for a compressed file; ValueError, or an exception of
+    `zipfile`, for a damaged file.
     """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):    # opening a pipe would block
@@ -252,7 +255,7 @@ def read_npz(path):
                 raise ValueError(f'it holds {name} twice')
             with archive.open(member) as file:
                 arrays[name] = read_array(file, member.file_size)
-                if file.read(1):    # at the end, zipfile checks the CRC
+                if file.read(1):    # at its end, zipfile also checks the CRC
                     raise ValueError(f'bytes follow the end of {name}')
     return arrays
 
@@ -263,7 +266,8 @@ MAX_NAMES = 4
 
 def count_not_finite(array):
     """The number of NaN and infinite values in an array."""
-    # If the sum is finite, all values are. A sum takes less time than isfinite
+    # If the sum is finite, all values are finite, and computing the sum takes
+    # less time than isfinite. Only the kind 'f' has NaN and infinite values
     with onp.errstate(over='ignore', invalid='ignore'):
         if array.dtype.kind != 'f' or onp.isfinite(array.sum()):
             return 0
@@ -273,7 +277,7 @@ def count_not_finite(array):
 def warn_not_finite(path, counts):
     """Log one warning if any tensor has NaN or infinite values.
 
-    counts: {tensor: number of NaN and infinite values}.
+    counts: {name of a tensor: number of NaN and infinite values in it}.
     """
     names = [f'{name} ({count:,})' for name, count in counts.items() if count]
     if not names:

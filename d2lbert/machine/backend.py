@@ -1,7 +1,7 @@
 """Import MXNet; all other modules of d2lbert import MXNet from here.
 
-`mxnet_wheel.py` has adapted MXNet 1.9.1 to current Python and NumPy, when
-d2lbert was installed. This module loads MXNet's libraries and sets the number
+When d2lbert is installed, `mxnet_wheel.py` adapts MXNet 1.9.1 to current
+Python and NumPy. This module loads MXNet's libraries and sets the number
 of MXNet's threads. If MXNet cannot work, importing this module raises an
 ImportError that contains the remedy.
 """
@@ -29,7 +29,7 @@ _REINSTALL = ('pip uninstall -y mxnet mxnet-cu112 and install d2lbert '
               'again with pip install .')
 
 
-def _check_numpy():
+def _check_numpy_and_python():
     """Raise ImportError if MXNet cannot work with this NumPy or Python."""
     try:
         import numpy
@@ -48,7 +48,7 @@ def _check_numpy():
 
 
 def _check_wheels():
-    """Raise ImportError unless one complete MXNet 1.9.1 is installed."""
+    """Raise ImportError unless exactly one MXNet 1.9.1 is installed."""
     wheels = mxnet_wheels()
     if len(wheels) > 1:
         raise ImportError(
@@ -63,8 +63,8 @@ def _check_wheels():
     folders = mxnet_folders()
     if any((folder / '__init__.py').exists() for folder in folders):
         return
-    for wheel in wheels:
-        raise _missing_files_error(wheel)
+    if wheels:
+        raise _missing_files_error(next(iter(wheels)))
     raise ImportError('MXNet is not installed: install d2lbert again with '
                       'pip install .')
 
@@ -81,8 +81,8 @@ def _keep_freed_memory():
     """Let glibc keep the memory of freed arrays for new arrays.
 
     MXNet has no memory pool for arrays on the CPU. By default, glibc requests
-    new pages from the system for each large array, and the first write to a
-    new page takes more time than the arithmetic on it. With
+    new pages from the system for each large array. The first write to a new
+    page takes more time than the arithmetic on its numbers. With
     D2LBERT_MALLOC=default, the settings of glibc are not changed.
     """
     if os.environ.get('D2LBERT_MALLOC') == 'default':
@@ -96,7 +96,7 @@ def _keep_freed_memory():
 
 
 def _import_error(error):
-    """The ImportError, with a remedy, for an error of `import mxnet`."""
+    """Convert an error of `import mxnet` to an ImportError with a remedy."""
     if sys.flags.optimize > 1:
         return ImportError('MXNet cannot be imported if Python removes '
                            'docstrings: run Python without -OO, and unset '
@@ -131,9 +131,9 @@ def _import_error(error):
 
 def _import_mxnet():
     """Check the installation, load MXNet's libraries and import MXNet."""
-    if 'mxnet' not in sys.modules:
+    if 'mxnet' not in sys.modules:      # otherwise it works already
         _check_wheels()
-        _check_numpy()
+        _check_numpy_and_python()
     _keep_freed_memory()
     with warnings.catch_warnings(), libraries_ready():
         # Python warns about MXNet's code, for example about invalid escapes
@@ -150,23 +150,23 @@ def _import_mxnet():
 
 
 def last_line(error):
-    """The last line of an error's message, without a C++ file and line.
+    """The last line of an error's message, without a place in the C++ code.
 
-    In an error of MXNet, the earlier lines are a traceback in C++.
+    In an error of MXNet, the earlier lines are a traceback of C++ functions.
     """
     line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     return re.sub(r'^\[\d+\] .*\.(?:h|cc)\[\d+\]: ', '', line.strip())
 
 
 class _NumPyMode(threading.local):
-    """A replacement for MXNet's NumPy mode that is on in every thread.
+    """The state of MXNet's NumPy mode; here the mode is on in every thread.
 
-    MXNet's own mode is on only in the thread that calls `npx.set_np()`, so
-    layers in other threads would reject NumPy arrays.
+    MXNet's own state is on only in the thread that calls `npx.set_np()`, so
+    layers in other threads would reject arrays of `mx.np`.
     """
 
-    def __init__(self):     # runs once in each thread that reads the mode
-        self.value = mx.util.np_array(True)     # what set_np() stores here
+    def __init__(self):     # runs once in each thread that reads the state
+        self.value = mx.util.np_array(True)     # set_np() stores this value
         mx.util.set_np_shape(True)
 
 
@@ -176,5 +176,5 @@ nn, np, npx = mx.gluon.nn, mx.np, mx.npx
 npx.set_np()
 mx.util._NumpyArrayScope._current = _NumPyMode()
 # The value 2 allows scalars and empty arrays ("NumPy shapes") in all threads,
-# also in a thread that has not read the NumPy mode yet
+# also in a thread that has not read the state of the NumPy mode yet
 mx.util.set_np_shape(2)

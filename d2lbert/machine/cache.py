@@ -1,4 +1,4 @@
-"""Find the cache folder, protect it from other users, and remove old entries.
+"""Find the cache folder, protect it from other users, and remove its entries.
 
 This module does not import MXNet, because `d2lbert doctor` has to work where
 MXNet does not.
@@ -26,8 +26,8 @@ except ImportError:  # not a POSIX system
 
 #: {kind of cache entries: pattern of the names of its files and folders}. Two
 #: names with the same text in the pattern's first group belong to one entry.
-#: Only files that match a pattern here or TEMPORARY are ever removed, since
-#: D2LBERT_CACHE may point at any folder.
+#: Only files and folders whose names match one of these patterns or TEMPORARY
+#: are ever removed, since D2LBERT_CACHE may point at any folder.
 KINDS = {
     'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256|\.products)?',
     'tokens': r'([0-9a-f]{32}\.npz|unchanged\.json)',
@@ -37,14 +37,14 @@ KINDS = {
             r'(?:snli_1\.0|bert\.base|bert\.small)(?:\.zip)?)',
     'wheels': r'(mxnet[\w.+-]*\.whl)',
 }
-#: Kinds that can be made again without the network.
+#: Kinds of entries that can be made again without the network.
 RENEWABLE = 'kernels', 'tokens', 'corpora'
 
-#: Pattern of the names of temporary files and folders, and of lock files. They
-#: are in use, or left over from a killed process.
+#: Pattern of the names of temporary files and folders, and of lock files. Such
+#: a file is in use, or left over from a killed process.
 TEMPORARY = (r'\..+\.part|[0-9a-f]{32}\.\w+\.part|\.(?:fetch|unpack)-.+|'
              r'(?:build|\w+-[0-9a-f]{16}|[0-9a-f]{32})\.lock')
-#: A temporary file that has not changed for this time is a leftover.
+#: A temporary file is a leftover if it has not changed for this time.
 LEFTOVER_SECONDS = 3600
 
 
@@ -55,18 +55,18 @@ class CacheError(OSError):
 # Location
 
 def enabled():
-    """False if D2LBERT_CACHE=off, to cache nothing that can be made again."""
+    """False if D2LBERT_CACHE=off: then no texts and no wheels are cached."""
     return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
 
 
 def root():
     """The absolute path of the cache folder, which may not exist yet.
 
-    It is $D2LBERT_CACHE unless that is empty or off. The default is
-    $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert, or a private temporary
-    folder if the user cannot use that folder. A relative D2LBERT_CACHE refers
-    to the working directory of the first call. A relative XDG_CACHE_HOME is
-    ignored, as its specification demands.
+    It is $D2LBERT_CACHE, unless this variable is empty or off. The default is
+    the folder d2lbert in $XDG_CACHE_HOME or else in ~/.cache. If the user
+    cannot use the default, a private temporary folder takes its place. A
+    relative D2LBERT_CACHE refers to the working directory of the first call. A
+    relative XDG_CACHE_HOME is ignored, as the XDG specification demands.
     """
     setting = os.environ.get('D2LBERT_CACHE')
     if setting and enabled():
@@ -87,40 +87,39 @@ def is_root_temporary():
 
 @functools.lru_cache(maxsize=None)
 def _absolute(path):
-    """The absolute path, the same even if the working directory changes."""
+    """The absolute path by the working directory of the first call."""
     return Path(os.path.abspath(path))
 
 
 def _default_root():
-    """The cache folder without D2LBERT_CACHE, or None if it is not usable."""
+    """The default cache folder, or None if this user cannot use it."""
     base = os.path.expanduser(os.environ.get('XDG_CACHE_HOME') or '')
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser('~'), '.cache')
-    folder = Path(base, 'd2lbert')
-    if not folder.is_absolute():
+    default = Path(base, 'd2lbert')
+    if not default.is_absolute():
         return None     # no HOME, and no user name for this user id
-    # In a container, a user without a name may have the home folder /
-    existing = next(path for path in (folder, *folder.parents)
+    existing = next(path for path in (default, *default.parents)
                     if os.path.lexists(path))
-    if existing != folder and not os.access(existing, os.W_OK | os.X_OK):
-        return None
-    if _unsafe_parent(folder) is not None:
+    if existing != default and not os.access(existing, os.W_OK | os.X_OK):
+        return None     # for example, in a container with the home folder /
+    if _unsafe_parent(default) is not None:
         return None     # for example, the user root in another user's home
-    return folder
+    return default
 
 
 @functools.lru_cache(maxsize=None)
 def _temporary_root():
     """The user's private folder in the temporary directory."""
-    folder = Path(tempfile.gettempdir(), f'd2lbert-{os.geteuid()}')
+    path = Path(tempfile.gettempdir(), f'd2lbert-{os.geteuid()}')
     try:
-        if folder.is_symlink():
+        if path.is_symlink():
             raise CacheError
-        return private_folder(folder)
-    except CacheError:      # another user has created a file with this name
-        folder = Path(tempfile.mkdtemp(prefix='d2lbert-'))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return folder
+        return private_folder(path)
+    except CacheError:      # another user may have taken this name
+        path = Path(tempfile.mkdtemp(prefix='d2lbert-'))
+        atexit.register(shutil.rmtree, path, ignore_errors=True)
+        return path
 
 
 def set_matplotlib_folder():
@@ -134,7 +133,7 @@ def set_matplotlib_folder():
 # Ownership
 
 def folder(kind):
-    """Return the `private_folder` of a kind; first remove leftovers in it."""
+    """Return the `private_folder` of a kind, after removing its leftovers."""
     path = private_folder(root() / kind)
     with contextlib.suppress(OSError):
         remove_leftovers(kind)
@@ -144,15 +143,15 @@ def folder(kind):
 def private_folder(path):
     """Return the folder `path`; if it is missing, create it with mode 700.
 
-    Raises CacheError if it cannot be created, or if a user other than root
-    and this one may write to it or replace it.
+    Raises CacheError if it cannot be created, or if any user except root and
+    this user may write to it or replace it.
     """
     path = Path(path)
     try:
         _make_folders(path)
         status = path.stat()
         if status.st_uid == os.geteuid() and status.st_mode & 0o022:
-            # A common umask (002) lets the user's group write
+            # The common umask 002 lets the user's group write: forbid it
             path.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
             status = path.stat()
     except OSError as error:
@@ -180,13 +179,13 @@ def _make_folders(path):
         _make_folders(path.parent)
         try:
             path.mkdir(mode=0o700)
-        except FileExistsError:     # another process made it, or a file
+        except FileExistsError:     # another process made a folder or a file
             if not path.is_dir():
                 raise
 
 
 def is_trusted(status):
-    """True if only root and this user may write; status: from os.stat."""
+    """True if only root and this user may write; status: of os.stat."""
     return (status.st_uid in (0, os.geteuid())
             and not status.st_mode & 0o022)
 
@@ -194,8 +193,8 @@ def is_trusted(status):
 def is_ours(path):
     """True if only root and this user can have written to `path`.
 
-    A folder is checked with all files in it, and with its parents: no other
-    user may be able to replace the folder.
+    All files in a folder are checked, too, and the parents of `path`, since a
+    user who can write to a parent can replace `path`.
     """
     path = Path(path)
     try:
@@ -207,7 +206,7 @@ def is_ours(path):
 
 
 def make_private(path):
-    """Forbid other users to write to a file, or a folder and all its files."""
+    """Forbid other users to write to `path` and, in a folder, to its files."""
     path = Path(path)
     for item in (path, *path.rglob('*')):
         item.chmod(stat.S_IMODE(item.stat().st_mode) & ~0o022)
@@ -216,7 +215,7 @@ def make_private(path):
 def _unsafe_parent(path):
     """The first parent folder or link of `path` that another user can change.
 
-    Returns None if there is none. In a sticky folder, like /tmp, users can
+    Returns None if no other user can. In a sticky folder, like /tmp, users can
     replace only their own files. In a container with a single user, the files
     of root may have another owner than user id 0: the owner of the folder /.
     """
@@ -235,10 +234,11 @@ def _unsafe_parent(path):
 def _parents_and_links(path):
     """Yield (path, os.lstat result) of each parent folder and link of `path`.
 
-    It starts with / and ends before the first missing folder. `path` itself
-    is yielded only if it is a link.
+    The first is /, and the last comes before the first missing folder. `path`
+    itself is yielded only if it is a link.
     """
     current, num_links = '/', 0
+    # The next name is the last of the list
     remaining = [*reversed(Path(os.path.abspath(path)).parts[1:])]
     yield current, os.lstat(current)
     while remaining:
@@ -264,10 +264,10 @@ def _parents_and_links(path):
 
 
 def _is_own_group(group_id):
-    """True if this user is the only member of the group.
+    """True if the group is the private group of this user.
 
-    Many systems give each user such a group, and a umask of 002, with which
-    the group can write to the user's new files.
+    Many systems give each user a primary group of the user's name, without
+    other members. With a umask of 002, it can write to the user's new files.
     """
     if grp is None:
         return False
@@ -282,7 +282,7 @@ def _is_own_group(group_id):
 # Lifetime
 
 class Entry(NamedTuple):
-    """A cache entry, or a group of temporary files (see `TEMPORARY`)."""
+    """A cache entry, or a temporary file or folder (see `TEMPORARY`)."""
 
     kind: str
     paths: Tuple[Path, ...]
@@ -295,14 +295,14 @@ def mark_used(path):
     """Set the last use of a cache entry to now, if `path` is in the cache."""
     with contextlib.suppress(OSError, ValueError):
         path = Path(path)
-        path.relative_to(root())
+        path.relative_to(root())    # a ValueError if it is outside the cache
         os.utime(path)
 
 
 def entries(kinds=tuple(KINDS)):
     """Yield each `Entry` of the kinds. Links are not followed."""
     for kind in kinds:
-        found = {}      # {(name, is_temporary): paths}
+        found = {}      # {(name of the entry, is_temporary): paths}
         for path in _paths(kind):
             match = re.fullmatch(KINDS[kind], path.name)
             name = match.group(1) if match else path.name
@@ -317,14 +317,14 @@ def entries(kinds=tuple(KINDS)):
 def _paths(kind):
     """A list of the files and folders in the folder of a kind."""
     parent = root() / kind
-    # A link points outside the cache
+    # A link may point outside the cache, so it is ignored
     if parent.is_symlink() or not parent.is_dir():
         return []
     return list(parent.iterdir())
 
 
 def _size_and_time(path):
-    """(size in bytes, time of the last change) of a file or a folder."""
+    """(size in bytes, time of the last change) of a file or a whole folder."""
     size, changed = 0, 0
     with contextlib.suppress(FileNotFoundError):    # removed meanwhile
         status = path.lstat()
@@ -349,11 +349,11 @@ def remove_leftovers(kind, now=None):
 
 
 def clear(kind, older_than=0):
-    """Remove entries of a kind; return (their number, the bytes freed).
+    """Remove entries and leftovers of a kind.
 
-    older_than: days; entries that were used in this time are kept. Raises
-    BlockingIOError, and removes nothing, if another process is writing an
-    entry of this kind.
+    Returns (number of entries, bytes freed). older_than: entries that were
+    used within this number of days are kept. Raises BlockingIOError, and
+    removes nothing, if another process is writing an entry of this kind.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
@@ -367,14 +367,14 @@ def clear(kind, older_than=0):
 
 
 def _remove(entry):
-    """Remove the files of an entry; return its size in bytes."""
+    """Remove an entry, except locks that are held; return its size."""
     for path in entry.paths:
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             if path.suffix == '.lock':
                 with locked(path, wait=False):
                     pass        # `locked` removes the file at its end
             elif path.is_dir() and not path.is_symlink():
-                # Rename it first, so that no process sees a part of the folder
+                # Rename it first: no process sees a half-removed folder
                 temporary = path.with_name(f'.{secrets.token_hex(8)}.part')
                 path.rename(temporary)
                 shutil.rmtree(temporary)

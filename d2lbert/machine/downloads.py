@@ -1,7 +1,8 @@
 """Download files and unpack archives.
 
-The digest of a file is checked, and a stalled transfer is aborted. An archive
-is unpacked completely or not at all, and never outside the target folder.
+The digest of a downloaded file is checked, and a stalled transfer is aborted.
+An archive is not unpacked at all if it is damaged, or if one of its members
+would be outside the target folder.
 """
 import errno
 import http.client
@@ -31,9 +32,9 @@ from d2lbert.machine.terminal import is_quiet, warn
 # wikitext.smerity.com rejects Python's default User-Agent
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
 
-# A transfer is aborted if the server does not answer within ANSWER_SECONDS,
-# including the DNS look-up, or if it then sends fewer than STALL_BYTES in any
-# period of STALL_SECONDS
+# A transfer is aborted if the DNS look-up and the server's first answer take
+# more than ANSWER_SECONDS, or if the server then sends fewer than STALL_BYTES
+# in a period of STALL_SECONDS
 ANSWER_SECONDS = 8
 STALL_SECONDS = 20
 STALL_BYTES = 1024
@@ -43,56 +44,56 @@ STALL_BYTES = 1024
 MAX_BYTES = 4 << 30
 
 
-class HubError(OSError):
+class HubError(OSError):    # named after the book's DATA_HUB in hub.py
     """Data is neither on this machine nor available from the network."""
 
 
 def is_web_page(head):
-    """True if `head`, the first bytes of a file, are those of a web page."""
+    """True if a file that begins with `head` is HTML or an XML message."""
     return bool(re.match(rb'(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml|'
                          rb'error)\b', head, re.IGNORECASE))
 
 
 class _Transfer(threading.Thread):
-    """A thread that downloads a URL into a file, while `_watch` observes it.
+    """A thread that downloads a URL into a file; `_watch` observes the thread.
 
-    A socket time-out is not enough: it does not limit the DNS look-up, and a
-    server that sends a byte now and then never causes it.
+    A time-out of the socket is not enough: it does not limit the DNS look-up,
+    and it never occurs if the server sends a byte now and then.
     """
 
     def __init__(self, url, path, max_bytes):
         super().__init__(daemon=True)
         self.url, self.path, self.max_bytes = url, path, max_bytes
         self.has_answer = False
-        self.announced = None   # bytes, by the header Content-Length
-        self.received = 0       # bytes
+        self.announced_bytes = None     # the header Content-Length, if sent
+        self.received_bytes = 0
         self.error = None       # an exception, for the caller to raise
         self.ended = threading.Event()
         self.is_abandoned = False   # set by the caller to end the thread
 
     def run(self):
         try:
-            self._read()
+            self._download()
         except Exception as error:
             self.error = error
         self.ended.set()
 
-    def _read(self):
+    def _download(self):
         request = urllib.request.Request(self.url, headers={
             'User-Agent': USER_AGENT, 'Accept-Encoding': 'identity'})
         with urllib.request.urlopen(request, timeout=STALL_SECONDS) as reply:
             self.has_answer = True
             length = reply.headers.get('Content-Length', '')
-            self.announced = int(length) if length.isdigit() else None
-            self._check_size(self.announced or 0)
+            self.announced_bytes = int(length) if length.isdigit() else None
+            self._check_size(self.announced_bytes or 0)
             with open(self.path, 'wb') as f:
-                # read1 returns what has arrived; read waits for 64 KiB
+                # read1 returns what has arrived; read would wait for 64 KiB
                 for chunk in iter(lambda: reply.read1(1 << 16), b''):
                     if self.is_abandoned:
                         return
-                    self._check_size(self.received + len(chunk))
+                    self._check_size(self.received_bytes + len(chunk))
                     f.write(chunk)
-                    self.received += len(chunk)
+                    self.received_bytes += len(chunk)
 
     def _check_size(self, num_bytes):
         if num_bytes > self.max_bytes:
@@ -106,27 +107,28 @@ def _watch(transfer, label):
     label: the text beside the progress bar.
     """
     transfer.start()
-    # The state at the last progress: has_answer, received bytes, time
-    has_answer, received, progress_time = False, 0, time.monotonic()
+    # The state of the transfer when it last made progress
+    has_answer, received_bytes, progress_time = False, 0, time.monotonic()
     # disable=None: no bar if standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
               disable=is_quiet() or None, file=sys.stderr) as bar:
         while not transfer.ended.wait(min(0.1, ANSWER_SECONDS / 4)):
-            bar.total = transfer.announced
-            bar.update(transfer.received - bar.n)
-            if (transfer.received >= received + STALL_BYTES
+            bar.total = transfer.announced_bytes
+            bar.update(transfer.received_bytes - bar.n)
+            if (transfer.received_bytes >= received_bytes + STALL_BYTES
                     or transfer.has_answer != has_answer):
-                received, progress_time = transfer.received, time.monotonic()
+                progress_time = time.monotonic()
+                received_bytes = transfer.received_bytes
                 has_answer = transfer.has_answer
             elif time.monotonic() - progress_time > (
                     STALL_SECONDS if has_answer else ANSWER_SECONDS):
                 raise TimeoutError
-        bar.total = transfer.announced
-        bar.update(transfer.received - bar.n)
+        bar.total = transfer.announced_bytes
+        bar.update(transfer.received_bytes - bar.n)
 
 
 def _failure_reason(error, has_answer):
-    """The reason of a failure in words, for a message.
+    """The reason for a failure, in words for a message.
 
     has_answer: True if the server had answered before the error.
     """
@@ -141,7 +143,7 @@ def _failure_reason(error, has_answer):
     if isinstance(error, ssl.SSLCertVerificationError):
         return f'its certificate is not trusted ({error.verify_message})'
     if isinstance(error, ssl.SSLError):
-        # Python's text ends with a line number of its C source
+        # str(error) would end with a line number of Python's C source
         reason = (getattr(error, 'reason', None)
                   or 'the connection broke off').lower()
         return f'no secure connection ({reason.replace("_", " ")})'
@@ -153,12 +155,12 @@ def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
     """Download `url` to `path`; the file appears only if its digest matches.
 
     digest_of: a function from a path to the digest of the file. expected: the
-    right digest, or None to accept any file. max_bytes: maximum size; a larger
-    transfer is aborted. Raises HubError if the download fails.
+    right digest, or None to accept any file. max_bytes: maximum size of the
+    file. Raises HubError if the download fails.
     """
     path = Path(path)
     warn(f'd2lbert: fetching {url}')
-    created_folders = missing_folders(path.parent)
+    new_folders = missing_folders(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
     transfer = _Transfer(url, os.path.join(folder, path.name), max_bytes)
@@ -173,23 +175,24 @@ def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
             raise HubError(
                 f'{url}: {_failure_reason(error, transfer.has_answer)}'
                 ) from error
-        if transfer.announced not in (None, transfer.received):
-            raise HubError(f'{url}: broke off after {transfer.received:,} '
-                           f'of {transfer.announced:,} bytes')
+        if transfer.announced_bytes not in (None, transfer.received_bytes):
+            raise HubError(f'{url}: broke off after '
+                           f'{transfer.received_bytes:,} of '
+                           f'{transfer.announced_bytes:,} bytes')
         digest = digest_of(transfer.path)
         if expected not in (None, digest):
             with open(transfer.path, 'rb') as f:
                 is_page = is_web_page(f.read(1024))
             raise HubError(
                 f'{url}: sent {"a web page" if is_page else "another file"} '
-                f'({transfer.received:,} bytes, checksum {digest}) instead of '
-                f'the file with checksum {expected}')
+                f'({transfer.received_bytes:,} bytes, checksum {digest}) '
+                f'instead of the file with checksum {expected}')
         os.replace(transfer.path, path)
     finally:
         transfer.is_abandoned = True
         shutil.rmtree(folder, ignore_errors=True)
-        # After a failure: other code would mistake an empty folder for data
-        remove_empty(created_folders)
+        # After a failure, other code would mistake an empty folder for data
+        remove_empty(new_folders)
 
 
 class ArchiveError(OSError):
@@ -203,7 +206,8 @@ DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
 
 
 def _is_damage(error):
-    """True if the archive's content, and not the disk, caused an OSError."""
+    """True if a damaged archive, and not the disk, caused an OSError."""
+    # An ArchiveError already has a message for the user
     return not isinstance(error, ArchiveError) and error.errno in (
         None,                   # gzip: wrong checksum; bzip2: invalid data
         errno.EINVAL,           # an offset before the start of the file
@@ -217,7 +221,7 @@ def unpack(archive, base):
     """
     os.makedirs(base, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temporary:
-        files = []      # the paths of the members, as tuples of names
+        files = []      # paths in the archive, as tuples of names
         try:
             for name, is_folder, open_member in _members(archive):
                 parts = PurePosixPath(name).parts
@@ -253,7 +257,7 @@ def _members(archive):
     """Yield (name, is_folder, open_member) for each member of an archive.
 
     open_member: a function that returns the member as an open file. Raises
-    ArchiveError for a link or a device in a tar archive.
+    ArchiveError for an unknown format, or for a link or a device in a tar.
     """
     if archive.endswith('.zip'):
         with zipfile.ZipFile(archive) as f:
@@ -269,8 +273,8 @@ def _members(archive):
                         'device, so nothing of the archive is unpacked')
                 yield info.name, info.isdir(), (
                     lambda info=info: f.extractfile(info))
-            # gzip compares its checksum only at the end of its data, and
-            # tarfile does not read that far
+            # Read the rest, which tarfile does not: gzip compares its checksum
+            # only at the end of its data
             while f.fileobj.read(1 << 20):
                 pass
     else:

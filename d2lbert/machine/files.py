@@ -1,7 +1,7 @@
 """Write files and folders atomically, lock files, create run folders.
 
 An atomic write goes to a temporary file or folder, which is renamed at the
-end: other processes never see a half-written one.
+end: other processes never see a half-written file or folder.
 """
 import contextlib
 import errno
@@ -18,22 +18,22 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: Default parent of run folders; each has the files of one training run.
+#: Default parent of run folders. A run folder has the files of one training.
 RUNS = Path('runs')
 
-#: A file in the folder of an unfinished run. The running process locks it, and
-#: the system releases the lock however the process ends.
+#: The name of a file in the folder of an unfinished run. The running process
+#: locks the file, and the system releases the lock however the process ends.
 UNFINISHED = 'unfinished'
 
 
 @contextlib.contextmanager
 def replacing(path, overwrite=True):
-    """Yield a temporary path beside `path`; rename it to `path` on success.
+    """Yield the path of a temporary file; rename it to `path` on success.
 
-    The temporary path is an empty file. Its name is random, so that no other
-    user can prepare a link with this name. On failure, it is removed and
-    `path` is unchanged. overwrite: if false, raise FileExistsError instead of
-    replacing a file at `path`.
+    The file is empty and is in the same folder. Its name is random, so that no
+    other user can prepare a link with this name. On failure, the file is
+    removed, and `path` is unchanged. overwrite: if false, raise
+    FileExistsError instead of replacing a file at `path`.
     """
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -59,9 +59,9 @@ def replacing(path, overwrite=True):
 
 
 def _rename_without_overwriting(temporary, path):
-    """Move a file to `path`; raise FileExistsError if `path` exists.
+    """Move a temporary file to `path`; raise FileExistsError if `path` exists.
 
-    `temporary` may remain; the caller removes it.
+    `temporary` may remain as a second name; the caller removes it.
     """
     try:
         os.link(temporary, path)    # unlike os.replace, it never overwrites
@@ -78,14 +78,14 @@ def _rename_without_overwriting(temporary, path):
 def _set_file_name(error, path):
     """Make `path` the only file name in the message of an OSError.
 
-    Without this, the message has a temporary name, or none if a disk is full.
+    Before, the message names a temporary file, or no file if a disk is full.
     """
     error.filename = str(path)
-    del error.filename2     # if it were None, the message would contain None
+    del error.filename2     # with filename2 = None, the message contains None
 
 
 def _temporary_path(path):
-    """A random hidden name beside `path`."""
+    """A path beside `path` with a hidden, random name."""
     return path.with_name(f'.{path.name}.{secrets.token_hex(8)}.part')
 
 
@@ -106,17 +106,17 @@ def _create_temporary(path):
 
 @contextlib.contextmanager
 def new_folder(path):
-    """Yield a temporary folder, which is renamed to `path` on success.
+    """Yield the path of a temporary folder; rename it to `path` on success.
 
     Raises FileExistsError if `path` exists and is not an empty folder. On
-    failure, all folders that were created are removed.
+    failure, the temporary folder and new parents of `path` are removed.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path) and not (
             path.is_dir() and not path.is_symlink()
             and next(path.iterdir(), None) is None):
         raise FileExistsError(f'{path} exists already: choose another name')
-    created_parents = missing_folders(path.parent)
+    new_parents = missing_folders(path.parent)
     temporary = _temporary_path(path)
     is_renamed = False
     try:
@@ -131,15 +131,15 @@ def new_folder(path):
     finally:
         if not is_renamed:
             shutil.rmtree(temporary, ignore_errors=True)
-            remove_empty(created_parents)
+            remove_empty(new_parents)
 
 
 def write_text(path, text):
     """Write `text` to `path` as UTF-8, atomically.
 
-    Python represents bytes of file names that it cannot decode by lone
-    surrogates. They are written as escapes such as \\udce9, which a JSON
-    parser reads as the same surrogates.
+    Bytes of a file name that Python cannot decode become lone surrogates in
+    its string. They are written as escapes such as \\udce9, which a parser of
+    JSON reads as the same surrogates.
     """
     with replacing(path) as temporary:
         temporary.write_text(text, encoding='utf-8',
@@ -160,10 +160,10 @@ def read_json(path):
 
 
 class MXNetPath(str):
-    """A path for MXNet, which calls its method encode('utf-8').
+    """A path to pass to MXNet, which calls encode('utf-8') of each path.
 
     If the file system has another encoding, or the name is not valid UTF-8,
-    str.encode would fail or give the name of another file.
+    str.encode would fail or return the name of another file.
     """
 
     def encode(self, *_):
@@ -175,11 +175,11 @@ class MXNetPath(str):
 def locked(path, wait=True, before_wait=None):
     """Hold an exclusive lock against other threads and other processes.
 
-    path: the lock file, which is created here and removed at the end. wait:
-    if false, raise BlockingIOError instead of waiting for another holder.
-    before_wait: a function to call before waiting, for example to print a
-    message. Yields True if the lock is held. Yields False if locking is
-    impossible: the file system has no locks, or the folder is not writable.
+    path: the lock file, which is created at first and removed at the end.
+    wait: if false, raise BlockingIOError instead of waiting for another
+    holder. before_wait: a function to call before waiting, for example to
+    print a message. Yields True if the lock is held, and False if locking is
+    impossible: the system has no locks, or the folder is not writable.
     """
     try:
         lock = _acquire_lock(path, wait, before_wait)
@@ -188,13 +188,13 @@ def locked(path, wait=True, before_wait=None):
     except OSError:
         lock = None
         with contextlib.suppress(OSError):
-            os.unlink(path)     # the file was created, but locking it failed
+            os.unlink(path)     # in case it was created, but not locked
     try:
         yield lock is not None
     finally:
         if lock is not None:
-            # Remove the file before unlocking it: then a process that waited
-            # for this lock sees that the file is gone, and starts again
+            # Remove the file before unlocking it: then a process that waits
+            # for this lock finds the file gone, and `_acquire_lock` repeats
             with contextlib.suppress(OSError):
                 os.unlink(path)
             os.close(lock)
@@ -203,7 +203,7 @@ def locked(path, wait=True, before_wait=None):
 def _acquire_lock(path, wait, before_wait):
     """Lock the file `path`; the arguments are those of `locked`.
 
-    Returns a descriptor of the lock file, or None without `fcntl`.
+    Returns a descriptor of the lock file, or None if Python lacks `fcntl`.
     """
     if fcntl is None:
         return None
@@ -259,7 +259,7 @@ def _run_paths(parent):
 
 
 def new_run_folder(parent=RUNS):
-    """Create a folder named after the current time; return its path."""
+    """Create a folder in `parent`, named by the time; return its path."""
     Path(parent).mkdir(parents=True, exist_ok=True)
     for path in _run_paths(parent):
         with contextlib.suppress(FileExistsError):
@@ -282,7 +282,7 @@ def file_digest(path, hasher):
 
 
 def is_run(path):
-    """True if a folder contains a run, finished or not."""
+    """True if `path` is the folder of a finished or an unfinished run."""
     path = Path(path)
     if any((path / name).exists() for name in (
             'model.params', 'checkpoints', UNFINISHED, 'losses.csv')):
