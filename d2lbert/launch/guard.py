@@ -1,11 +1,11 @@
 """Run the guard, a program that starts and ends one process of a job.
 
-A job is the processes of one call of `d2lbert launch`, the launcher. For each
-process, the launcher starts Python on a host, and sends a line of JSON with
-the source of this module and a description of the process. The guard ends its
-process when the launcher asks for that, when the launcher ends, or when the
-launcher sends nothing for too long. This module imports only the standard
-library, since the host may lack this package.
+The launcher (`launcher.py`) starts a job of several processes. For each
+process, it runs Python on a host, and sends a line of JSON with the source of
+this module and a description of the process. This Python is the guard. It ends
+the process when the launcher asks for that, when the launcher ends, or when
+the launcher sends nothing for too long. This module imports only the standard
+library, since the host may lack d2lbert.
 """
 import contextlib
 import ctypes
@@ -18,24 +18,25 @@ import sys
 import time
 
 PR_SET_PDEATHSIG = 1    # of Linux's prctl
-#: Bytes that the launcher sends: a sign of life, and a Ctrl-C to forward.
+#: Bytes that the launcher sends: a sign of life, and a forwarded Ctrl-C.
 ALIVE, INTERRUPT = b'.', b'i'
 
 
 def main(spec):
-    """Run a process; return its exit status, or 128 + n after signal n.
+    """Run a process; return its exit status, or 128 + n if signal n ended it.
 
+    Returns 127 if the process cannot be started, and 1 after another problem.
     spec: a dict that describes the process, with these keys:
-    argv, cwd, env: its command, folder and additional environment variables;
-    root: [address, port] of the scheduler that it must reach, or None;
+    argv, cwd, env: command, folder and additional environment variables;
+    root: [address, port] of the scheduler that must be reachable, or None;
     join: seconds within which the scheduler must be reachable;
     grace: seconds between SIGTERM and SIGKILL;
     silence: seconds after which a silent launcher counts as gone, or None;
     sharing: the number of workers on this host, which share its cores;
     machine: the source of machine/hardware.py;
-    socket: a file to remove after the process ends, or None.
+    socket: the path of the socket of the process, to be removed, or None.
     """
-    signals = []    # received signals; each asks the guard to end
+    signals = []    # received signals; after the first, the guard ends
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: signals.append(number))
     try:
@@ -64,12 +65,13 @@ def main(spec):
 def _environment(spec):
     """The environment variables of the process, a dict.
 
-    They include the address of this host and the number of threads.
+    They include the address of this host, and a number of threads if several
+    workers share this host.
     """
     env = dict(os.environ, **spec['env'])
     if spec['root'] and not ({'DMLC_NODE_HOST', 'DMLC_INTERFACE'} & set(env)):
         # Other hosts can reach this host at the address from which this host
-        # reaches the scheduler. A connected UDP socket has this address
+        # reaches the scheduler. A UDP socket gets this address by `connect`
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             with contextlib.suppress(OSError):
                 probe.connect(tuple(spec['root']))
@@ -89,14 +91,15 @@ def _cores(machine):
 
 
 def die_with(guard_pid):
-    """Return a `preexec_fn` that lets a process die if its guard ends.
+    """Return a `preexec_fn` that lets a new process die when its guard ends.
 
-    It works on Linux only. guard_pid: the id of the guard, its parent process.
+    Only Linux can do this. guard_pid: the process id of the guard.
     """
     libc = ctypes.CDLL(None)
 
     def prepare():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)    # not ignored
+        # If the guard ignores SIGINT, the process would inherit that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != guard_pid:   # the guard ended before prctl
@@ -107,13 +110,13 @@ def die_with(guard_pid):
 def _watch(child, spec, signals):
     """Wait until the child has ended or must end.
 
-    Returns a message if it must end because of an error, otherwise None.
-    signals: a list that is empty until a signal asks the guard to end.
+    Returns a message if the child must end because of an error, otherwise
+    None. signals: a list that is empty until a signal asks the guard to end.
     """
-    root = spec['root']
+    unchecked_root = spec['root']       # None once it has been reached
     start_time = last_heard = time.monotonic()
     while child.poll() is None and not signals:
-        if select.select([0], [], [], 0.1)[0]:
+        if select.select([0], [], [], 0.1)[0]:      # standard input
             received = os.read(0, 4096)
             if not received:    # the launcher closed the pipe, or has ended
                 return None
@@ -124,14 +127,15 @@ def _watch(child, spec, signals):
               and time.monotonic() - last_heard > spec['silence']):
             return (f'{socket.gethostname()} has had no sign of life from '
                     f'the launcher for {spec["silence"]} s')
-        if root:
-            error = _connection_error(root)
+        if unchecked_root:
+            error = _connection_error(unchecked_root)
             if error is None:
-                root = None     # do not check again
+                unchecked_root = None
             elif time.monotonic() - start_time > spec['join']:
+                address, port = unchecked_root
                 return (f'{socket.gethostname()} cannot reach the scheduler '
-                        f'at {root[0]}:{root[1]} ({error}): open that port '
-                        'or give another --root-uri')
+                        f'at {address}:{port} ({error}): open that port or '
+                        'give another --root-uri')
     return None
 
 
@@ -145,7 +149,7 @@ def _connection_error(address):
 
 
 def _end(child, grace):
-    """End the child, and other processes of its group, which may outlive it.
+    """End the child and its process group, which may outlive the child.
 
     grace: seconds between SIGTERM and SIGKILL.
     """

@@ -36,7 +36,7 @@ def read_hosts(hosts):
     """The list of hosts that the option --hosts gives.
 
     hosts: names separated by commas, the path of a file with a name on each
-    line, or None for this machine.
+    line and comments after #, or None for this machine.
     """
     if hosts is None:
         return [LOCAL]
@@ -62,7 +62,8 @@ def root_address(root_uri, hosts):
     """The IP address at which the hosts can reach this machine.
 
     The scheduler listens at this address. root_uri: the option --root-uri, a
-    name or an address, or None. MXNet's ps-lite does not accept a name.
+    name or an address, or None. A name is looked up, since ps-lite, MXNet's
+    parameter server, accepts only addresses.
     """
     if root_uri is not None:
         try:
@@ -75,7 +76,7 @@ def root_address(root_uri, hosts):
         return '127.0.0.1'
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Sends no packet; it only looks up the route
+            # `connect` of UDP sends no packet; it only looks up the route
             probe.connect((remote[0].rpartition('@')[2], 9))
         except OSError as error:
             raise ValueError(
@@ -86,10 +87,10 @@ def root_address(root_uri, hosts):
 
 
 def free_port(root, port):
-    """A port for the scheduler at the address `root`.
+    """A port at which the scheduler can listen, at the address `root`.
 
-    Returns `port`, or a free port if it is 0. Raises ValueError if the
-    scheduler cannot use it.
+    Returns `port`, or a free port if `port` is 0. Raises ValueError if the
+    scheduler cannot listen there.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -104,11 +105,11 @@ def free_port(root, port):
 
 
 def reserve_socket():
-    """Create a file with an unused name, which MXNet replaces by a socket.
+    """Create a file that MXNet will replace by a socket; return its path.
 
-    Returns its path. The name is a number, since MXNet uses the port as the
-    name. ZeroMQ, with which MXNet communicates, overwrites any file of that
-    name, so the name must be unused.
+    The name of the file is a number, since MXNet uses its port as the name of
+    the socket. The name must be unused, since ZeroMQ, with which MXNet
+    communicates, overwrites any file of that name.
     """
     while True:
         path = Path(SOCKET_FOLDER, str(100_000 + secrets.randbelow(10 ** 9)))
@@ -140,14 +141,14 @@ class LaunchError(RuntimeError):
 class Process:
     """One process of a job.
 
-    name: for example 'worker 0'. popen: the `Popen` of its guard, or of the
-    ssh that runs the guard on another host.
+    name: for example 'worker 0'. popen: the `Popen` of the process's guard, or
+    of the ssh that runs the guard on another host.
     """
 
     def __init__(self, name, host, popen):
         self.name, self.host, self.popen = name, host, popen
         self.start_time = time.monotonic()
-        self.stderr_tail = ''   # the end of its standard error
+        self.stderr_tail = ''   # the last text on its standard error
 
     def send(self, data):
         """Write bytes to the guard, unless the guard has ended."""
@@ -162,8 +163,9 @@ class Process:
         name = self.name
         if self.host != LOCAL:
             name += f' on {self.host}'
-            if status == 255:
+            if status == 255:       # an error of ssh itself
                 return f'{name}: the host cannot be reached, or was lost'
+        # Signal n: 128 + n from a guard, -n if the guard itself was killed
         number = status - 128 if status > 128 else -status
         try:
             how = f'was killed by {signal.Signals(number).name}'
@@ -177,15 +179,15 @@ class Job:
 
     root: (address, port) of the scheduler, or None if the processes use
     `sockets`. ssh: the command of ssh, a list. remote_python: the path of
-    Python on other hosts. sockets: a path for each process in the order in
-    which they start, or None if they use TCP.
+    Python on other hosts. sockets: a path for each process, in the order of
+    their starts, or None if the processes use TCP.
     """
 
     def __init__(self, root, ssh, remote_python, sockets=None):
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
         self.processes, self.sockets = [], sockets
-        self.pipes = selectors.DefaultSelector()
-        self.is_mid_line = False    # True if the last printed line has no end
+        self.pipes = selectors.DefaultSelector()    # the open output pipes
+        self.is_mid_line = False    # True if a terminal shows half a line
 
     def start(self, name, host, arguments, env, workers_on_host=1):
         """Start Python with `arguments` on a host, under a guard.
@@ -202,6 +204,7 @@ class Job:
         socket_path = None
         if self.sockets:
             socket_path = str(self.sockets[len(self.processes)])
+            # MXNet takes the name of its socket from PORT
             env = dict(env, PORT=Path(socket_path).name)
         spec = dict(guard=_source_of(guard), machine=_source_of(hardware),
                     socket=socket_path, argv=[python, *arguments],
@@ -237,7 +240,7 @@ class Job:
             if all(p.popen.poll() == 0 for p in self.processes):
                 return
             if deadline is None and all(p.popen.poll() == 0 for p in workers):
-                # A server that no worker has contacted does not end by itself
+                # A server that no worker contacted never ends: limit the wait
                 deadline = time.monotonic() + GRACE_SECONDS
 
     def interrupt(self):
@@ -248,12 +251,13 @@ class Job:
                 self._wait([process], SAVE_SECONDS)
 
     def end(self):
-        """End all processes: ask their guards to end, then kill the guards."""
+        """End all processes: ask the guards, then kill those that remain."""
         if self.pipes.get_map() is None:    # closed by an earlier call
             return
         for process in self.processes:
             with contextlib.suppress(OSError):
-                process.popen.stdin.close()
+                process.popen.stdin.close()     # this asks the guard to end
+        # A guard waits GRACE_SECONDS after SIGTERM and again after SIGKILL
         self._wait(self.processes, 2 * GRACE_SECONDS + 2)
         for process in self.processes:
             if process.popen.poll() is None:
@@ -269,7 +273,7 @@ class Job:
         self.pipes.close()
 
     def _fail(self, process):
-        """End the job; raise a `LaunchError` that names a failed process."""
+        """End the job; raise a `LaunchError` that describes the failure."""
         failure = process.failure()
         self.end()
         last_lines = ''.join(
@@ -280,7 +284,7 @@ class Job:
                              else ''))
 
     def _wait(self, processes, seconds):
-        """Wait until `processes` have ended; another Ctrl-C ends the wait."""
+        """Wait for `processes` to end, or for `seconds`, or for a Ctrl-C."""
         deadline = time.monotonic() + seconds
         # Printing to a closed terminal raises an error, which ends the wait
         with contextlib.suppress(KeyboardInterrupt, OSError, ValueError):
@@ -292,7 +296,7 @@ class Job:
                 pass
 
     def _beat(self):
-        """Send signs of life to the guards on other hosts while they run."""
+        """Send signs of life to the guards on other hosts, until all end."""
         remote = [p for p in self.processes if p.host != LOCAL]
         while any(p.popen.poll() is None for p in remote):
             for process in remote:
@@ -302,7 +306,7 @@ class Job:
     def _print(self, seconds):
         """Print output of the processes; wait at most `seconds` for output.
 
-        Returns True if there was output.
+        Returns True if there was output, or the end of a pipe.
         """
         if not self.pipes.get_map():
             time.sleep(seconds)
@@ -310,20 +314,20 @@ class Job:
         readable = self.pipes.select(seconds)
         for key, _ in readable:
             data = os.read(key.fd, 1 << 16)
-            key.data(data)      # the function of `_printer`
+            key.data(data)      # the function that `_printer` returned
             if not data:
                 self.pipes.unregister(key.fileobj)
                 key.fileobj.close()
         return bool(readable)
 
     def _printer(self, process, pipe):
-        """A function that prints bytes from a pipe of a process.
+        """Return a function that prints bytes from a pipe of a process.
 
         The function takes b'' at the end of the pipe. It prints the output of
         worker 0 at once, and the output of other processes line by line.
         """
         decoder = codecs.getincrementaldecoder('utf-8')('replace')
-        unfinished = ''     # the start of a line
+        unfinished = ''     # a line whose end has not come yet
 
         def write(data):
             nonlocal unfinished
@@ -361,8 +365,8 @@ SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
        '-o ServerAliveInterval=5 -o ServerAliveCountMax=3')
 #: Arguments of Python that run the scheduler or a server, see `serve`.
 #: If DMLC_ROLE is set, `import mxnet` starts MXNet's own server, so the
-#: program removes this variable first. `import d2lbert` is quick if argv[0] is
-#: the name of the command, so the program sets it.
+#: program removes this variable first. It sets argv[0] to the name of the
+#: command, so that `import d2lbert` imports few modules.
 SERVER = ('-c', '''\
 import os, sys
 role = os.environ.pop('DMLC_ROLE')
@@ -377,10 +381,11 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     """Run a job; return when all workers have succeeded.
 
     worker, server: the arguments of Python for a worker, and for a server or
-    the scheduler. workers, servers: the numbers of these processes. hosts: the
-    hosts on which they are started in turn. port, root_uri: where the
-    scheduler listens; by default a free port and `root_address`. ssh: the
-    command of ssh. remote_python: the path of Python on other hosts.
+    the scheduler. workers, servers: the numbers of these processes. hosts: a
+    list of hosts, which get the workers in turn, and the servers in turn.
+    port: the port of the scheduler, or 0 for a free port. root_uri: as in
+    `root_address`. ssh: the command of ssh. remote_python: the path of Python
+    on other hosts.
 
     The output of worker 0 is printed at once. The lines of all other processes
     go to standard error, each with the name of its process. If a process
@@ -397,19 +402,20 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
         raise UsageError(f'--port must be 0 to 65535, not {port}')
     env = dict(DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
                D2LBERT_NUM_WORKERS=str(workers))
+    # The host of server i, and of worker i
     host_of = [hosts[i % len(hosts)] for i in range(max(workers, servers))]
-    workers_on = collections.Counter(host_of[:workers])
+    num_workers_on = collections.Counter(host_of[:workers])
     address = root_address(root_uri, hosts)
     if (set(hosts) == {LOCAL} and not port and root_uri is None
             and os.access(SOCKET_FOLDER, os.W_OK)):
         job = Job(None, shlex.split(ssh), remote_python,
                   [reserve_socket() for _ in range(1 + servers + workers)])
-        port = job.sockets[0].name
+        root_port = job.sockets[0].name     # MXNet's name of the socket
         env.update(DMLC_LOCAL='1', DMLC_NODE_HOST=address)
     else:
-        port = free_port(address, port)
-        job = Job((address, port), shlex.split(ssh), remote_python)
-    env.update(DMLC_PS_ROOT_URI=address, DMLC_PS_ROOT_PORT=str(port))
+        root_port = free_port(address, port)
+        job = Job((address, root_port), shlex.split(ssh), remote_python)
+    env.update(DMLC_PS_ROOT_URI=address, DMLC_PS_ROOT_PORT=str(root_port))
     try:
         job.start('scheduler', LOCAL, server, dict(env, DMLC_ROLE='scheduler'))
         for i, host in enumerate(host_of[:servers]):
@@ -418,7 +424,7 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
         for i, host in enumerate(host_of[:workers]):
             job.start(f'worker {i}', host, worker,
                       dict(env, DMLC_ROLE='worker', D2LBERT_RANK=str(i)),
-                      workers_on[host])
+                      num_workers_on[host])
         job.watch()
     except KeyboardInterrupt:
         job.interrupt()
@@ -430,18 +436,18 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
 def serve(role):
     """Run as the scheduler or a server until the job ends.
 
-    role: 'scheduler' or 'server'. MXNet's own server unpickles an optimizer
-    that anyone sends to its port, which can execute any code. The workers of
-    this package never send an optimizer, so this server exits if it gets one.
+    role: 'scheduler' or 'server'. MXNet's own server unpickles each optimizer
+    that is sent to its port, and unpickling can execute any code. The workers
+    of this package never send an optimizer, so this server exits at the first.
     """
     try:
-        # With DMLC_ROLE set, this import would start MXNet's own server
+        # SERVER has removed DMLC_ROLE, so this starts no server of MXNet
         from d2lbert.machine.backend import mx
     except ImportError as error:
         sys.exit(f'd2lbert launch: {error}')
 
     class Server(mx.kvstore.KVStoreServer):
-        def _controller(self):
+        def _controller(self):      # the function that gets an optimizer
             def refuse(*_):
                 print('an optimizer was sent to this server, which only adds '
                       'gradients up: give gluon.Trainer '

@@ -1,7 +1,7 @@
 """Find the GPUs, the CPU cores, the free memory, and the installed MXNet.
 
-This module imports neither MXNet nor NumPy: setup.py runs it before they are
-installed, and `d2lbert doctor` when they are broken.
+This module imports neither MXNet nor NumPy: setup.py runs it before both are
+installed, and `d2lbert doctor` has to run it where they are broken.
 """
 import contextlib
 import ctypes
@@ -21,8 +21,8 @@ WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
 # How to install what the Arm wheel needs; see `load_arm` in mxnet_libraries.py
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
-# 8.0 and 8.6, which GPUs with a later minor version can run, too. A later
-# major version would need PTX code, and mxnet-cu112 contains none
+# 8.0 and 8.6. A GPU runs code for its major version up to its minor version.
+# GPUs from 9.0 on would need PTX code, and mxnet-cu112 contains none
 FIRST_CAPABILITY, LAST_CAPABILITY = (5, 0), (8, 9)
 OLDEST_CUDA = (11, 0)  # a driver for 11.0 also runs programs for a later 11.x
 
@@ -32,7 +32,7 @@ class CudaLibrary(NamedTuple):
 
     folder: str  # nvidia/<folder>/lib/<file> in site-packages
     file: str
-    requirement: str
+    requirement: str    # the wheel and its version, for pip
 
 
 # In loading order: a library comes before the libraries that link it
@@ -52,11 +52,11 @@ CUDA_LIBRARIES = [CudaLibrary(*row) for row in (
 
 
 class Gpu(NamedTuple):
-    """One GPU; index: the number that the driver gives it."""
+    """One GPU; index: the GPU's number in the driver."""
 
     index: int
     name: str
-    capability: Tuple[int, int]
+    capability: Tuple[int, int]     # compute capability, (major, minor)
     usable: bool  # True if mxnet-cu112, installed or not, can use it
     reason: str   # why it is not usable, or ''
 
@@ -64,7 +64,7 @@ class Gpu(NamedTuple):
 class Driver(NamedTuple):
     """The GPUs of the NVIDIA driver, and the CUDA version that it supports."""
 
-    cuda: Optional[Tuple[int, int]]  # the newest supported, None if unknown
+    cuda: Optional[Tuple[int, int]]  # the newest that works; None: unknown
     gpus: List[Gpu]
     problem: str  # why there is no GPU, or ''
 
@@ -82,15 +82,16 @@ def _print_driver():
     version, gpus, problem = 0, [], ''
     count, value = ctypes.c_int(), ctypes.c_int()
 
-    def call(name, *args):
-        code = getattr(cuda, name)(*args)
+    def call(function, *args):
+        """Call a function of libcuda by name; OSError if it fails."""
+        code = getattr(cuda, function)(*args)
         if code:
-            raise OSError(code, f'{name} returned an error')
+            raise OSError(code, f'{function} returned an error')
 
-    def query(default, name, *args):
-        """Call a function that sets `value`; return `value` or `default`."""
+    def query(default, function, *args):
+        """Call a function; return `value`, which it may set, or `default`."""
         try:
-            call(name, *args)
+            call(function, *args)
         except (AttributeError, OSError):
             return default
         return value.value
@@ -103,8 +104,8 @@ def _print_driver():
         for index in range(count.value):
             device, name = ctypes.c_int(), ctypes.create_string_buffer(128)
             if query(None, 'cuDeviceGet', ctypes.byref(device),
-                     index) is None:    # it returned an error
-                gpus.append(['', [0, 0]])
+                     index) is None:    # cuDeviceGet failed
+                gpus.append(['', [0, 0]])       # unknown name and capability
                 continue
             query(None, 'cuDeviceGetName', name, 127, device)
             # Attributes 75 and 76: compute capability, major and minor
@@ -130,7 +131,7 @@ def _unusable_reason(capability, cuda):
     driver supports, or None if unknown.
     """
     major, minor = capability
-    if not major:
+    if not major:       # `_print_driver` got no answer
         return 'the driver does not answer for it'
     if not FIRST_CAPABILITY <= capability <= LAST_CAPABILITY:
         return (f'it has compute capability {major}.{minor}, and MXNet '
@@ -152,7 +153,7 @@ def probe_driver(timeout=30):
     """
     if not sys.platform.startswith('linux') or not sys.executable:
         return Driver(None, [], NO_DRIVER)
-    # -I and -S: do not import modules of this folder and of site-packages
+    # -I and -S: do not import modules from this folder or from site-packages
     process = subprocess.Popen(
         [sys.executable, '-I', '-S', os.path.abspath(__file__)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -174,7 +175,7 @@ def probe_driver(timeout=30):
     else:
         return Driver(None, [], 'libcuda.so.1 does not work: it ended the '
                                 f'process with {process.returncode}')
-    version = answer['version']
+    version = answer['version']     # 11020 for CUDA 11.2; 0 if unknown
     cuda = (version // 1000, version % 1000 // 10) if version else None
     gpus = []
     for index, (name, capability) in enumerate(answer['gpus']):
@@ -204,7 +205,7 @@ def mxnet_folders():
 
 
 def mxnet_wheels():
-    """{wheel: version} of the installed wheels that contain this MXNet."""
+    """{wheel: version} of the wheels whose MXNet `import mxnet` would use."""
     parents = {folder.resolve().parent for folder in mxnet_folders()}
     found = {}
     for wheel in WHEELS.values():
@@ -214,18 +215,18 @@ def mxnet_wheels():
             continue
         parent = Path(str(distribution.locate_file(''))).resolve()
         # A wheel in another folder of sys.path is never imported
-        if not parents or parent in parents:
+        if not parents or parent in parents:    # no parents: files missing
             found[wheel] = distribution.version
     return found
 
 
 def build():
-    """The installed build of MXNet: 'cpu' or 'cu112'."""
+    """The installed build of MXNet, 'cpu' or 'cu112'; 'cpu' without MXNet."""
     return 'cu112' if WHEELS['cu112'] in mxnet_wheels() else 'cpu'
 
 
 def cuda_libraries():
-    """[(file name, path or None)] of CUDA_LIBRARIES in this environment."""
+    """[(file name, path or None if missing)] for CUDA_LIBRARIES."""
     spec = importlib.util.find_spec('nvidia')
     roots = spec.submodule_search_locations if spec else ()
     rows = []
@@ -238,7 +239,7 @@ def cuda_libraries():
 
 
 def _cpu_quota(root):
-    """The CPU quota of the control groups, such as 1.5 CPUs, or None.
+    """The CPU quota of the control groups, such as 1.5 CPUs; None: no quota.
 
     root: the folder with proc and sys, which is not / in tests.
     """
@@ -248,9 +249,10 @@ def _cpu_quota(root):
         except OSError:
             return ''
 
-    def add_quota(microseconds, period):
-        if microseconds.isdigit() and period.isdigit() and int(period):
-            quotas.append(int(microseconds) / int(period))
+    def add_quota(cpu_time, period):    # both in microseconds
+        # Without a limit, `cpu_time` is 'max' or '-1', which are no digits
+        if cpu_time.isdigit() and period.isdigit() and int(period):
+            quotas.append(int(cpu_time) / int(period))
 
     quotas = []
     for line in read('proc/self/cgroup').splitlines():
@@ -273,16 +275,16 @@ def _cpu_quota(root):
 
 
 def available_memory(root='/'):
-    """The free memory in bytes, or None; root: as in `_cpu_quota`."""
+    """The free memory in bytes; None: unknown. root: as in `_cpu_quota`."""
     limits = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(root, 'proc/meminfo').read_text().splitlines():
             if line.startswith('MemAvailable:'):
                 limits.append(1024 * int(line.split()[1]))
-    for names in (      # of control groups, version 2 and version 1
+    for names in (      # files of control groups, version 2 and version 1
             ('memory.max', 'memory.current'),
             ('memory/memory.limit_in_bytes', 'memory/memory.usage_in_bytes')):
-        # 'max' or a missing file means no limit
+        # The text 'max' (a ValueError) or a missing file means no limit
         with contextlib.suppress(OSError, ValueError):
             limit, used = (int(Path(root, 'sys/fs/cgroup', name).read_text())
                            for name in names)
@@ -310,11 +312,12 @@ def available_cpus():
 
 
 def physical_cores(cpus=None, root='/'):
-    """The number of cores that the CPUs belong to.
+    """The number of cores that the CPUs belong to, at least 1.
 
     cpus: numbers of CPUs; None for all available CPUs. A CPU of Linux is a
-    hardware thread; the threads of a core count once, because they share its
-    arithmetic units. A container's CPU quota, rounded up, is an upper bound.
+    hardware thread. The threads of a core count once, because they share the
+    core's arithmetic units. The CPU quota of a container, rounded up, is an
+    upper bound. root: as in `_cpu_quota`.
     """
     cpus = available_cpus() if cpus is None else cpus
     cores = set()
@@ -323,7 +326,7 @@ def physical_cores(cpus=None, root='/'):
         try:
             cores.add((topology / 'thread_siblings_list').read_text())
         except OSError:
-            cores.add(cpu)
+            cores.add(cpu)      # unknown: count the CPU as a core
     quota = _cpu_quota(root)
     if quota is not None:
         return max(1, min(len(cores), int(-(-quota // 1))))

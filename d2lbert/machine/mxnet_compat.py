@@ -1,7 +1,7 @@
 """Define what MXNet 1.9.1 lacks: removed names of NumPy, and corrections.
 
 `mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`
-and changes MXNet's modules to import these names. So this file does not import
+and changes MXNet's modules to import from it. So this file does not import
 d2lbert. It imports `mxnet/_libraries.py`, a copy of `mxnet_libraries.py`.
 """
 import builtins
@@ -14,18 +14,19 @@ import types
 
 import numpy as _numpy
 
-#: {name that NumPy 1.20 to 2.0 removed: its value}.
+#: {name in NumPy 1.19 that later versions removed: its value}.
 _VALUES = {
     'Inf': _numpy.inf, 'NAN': _numpy.nan, 'NaN': _numpy.nan,
     'NINF': -_numpy.inf, 'NZERO': -0.0, 'PINF': _numpy.inf, 'PZERO': 0.0,
     'int': builtins.int,
     'compat': types.SimpleNamespace(basestring=str, integer_types=(int,)),
 }
-#: {name that NumPy removed: current name of the same function}.
+#: {removed name of a function of NumPy: current name of this function}.
 _RENAMED = {'alltrue': 'all', 'cumproduct': 'cumprod', 'product': 'prod',
             'round_': 'round', 'row_stack': 'vstack', 'sometrue': 'any',
             'trapz': 'trapezoid'}
-#: Functions without a successor. MXNet needs their names but never calls them.
+#: Removed functions without a current name. MXNet looks these names up when
+#: MXNet is imported, and never calls the functions.
 _REMOVED = ('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate')
 
 
@@ -67,8 +68,10 @@ class _NumPy(types.ModuleType):
         old.update((name, _alias(name, current_name))
                    for name, current_name in _RENAMED.items())
         old.update((name, _raising_function(name)) for name in _REMOVED)
+        # A name that NumPy still has keeps NumPy's value
         vars(self).update({**old, **vars(_numpy)})
-        # NumPy 1.20 to 1.23 warn about numpy.bool; in 2.0 it is numpy.bool_
+        # In 1.19, numpy.bool was Python's bool. NumPy 1.20 to 1.23 warn about
+        # the name, and NumPy 2 gives it to numpy.bool_
         self.bool = builtins.bool
         # Let Python call the method below, and not a copy of NumPy's function
         vars(self).pop('__getattr__', None)
@@ -81,7 +84,7 @@ numpy = _NumPy()
 
 
 class LooseVersion:
-    """Version numbers, compared as by distutils, which Python 3.12 lacks."""
+    """A version to compare by >=; distutils had it before Python 3.12."""
 
     def __init__(self, version):
         self.numbers = [int(n) for n in re.findall(
@@ -112,10 +115,10 @@ def parameter_string(value):
 def adopt_parameter(block, name, parameter):
     """Let `block.collect_params()` find a Parameter that is an attribute.
 
-    block: a Gluon block with `self.NAME = parameter`, where NAME is `name`. By
-    itself, MXNet 1.9.1 finds only parameters that `block.params` created, and
-    would neither initialize nor train another one; MXNet 2 finds both. If the
-    parameter's own name is NAME, the block's prefix is put before it.
+    block: a Gluon block with `self.NAME = parameter`, where NAME is `name`.
+    The stock MXNet 1.9.1 finds only parameters that `block.params` created,
+    and neither initializes nor trains other parameters. If the parameter's own
+    name is NAME, it gets the prefix of the block.
     """
     collected = block.params._params
     if any(other is parameter for other in collected.values()):
@@ -127,14 +130,14 @@ def adopt_parameter(block, name, parameter):
 
 @contextlib.contextmanager
 def _signal_handlers_kept():
-    """Restore the process's signal handlers on exit, also those set by C."""
+    """Context that restores all signal handlers, of Python and C, on exit."""
     if os.name != 'posix':
         yield
         return
     sigaction = ctypes.CDLL(None).sigaction
     actions = []
     for number in signal.valid_signals():
-        action = ctypes.create_string_buffer(256)   # enough for any system
+        action = ctypes.create_string_buffer(256)   # enough for any struct
         if sigaction(int(number), None, action) == 0:
             actions.append((int(number), action))
     try:
@@ -147,7 +150,8 @@ def _signal_handlers_kept():
 def load_library(path):
     """Load libmxnet.so, but do not keep its handler of SIGSEGV.
 
-    The libraries that it needs are loaded first. Its loops will use all cores.
+    The libraries that libmxnet.so needs are loaded first, and its number of
+    threads is set (see `libraries_ready` in mxnet_libraries.py).
     """
     from mxnet._libraries import libraries_ready
     with _signal_handlers_kept(), libraries_ready():

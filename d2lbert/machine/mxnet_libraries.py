@@ -1,8 +1,8 @@
 """Load the libraries that libmxnet.so needs; set its number of threads.
 
-This module does not import MXNet, because `d2lbert doctor` and the launcher
-use it where MXNet may be broken. `mxnet_wheel.py` copies it into the installed
-MXNet, so that `import mxnet` works without d2lbert, too.
+This module does not import MXNet, because `d2lbert doctor` and `d2lbert
+launch` use it where MXNet may be broken. `mxnet_wheel.py` copies it into the
+installed MXNet, so that `import mxnet` works without d2lbert, too.
 """
 import contextlib
 import ctypes
@@ -43,8 +43,8 @@ def libraries_ready():
 def _load_cuda():
     """Load the CUDA libraries of this Python environment for mxnet-cu112.
 
-    If a library with the requested name is already loaded, the dynamic linker
-    uses it. So users need not set LD_LIBRARY_PATH.
+    When libmxnet.so is loaded later, the dynamic linker uses the libraries
+    that are already loaded. So users need not set LD_LIBRARY_PATH.
     """
     try:
         ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL)
@@ -57,7 +57,7 @@ def _load_cuda():
     missing = []
     for library, (file, path) in zip(CUDA_LIBRARIES, cuda_libraries()):
         try:
-            # Without a path, the system may have CUDA 11
+            # Without a path, search the system, which may have CUDA 11
             ctypes.CDLL(path or file, ctypes.RTLD_GLOBAL)
         except OSError as error:
             if path:
@@ -79,8 +79,8 @@ def _no_cudnn_warning():
     """Suppress mxnet-cu112's warning about the cuDNN version.
 
     mxnet-cu112 was compiled with cuDNN 8.1 and warns about any other 8.x,
-    though all have the same interface. It reads an environment variable while
-    it is loaded; the variable is removed afterwards.
+    though all have the same interface. It reads the environment variable below
+    while it is loaded. A value that the user has set is kept.
     """
     name = 'MXNET_CUDNN_LIB_CHECKING'
     if name in os.environ:
@@ -94,19 +94,20 @@ def _no_cudnn_warning():
 
 
 # MXNet's wheel for Arm was linked with Arm's performance libraries, which no
-# package index offers. One of them is a linear algebra library. The other two
-# only replace functions of the C library. OpenBLAS and LAPACKE, which every
-# distribution packages, have the same functions under the same names.
+# package index offers. One is a linear algebra library. OpenBLAS and LAPACKE,
+# which every distribution packages, have its functions under the same names.
+# The other two only replace functions of the C library.
 #
 # The dynamic linker first looks for libraries by name, and then for functions
 # in all loaded libraries. If a loaded library stores the requested name
-# (DT_SONAME), the linker uses it. So empty libraries with the requested names
-# are enough, if OpenBLAS and LAPACKE are loaded, too.
+# (DT_SONAME), the linker uses that library. So empty libraries with the
+# requested names are enough, if OpenBLAS and LAPACKE are loaded, too.
 
-#: The libraries that libmxnet.so of the Arm wheel requests.
+#: The libraries that libmxnet.so of the Arm wheel requests: linear algebra,
+#: and two with functions of the C library.
 ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
-#: Libraries with the functions of libarmpl_lp64_mp.so. OpenBLAS may contain
-#: LAPACKE.
+#: Libraries with the functions of libarmpl_lp64_mp.so. The second may be
+#: missing, because OpenBLAS may contain LAPACKE.
 LINEAR_ALGEBRA = ('libopenblas.so.0', 'liblapacke.so.3')
 
 #: {platform.machine(): its number in the field e_machine of an ELF file}.
@@ -120,32 +121,33 @@ def is_arm():
 
 
 def empty_library(name, machine):
-    """The bytes of an empty shared library that stores `name`.
+    """The bytes of an empty shared library with `name` as its DT_SONAME.
 
     machine: a key of ELF_MACHINES. As the System V ABI demands, the file has
     an ELF header, two program headers, and a dynamic section with the name and
     an empty symbol table.
     """
-    header, program_header, symbol = 64, 56, 24     # sizes in bytes
+    header_size, program_header_size, symbol_size = 64, 56, 24  # in bytes
     strings = b'\0' + name.encode() + b'\0'
-    # Offsets of the sections in the file
-    strings_at = header + 2 * program_header
+    # Offsets of the sections in the file, in bytes
+    strings_at = header_size + 2 * program_header_size
     symbols_at = (strings_at + len(strings) + 7) // 8 * 8
-    dynamic_at = symbols_at + symbol
+    dynamic_at = symbols_at + symbol_size
     # DT_SONAME, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_NULL
     dynamic = struct.pack('<12Q', 14, 1, 5, strings_at, 6, symbols_at, 10,
-                          len(strings), 11, symbol, 0, 0)
+                          len(strings), 11, symbol_size, 0, 0)
     size = dynamic_at + len(dynamic)
     ident = b'\x7fELF' + bytes([2, 1, 1]) + bytes(9)    # 64 bits, LSB first
     return b''.join([
         ident, struct.pack('<HHIQQQIHHHHHH', 3, ELF_MACHINES[machine], 1, 0,
-                           header, 0, 0, header, program_header, 2, 0, 0, 0),
+                           header_size, 0, 0, header_size,
+                           program_header_size, 2, 0, 0, 0),
         # PT_LOAD: the whole file, writable because the linker stores
         # addresses in it. PT_DYNAMIC: the dynamic section
         struct.pack('<IIQQQQQQ', 1, 6, 0, 0, 0, size, size, 1 << 16),
         struct.pack('<IIQQQQQQ', 2, 6, dynamic_at, dynamic_at, dynamic_at,
                     len(dynamic), len(dynamic), 8),
-        strings.ljust(symbols_at - strings_at, b'\0'), bytes(symbol),
+        strings.ljust(symbols_at - strings_at, b'\0'), bytes(symbol_size),
         dynamic])
 
 
@@ -161,9 +163,9 @@ def _try_load(name):
 def load_arm(folders=()):
     """Load the libraries of the Arm wheel, or replacements for them.
 
-    folders: where to search if the system's folders do not have them; pass the
-    folder of libmxnet.so, since libmxnet.so also searches there. Raises
-    ImportError if no linear algebra library is found.
+    folders: where to search if the system's folders do not have the libraries.
+    The folder of libmxnet.so should be among them, since the dynamic linker
+    searches it, too. Raises ImportError without a linear algebra library.
     """
     missing = [name for name in ARM_LIBRARIES
                if not _try_load(name) and not any(
@@ -195,9 +197,10 @@ THREAD_VARIABLES = 'MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS'
 def thread_count(name, maximum=MAX_THREADS):
     """The thread count in the environment variable `name`; None if unset.
 
-    OpenMP allows a list with one number for each nesting level; this is the
-    first number. Raises ImportError if the value is not such a list, or if the
-    number is 0 or above `maximum`: with such a value, MXNet ends the process.
+    The value may be a list with a number for each nesting level of OpenMP;
+    then the first number is returned. Raises ImportError for any other text,
+    and for 0 or more than `maximum` threads: with such a value, MXNet would
+    end the process.
     """
     text = os.environ.get(name, '')
     if not text.strip():
@@ -213,7 +216,7 @@ def thread_count(name, maximum=MAX_THREADS):
 
 
 def thread_settings():
-    """{variable: value} with which MXNet gets all threads that it requests.
+    """{environment variable: value} to give MXNet all threads it requests.
 
     MXNet, oneDNN and OpenBLAS assume that OpenMP starts the requested number
     of threads. With fewer threads, they return wrong results without an
@@ -225,7 +228,7 @@ def thread_settings():
         counts = dict.fromkeys(THREAD_VARIABLES, physical_cores())
     limit = thread_count('OMP_THREAD_LIMIT', 2**63 - 1)
     if os.environ.get('OMP_MAX_ACTIVE_LEVELS', '').strip() == '0':
-        limit = 1       # parallel regions then have a single thread
+        limit = 1       # parallel regions have a single thread
     if limit:
         counts = {name: min(count or physical_cores(), limit)
                   for name, count in counts.items()}
@@ -248,10 +251,10 @@ def _loaded_openmp():
 def _check_openmp(openmp):
     """Raise ImportError if the loaded libgomp may start too few threads.
 
-    openmp: libgomp, as `_loaded_openmp` returns it. It read its environment
-    variables when it was loaded, so they cannot be corrected now.
+    openmp: the result of `_loaded_openmp`. libgomp read its environment
+    variables when it was loaded, so it is too late to correct them.
     """
-    answers = []    # [True if there may be too few threads]
+    answers = []    # [true if there may be too few threads]
 
     def ask():
         answers.append(openmp.omp_get_dynamic()
@@ -259,8 +262,8 @@ def _check_openmp(openmp):
                        or openmp.omp_get_max_threads()
                        > openmp.omp_get_thread_limit())
 
-    # Ask in a new thread, which has the settings that libgomp read. In this
-    # thread, the program may have changed them
+    # A new thread has the settings that libgomp read. In the present thread,
+    # the program may have changed them
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
@@ -274,17 +277,16 @@ def _check_openmp(openmp):
 
 @contextlib.contextmanager
 def threads_for_import():
-    """Context to load MXNet in, which lets MXNet use all cores.
+    """Context in which a loaded MXNet is set to use all cores.
 
-    By itself, MXNet uses half of the CPUs, to skip second hardware threads,
-    even if each CPU is a whole core. It reads the variables in
-    THREAD_VARIABLES once, while it is loaded. If the user has set one, the
-    other one gets no default. GOMP_SPINCOUNT lets a waiting thread yield after
-    microseconds instead of milliseconds, which matters when two programs share
-    the cores.
+    Without it, MXNet uses half of the CPUs, to skip second hardware threads,
+    even if each CPU is a whole core. MXNet reads THREAD_VARIABLES once, while
+    it is loaded. If the user has set one of them, the other gets no default.
+    GOMP_SPINCOUNT=1000 lets a waiting thread yield after microseconds instead
+    of milliseconds, which matters when two programs share the cores.
 
-    On exit, the variables are restored, so that child processes do not
-    inherit them. The OpenMP thread count of the calling thread is restored,
+    On exit, the variables are restored, so that child processes do not inherit
+    the changes. The calling thread's number of OpenMP threads is restored,
     too.
     """
     openmp, previous_count = _loaded_openmp(), None

@@ -2,9 +2,9 @@
 
 MXNet 1.9.1 was built for Python 3.8 and NumPy 1.19. Its compiled libraries
 work with later versions, but some lines of its Python code do not, and its
-metadata excludes them. `setup.py` calls `find_or_make`: pip downloads the
-stock wheel, as MXNet's publishers released it, and a changed copy is stored in
-the cache. This module imports neither MXNet nor NumPy.
+metadata excludes later versions. `setup.py` calls `find_or_make`: pip
+downloads the stock wheel, as MXNet's publishers released it, and a changed
+copy is stored in the cache. This module imports neither MXNet nor NumPy.
 """
 import base64
 import hashlib
@@ -35,7 +35,8 @@ CHANGES = [
      rf'\1{_FROM_COMPAT}numpy'),
     # Python 3.12 removed distutils
     (r'mxnet/.*\.py', r'from distutils\.version import ', _FROM_COMPAT),
-    # logging.info and similar functions add a handler to the root logger
+    # logging.info and similar functions add a handler to the root logger;
+    # methods of a logger do not
     (r'mxnet/(?!tools/).*\.py',
      r'\blogging\.(debug|info|warning|error|exception)\(',
      r"logging.getLogger('mxnet').\1("),
@@ -49,7 +50,7 @@ CHANGES = [
      r'\1parameter_string(shape)'),
     (r'mxnet/symbol/symbol\.py', r'(?m)^import ctypes$',
      f'import ctypes\n{_FROM_COMPAT}parameter_string'),
-    # Remove a DeprecationWarning that MXNet's own modules cause
+    # Remove a DeprecationWarning of a method that MXNet's modules call
     (r'mxnet/numpy/multiarray\.py',
      r"        warnings\.warn\('ndarray\.as_in_context has been renamed to'\n"
      r".*DeprecationWarning\)\n", ''),
@@ -59,8 +60,8 @@ CHANGES = [
      r'\g<0>\n\1adopt_parameter(self, name, value)'),
     (r'mxnet/gluon/block\.py', r'(?m)^import copy$',
      f'import copy\n{_FROM_COMPAT}adopt_parameter'),
-    # Loaded by ctypes, libmxnet.so replaces the handler of SIGSEGV, and uses
-    # only half of the CPUs
+    # Loaded by ctypes alone, libmxnet.so replaces the handler of SIGSEGV, and
+    # uses only half of the CPUs
     (r'mxnet/base\.py', r'ctypes\.CDLL\(lib_path\[0\], ctypes\.RTLD_LOCAL\)',
      'load_library(lib_path[0])'),
     (r'mxnet/base\.py', r'(?m)^import ctypes$',
@@ -80,7 +81,7 @@ class WheelError(Exception):
 
 
 def module_bytes(name):
-    """The file `name` of ADDED, importing from mxnet instead of d2lbert."""
+    """The bytes of a file in ADDED, changed to import mxnet, not d2lbert."""
     text = Path(__file__).with_name(name).read_text(encoding='utf-8')
     return re.sub(r'(?m)^from d2lbert\.machine\.(\w+) import ',
                   r'from mxnet._\1 import ', text).encode('utf-8')
@@ -103,8 +104,8 @@ def find_or_make(project):
 
     project: 'mxnet' or 'mxnet-cu112'. The wheel is stored in the folder
     `wheels` of the cache, or in a temporary folder if there is no cache.
-    Raises WheelError if the stock wheel cannot be downloaded, or the changed
-    wheel cannot be written.
+    Raises WheelError if the stock wheel cannot be downloaded or has unexpected
+    files, or if the changed wheel cannot be written.
     """
     folder = _wheel_folder()
     name = project.replace('-', '_')
@@ -144,13 +145,13 @@ def _download(project, folder):
                'download', '--no-deps', '--only-binary', ':all:',
                '--progress-bar', 'off', '--dest', folder, requirement]
     print(f'd2lbert: downloading {requirement}', file=sys.stderr, flush=True)
-    pip = subprocess.run(command, env=_pip_settings(os.environ),
-                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT)
+    process = subprocess.run(command, env=_pip_settings(os.environ),
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT)
     wheels = list(Path(folder).glob('*.whl'))
-    if pip.returncode == 0 and len(wheels) == 1:
+    if process.returncode == 0 and len(wheels) == 1:
         return wheels[0]
-    lines = pip.stdout.decode('utf-8', 'replace').strip().splitlines()
+    lines = process.stdout.decode('utf-8', 'replace').strip().splitlines()
     errors = [line for line in lines if line.startswith('ERROR: ')]
     message = (errors or lines or ['no output'])[-1]
     if message.endswith('No module named pip'):
@@ -165,10 +166,11 @@ def _download(project, folder):
 
 
 def _pip_settings(environ):
-    """The environment for `pip download`, with uv's settings as pip's."""
+    """The environment for `pip download`; settings of uv hold for pip, too."""
     environ = dict(environ)
 
     def translate(pip_name, *uv_names):
+        """Set pip's variable, if unset, to the first of uv's with a value."""
         value = next((environ[name] for name in uv_names if environ.get(name)),
                      '')
         # uv separates values by commas, pip by spaces. Only uv accepts a name
@@ -183,7 +185,7 @@ def _pip_settings(environ):
     translate('PIP_FIND_LINKS', 'UV_FIND_LINKS')
     translate('PIP_NO_INDEX', 'UV_NO_INDEX', 'UV_OFFLINE')
     translate('PIP_CERT', 'SSL_CERT_FILE')
-    # With these settings `pip download` fails, or downloads something else
+    # With these settings, `pip download` fails or gets another file
     for name in ('PIP_TARGET', 'PIP_PREFIX', 'PIP_USER', 'PIP_REQUIRE_HASHES',
                  'PIP_REQUIRE_VIRTUALENV', 'PIP_NO_BINARY', 'PIP_PYTHON',
                  'PIP_CONSTRAINT', 'PIP_REQUIREMENT'):
@@ -194,13 +196,13 @@ def _pip_settings(environ):
 def change_wheel(stock, target):
     """Write the wheel `stock` to `target`, with CHANGES and ADDED.
 
-    Raises WheelError if the pattern of a change is not found.
+    stock, target: paths. Raises WheelError if a change finds no text.
     """
-    record = []     # lines of RECORD, the list of files: 'name,digest,size'
+    record = []     # lines 'name,digest,size' of RECORD, the list of files
     # The folder of the metadata is for example mxnet-1.9.1.dist-info
     stock_suffix = f'-{MXNET_VERSION}.dist-info/'
     new_suffix = f'-{version()}.dist-info/'
-    unused = set(range(len(CHANGES)))
+    unused = set(range(len(CHANGES)))   # indices of changes
     with zipfile.ZipFile(stock) as old, zipfile.ZipFile(
             target, 'w', zipfile.ZIP_DEFLATED) as new:
         infos = {info.filename: info for info in old.infolist()}
@@ -277,7 +279,7 @@ def _apply_changes(archive, info):
 
 
 def _digest(data):
-    """The SHA-256 of bytes, as the RECORD of a wheel spells it."""
+    """The SHA-256 of bytes, as the RECORD of a wheel has it: in base64."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
     return digest.rstrip(b'=').decode()
 

@@ -1,9 +1,9 @@
 """Identify this machine's processor, and find the C++ compiler.
 
 The C++ code is compiled for the instruction set of the processor, unless the
-environment variable D2LBERT_ISA names a lower one. Tests use it to run, on a
-newer processor, the code for an older one. This module imports neither MXNet
-nor NumPy.
+environment variable D2LBERT_ISA names a lower set. With this variable, tests
+run the code for an older processor on a newer one. This module imports neither
+MXNet nor NumPy.
 """
 import os
 import platform
@@ -15,8 +15,8 @@ from typing import FrozenSet, NamedTuple, Tuple
 
 from d2lbert.machine.hardware import physical_cores
 
-#: {id of a vendor in /proc/cpuinfo: its name}. Ids are names on x86. They are
-#: numbers on Arm (Arm Architecture Reference Manual, MIDR_EL1, "Implementer").
+#: {id of a vendor in /proc/cpuinfo: vendor's name}. On Arm, ids are numbers
+#: (Arm Architecture Reference Manual, MIDR_EL1, "Implementer").
 VENDORS = {'GenuineIntel': 'Intel', 'AuthenticAMD': 'AMD', '0x41': 'Arm',
            '0x61': 'Apple', '0xc0': 'Ampere', '0x48': 'HiSilicon',
            '0x4e': 'NVIDIA', '0x46': 'Fujitsu', '0x6d': 'Microsoft'}
@@ -31,7 +31,7 @@ EXTRA_SETS = {'avx512_bf16': 'bf16', 'bf16': 'bf16', 'amx_bf16': 'AMX',
 
 
 class Processor(NamedTuple):
-    """The identity of a processor; unknown fields are empty."""
+    """Model and features of a processor; unknown fields are empty."""
 
     machine: str    # platform.machine(), for example x86_64 or aarch64
     vendor: str
@@ -42,7 +42,7 @@ class Processor(NamedTuple):
 
     @property
     def sets(self):
-        """The names of the instruction sets for matrix products, a list."""
+        """The instruction sets for matrix products: a list of names."""
         return [*[name for feature, name in VECTOR_SETS.items()
                   if feature in self.features][:1],
                 *[name for feature, name in EXTRA_SETS.items()
@@ -57,7 +57,7 @@ class Processor(NamedTuple):
 
     @property
     def slug(self):
-        """A name for files, such as amd-family-26-model-2-avx512-bf16."""
+        """A part of file names, such as amd-family-26-model-2-avx512-bf16."""
         words = ' '.join([self.kind, *self.sets]).replace('-', '')
         return re.sub('[^a-z0-9]+', '-', words.lower())
 
@@ -83,7 +83,7 @@ def find_processor(path='/proc/cpuinfo', machine=None):
     except OSError:
         pass
 
-    def first(*names):
+    def first(*names):      # the value of the first field that is not empty
         return next((fields[name] for name in names if fields.get(name)), '')
     vendor_id = first('vendor_id', 'CPU implementer')
     return Processor(
@@ -94,7 +94,7 @@ def find_processor(path='/proc/cpuinfo', machine=None):
 
 
 def describe_machine(root='/'):
-    """Describe this machine in a line: processor, number of cores, system.
+    """One line about this machine: processor, number of cores, system.
 
     root: the folder with proc and sys, which is not / in tests.
     """
@@ -106,11 +106,11 @@ def describe_machine(root='/'):
 
 
 class InstructionSet(NamedTuple):
-    """Compiler flags of an instruction set, and processors that have it."""
+    """Compiler flags of an instruction set, and what a processor needs."""
 
     machines: Tuple[str, ...]   # possible values of platform.machine()
     flags: Tuple[str, ...]
-    features: str   # names in /proc/cpuinfo; the processor must have all
+    features: str   # names in /proc/cpuinfo, all of which are needed
 
 
 # The features of -march=haswell. The flags below do not contain the newer name
@@ -132,7 +132,7 @@ SETS = {
 def chosen_set():
     """The value of D2LBERT_ISA: 'native' or a key of SETS.
 
-    Raises ValueError for another value, or a set that this processor lacks.
+    Raises ValueError for other values, and if this processor lacks the set.
     """
     name = os.environ.get('D2LBERT_ISA') or 'native'
     if name == 'native':
@@ -156,12 +156,12 @@ def chosen_set():
 
 
 def isa_flags():
-    """A list of the compiler flags for the instruction set `chosen_set`."""
+    """A list of the compiler flags for the result of `chosen_set`."""
     name = chosen_set()
     return ['-march=native'] if name == 'native' else [*SETS[name].flags]
 
 
-#: Seconds in which a compiler must print its version, or it is not used.
+#: A compiler is not used if printing its version takes more seconds.
 VERSION_SECONDS = 30
 
 

@@ -11,9 +11,9 @@ import weakref
 
 
 def fill_descriptors():
-    """Open /dev/null for standard input, output or error if it is closed.
+    """Open /dev/null for each of standard input, output, error that is closed.
 
-    Otherwise the next opened file would get the descriptor 0, 1 or 2, and
+    Otherwise the next opened file would get the free descriptor 0, 1 or 2, and
     libraries would print into that file.
     """
     for number in range(3):
@@ -26,7 +26,7 @@ def fill_descriptors():
 def close_broken(stream):
     """Close a stream after a failed write.
 
-    Otherwise Python flushes it at exit, fails again and prints an error.
+    Otherwise Python would flush the stream at exit, fail and print an error.
     """
     with contextlib.suppress(OSError, ValueError):
         stream.close()
@@ -41,26 +41,26 @@ _is_capturing = threading.Lock()
 
 @contextlib.contextmanager
 def without_panics():
-    """Context in which Rust, of the tokenizers library, prints no panics.
+    """Context in which Rust code of the tokenizers library prints no panics.
 
     Rust prints a panic, in any thread, before Python gets the exception. In
-    this context, descriptor 2 is a temporary file. On exit, its text without
-    the panics is written to standard error. If another thread is in this
-    context already, the context does nothing, so that no output waits for more
-    than one call.
+    this context, descriptor 2 is a temporary file. On exit, the text of the
+    file without the panics is written to standard error. While a thread is in
+    this context, the context does nothing in other threads. Otherwise
+    overlapping calls could delay the output without end.
     """
     if not _is_capturing.acquire(blocking=False):
         yield
         return
     try:
         with tempfile.TemporaryFile() as captured:
-            stderr = os.dup(2)
+            saved_stderr = os.dup(2)
             os.dup2(captured.fileno(), 2)
             try:
                 yield
             finally:
-                os.dup2(stderr, 2)
-                os.close(stderr)
+                os.dup2(saved_stderr, 2)
+                os.close(saved_stderr)
                 captured.seek(0)
                 text = _PANIC.sub(b'', captured.read())
                 if text:
@@ -83,15 +83,17 @@ class TextWarning(UserWarning):
     """Input texts were truncated, or have unknown words."""
 
 
-_warned = weakref.WeakKeyDictionary()   # {owner: kinds}, for `warn_once`
+# {owner: kinds of warnings issued for it}, see `warn_once`
+_warned = weakref.WeakKeyDictionary()
 
 
 def warn_once(owner, kind, line):
-    """Issue the warning `line`, unless this owner had one of this kind.
+    """Issue the warning `line`, unless `owner` had a warning of this kind.
 
-    owner: an object, for example a tokenizer. kind: any key. Later lines are
-    logged at level INFO, so that a server does not print a line for each
-    request. Python shows the warning at the line that called this package.
+    owner: an object, for example a tokenizer. kind: any text that tells the
+    kinds apart. Later lines of a kind are logged at level INFO, so that a
+    server does not print a line for each request. Python shows the warning at
+    the line that called this package.
     """
     kinds = _warned.setdefault(owner, set())
     if kind in kinds:
@@ -118,7 +120,7 @@ def printed_warnings(hidden=False):
 
     hidden: if true, hide the warnings and progress bars (--quiet).
     """
-    previous, show = (LOG.handlers, LOG.propagate), warnings.showwarning
+    logger_state, show = (LOG.handlers, LOG.propagate), warnings.showwarning
 
     def show_text(message, category, *args, **kwargs):
         if issubclass(category, TextWarning):
@@ -127,7 +129,7 @@ def printed_warnings(hidden=False):
             show(message, category, *args, **kwargs)
     # Without a handler, Python would print warnings in spite of --quiet
     LOG.handlers = [_Stderr(logging.WARNING)]
-    # A handler of the root logger would print each line twice
+    # Otherwise a handler of the root logger would print each line once more
     LOG.propagate = False
     try:
         with quiet(hidden), warnings.catch_warnings():
@@ -135,10 +137,10 @@ def printed_warnings(hidden=False):
             warnings.showwarning = show_text
             yield
     finally:
-        LOG.handlers, LOG.propagate = previous
+        LOG.handlers, LOG.propagate = logger_state
 
 
-_quiet = False
+_quiet = False      # True in a context of `quiet`
 
 
 @contextlib.contextmanager
@@ -171,9 +173,10 @@ class FailsafeStream:
 
     stream: the stream to write to, or None if its descriptor was closed before
     Python started. A write fails if a disk is full, or a pipe or a terminal is
-    closed. The log.txt of a run has the lines that are lost here.
+    closed. The log lines of a run that are lost here are in its log.txt.
     """
 
+    # Other code reads these attributes, also if the stream is None
     encoding, errors = 'utf-8', 'replace'
 
     def __init__(self, stream):
@@ -207,7 +210,7 @@ class FailsafeStream:
             return None
 
 
-# For `failsafe_output`: the number of open contexts, and the original streams
+# The contexts of `failsafe_output` that are open, and the streams before them
 _lock = threading.Lock()
 _num_contexts, _original = 0, None
 
@@ -216,9 +219,9 @@ _num_contexts, _original = 0, None
 def failsafe_output():
     """Context in which printing never raises an OSError.
 
-    It flushes on exit, so that Python's own flush cannot fail. All threads
-    share sys.stdout and sys.stderr. So the context that is entered first
-    replaces them, and the context that is left last restores them.
+    On exit, it flushes the streams, so that Python's own flush cannot fail.
+    All threads share sys.stdout and sys.stderr. So the context that is entered
+    first replaces both, and the context that is left last restores both.
     """
     global _num_contexts, _original
     with _lock:

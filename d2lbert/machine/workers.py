@@ -1,7 +1,7 @@
 """Run functions in threads, and connect the workers of distributed training.
 
-Threads help if a function spends its time in C++ or NumPy, since only one
-thread at a time runs Python code.
+Threads help if a function spends its time in C++ or NumPy. Only one thread at
+a time runs Python code.
 """
 import collections
 import os
@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from d2lbert.machine import hardware
 
-# Seconds to wait until abandoned work has ended
+# Maximum time to wait for the end of abandoned work
 ENDING_SECONDS = 1
 
 
@@ -18,10 +18,10 @@ def interruptible(work):
     """Return the result of work(is_abandoned); handle signals meanwhile.
 
     work: a function with a long call into another library. Python handles
-    signals only in the main thread, between two bytecode instructions. So the
-    function runs in another thread. If a signal handler raises an exception,
-    the function goes on until the process ends, or until it calls
-    `is_abandoned()`, which then returns True.
+    signals only in the main thread, between two bytecode instructions. So
+    `work` runs in another thread. If a signal handler raises an exception, the
+    exception leaves this function, and `is_abandoned()` returns True from then
+    on. `work` should call it often, and return after True.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)
@@ -44,9 +44,10 @@ def interruptible(work):
 def in_order(work, items, num_threads=None):
     """Yield work(item) for each item, in order; compute in threads.
 
-    items: an iterable. The calling thread reads it a few items ahead. If
+    items: an iterable, which the calling thread reads a few items ahead. If
     `items` raises an exception, the results of the earlier items come first.
-    num_threads: None for one per core. With 1, items are not read ahead.
+    num_threads: None for one per core. With 1, the calling thread computes,
+    and does not read ahead.
     """
     if num_threads is None:
         num_threads = hardware.physical_cores()
@@ -62,7 +63,7 @@ def in_order(work, items, num_threads=None):
                     try:
                         futures.append(pool.submit(work, next(items)))
                     except StopIteration:
-                        items = None
+                        items = None        # there are no more
                     except Exception as exception:
                         items, error = None, exception
                 if not futures:
@@ -90,7 +91,7 @@ def kvstore():
 
     Pass it to `gluon.Trainer` with update_on_kvstore=False. The servers of the
     store then only sum gradients, and each worker runs the whole optimizer, as
-    in training without `d2lbert launch`. The store's own worker numbers
+    in training without `d2lbert launch`. The attribute `rank` of the store may
     differ from `rank()`.
     """
     # Not at the top: the launcher imports this module without MXNet
@@ -100,7 +101,7 @@ def kvstore():
         def broadcast(self, key, value, out, priority=0):
             super().broadcast(key, value, out, priority)
             # Wait until the weights have arrived: otherwise a worker could
-            # push a gradient first, and it would be pulled as the weights
+            # push a gradient first, and the store would return the gradient
             for array in out if isinstance(out, (list, tuple)) else [out]:
                 array.wait_to_read()
 
