@@ -25,7 +25,7 @@ ALIVE, INTERRUPT = b'.', b'i'
 def main(spec):
     """Run a process; return its exit status, or 128 + n if signal n ended it.
 
-    Returns 127 if the process cannot be started, and 1 after another problem.
+    Returns 127 if the process cannot be started, and 1 for other problems.
     spec: a dict that describes the process, with these keys:
     argv, cwd, env: command, folder and additional environment variables;
     root: [address, port] of the scheduler that must be reachable, or None;

@@ -107,8 +107,8 @@ def free_port(root, port):
 def reserve_socket():
     """Create a file that MXNet will replace by a socket; return its path.
 
-    The name of the file is a number, since MXNet uses its port as the name of
-    the socket. The name must be unused, since ZeroMQ, with which MXNet
+    The name of the file is a number, since MXNet names a socket by its port
+    number. The name must be unused, since ZeroMQ, with which MXNet
     communicates, overwrites any file of that name.
     """
     while True:

@@ -144,8 +144,8 @@ def _find_same_file(out, reads):
 def writing(out, force, flag='--out'):
     """Yield the path of a temporary file; rename the file to `out` on success.
 
-    Raises ValueError if `out` cannot be written. Unless `force` is true, it is
-    also raised if a file was created at `out` after `check_out`.
+    Raises ValueError if `out` cannot be written, and, unless `force` is true,
+    if a file was created at `out` after `check_out`.
     """
     temporary = None
     try:
@@ -154,7 +154,7 @@ def writing(out, force, flag='--out'):
     except BrokenPipeError:
         raise       # as in `failures_of`
     except OSError as error:
-        # Without a number, or with another file name, it is not about `out`
+        # An error without errno, or with another file name, is not about `out`
         if error.errno is None or error.filename not in (
                 None, str(temporary), str(out)):
             raise

@@ -119,7 +119,7 @@ class _ParamsReader:
         return int.from_bytes(self._read(num_bytes), 'little', signed=signed)
 
     def _read_count(self, what, min_bytes):
-        """Read the count of `what`, each of which has at least `min_bytes`."""
+        """Read the count of `what`; each has at least `min_bytes` bytes."""
         count = self._read_integer(8)
         if count > self._remaining // min_bytes:
             raise ValueError(f'it should contain {count} {what}, which its '

@@ -87,7 +87,7 @@ def is_root_temporary():
 
 @functools.lru_cache(maxsize=None)
 def _absolute(path):
-    """The absolute path by the working directory of the first call."""
+    """The absolute path; a later change of working directory is ignored."""
     return Path(os.path.abspath(path))
 
 
@@ -133,7 +133,7 @@ def set_matplotlib_folder():
 # Ownership
 
 def folder(kind):
-    """Return the `private_folder` of a kind, after removing its leftovers."""
+    """Return the `private_folder` of a kind; leftovers in it are removed."""
     path = private_folder(root() / kind)
     with contextlib.suppress(OSError):
         remove_leftovers(kind)
@@ -185,7 +185,7 @@ def _make_folders(path):
 
 
 def is_trusted(status):
-    """True if only root and this user may write; status: of os.stat."""
+    """True if only root and this user may write; status: from `os.stat`."""
     return (status.st_uid in (0, os.geteuid())
             and not status.st_mode & 0o022)
 
@@ -267,7 +267,7 @@ def _is_own_group(group_id):
     """True if the group is the private group of this user.
 
     Many systems give each user a primary group of the user's name, without
-    other members. With a umask of 002, it can write to the user's new files.
+    other members. A umask of 002 lets it write to the user's new files.
     """
     if grp is None:
         return False
@@ -367,7 +367,7 @@ def clear(kind, older_than=0):
 
 
 def _remove(entry):
-    """Remove an entry, except locks that are held; return its size."""
+    """Remove an entry, except locks that are held; return its bytes."""
     for path in entry.paths:
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             if path.suffix == '.lock':

@@ -1,8 +1,8 @@
 """Download files and unpack archives.
 
 The digest of a downloaded file is checked, and a stalled transfer is aborted.
-An archive is not unpacked at all if it is damaged, or if one of its members
-would be outside the target folder.
+No file of an archive is unpacked if the archive is damaged, or if one of its
+members would be outside the target folder.
 """
 import errno
 import http.client
@@ -49,7 +49,7 @@ class HubError(OSError):    # named after the book's DATA_HUB in hub.py
 
 
 def is_web_page(head):
-    """True if a file that begins with `head` is HTML or an XML message."""
+    """True if `head`, the first bytes of a file, are those of HTML or XML."""
     return bool(re.match(rb'(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml|'
                          rb'error)\b', head, re.IGNORECASE))
 

@@ -1,7 +1,7 @@
 """Find the GPUs, the CPU cores, the free memory, and the installed MXNet.
 
 This module imports neither MXNet nor NumPy: setup.py runs it before both are
-installed, and `d2lbert doctor` has to run it where they are broken.
+installed, and `d2lbert doctor` has to run it where one is broken.
 """
 import contextlib
 import ctypes
@@ -21,8 +21,9 @@ WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
 # How to install what the Arm wheel needs; see `load_arm` in mxnet_libraries.py
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
-# 8.0 and 8.6. A GPU runs code for its major version up to its minor version.
-# GPUs from 9.0 on would need PTX code, and mxnet-cu112 contains none
+# 8.0 and 8.6. A GPU can run code for its own major version, if the minor
+# version of the code is not later than its own. GPUs from 9.0 on would need
+# PTX code, and mxnet-cu112 contains none
 FIRST_CAPABILITY, LAST_CAPABILITY = (5, 0), (8, 9)
 OLDEST_CUDA = (11, 0)  # a driver for 11.0 also runs programs for a later 11.x
 
@@ -64,7 +65,7 @@ class Gpu(NamedTuple):
 class Driver(NamedTuple):
     """The GPUs of the NVIDIA driver, and the CUDA version that it supports."""
 
-    cuda: Optional[Tuple[int, int]]  # the newest that works; None: unknown
+    cuda: Optional[Tuple[int, int]]  # the newest supported; None: unknown
     gpus: List[Gpu]
     problem: str  # why there is no GPU, or ''
 
@@ -83,7 +84,7 @@ def _print_driver():
     count, value = ctypes.c_int(), ctypes.c_int()
 
     def call(function, *args):
-        """Call a function of libcuda by name; OSError if it fails."""
+        """Call the function of libcuda with this name; OSError on failure."""
         code = getattr(cuda, function)(*args)
         if code:
             raise OSError(code, f'{function} returned an error')

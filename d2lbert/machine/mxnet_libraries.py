@@ -79,8 +79,8 @@ def _no_cudnn_warning():
     """Suppress mxnet-cu112's warning about the cuDNN version.
 
     mxnet-cu112 was compiled with cuDNN 8.1 and warns about any other 8.x,
-    though all have the same interface. It reads the environment variable below
-    while it is loaded. A value that the user has set is kept.
+    though all have the same interface. While mxnet-cu112 is loaded, it reads
+    the variable MXNET_CUDNN_LIB_CHECKING. A value of the user is kept.
     """
     name = 'MXNET_CUDNN_LIB_CHECKING'
     if name in os.environ:
@@ -94,9 +94,9 @@ def _no_cudnn_warning():
 
 
 # MXNet's wheel for Arm was linked with Arm's performance libraries, which no
-# package index offers. One is a linear algebra library. OpenBLAS and LAPACKE,
-# which every distribution packages, have its functions under the same names.
-# The other two only replace functions of the C library.
+# package index offers. One is a linear algebra library. Its functions have the
+# same names in OpenBLAS and LAPACKE, which every distribution packages. The
+# other two only replace functions of the C library.
 #
 # The dynamic linker first looks for libraries by name, and then for functions
 # in all loaded libraries. If a loaded library stores the requested name
@@ -164,8 +164,8 @@ def load_arm(folders=()):
     """Load the libraries of the Arm wheel, or replacements for them.
 
     folders: where to search if the system's folders do not have the libraries.
-    The folder of libmxnet.so should be among them, since the dynamic linker
-    searches it, too. Raises ImportError without a linear algebra library.
+    Pass the folder of libmxnet.so, since the dynamic linker also searches it.
+    Raises ImportError without a linear algebra library.
     """
     missing = [name for name in ARM_LIBRARIES
                if not _try_load(name) and not any(
@@ -216,7 +216,7 @@ def thread_count(name, maximum=MAX_THREADS):
 
 
 def thread_settings():
-    """{environment variable: value} to give MXNet all threads it requests.
+    """{variable: value} with which MXNet gets all threads that it requests.
 
     MXNet, oneDNN and OpenBLAS assume that OpenMP starts the requested number
     of threads. With fewer threads, they return wrong results without an
@@ -277,7 +277,7 @@ def _check_openmp(openmp):
 
 @contextlib.contextmanager
 def threads_for_import():
-    """Context in which a loaded MXNet is set to use all cores.
+    """Context to load MXNet in, so that MXNet uses all cores.
 
     Without it, MXNet uses half of the CPUs, to skip second hardware threads,
     even if each CPU is a whole core. MXNet reads THREAD_VARIABLES once, while

@@ -11,7 +11,7 @@ import weakref
 
 
 def fill_descriptors():
-    """Open /dev/null for each of standard input, output, error that is closed.
+    """Open /dev/null in place of a closed standard input, output or error.
 
     Otherwise the next opened file would get the free descriptor 0, 1 or 2, and
     libraries would print into that file.
@@ -45,9 +45,9 @@ def without_panics():
 
     Rust prints a panic, in any thread, before Python gets the exception. In
     this context, descriptor 2 is a temporary file. On exit, the text of the
-    file without the panics is written to standard error. While a thread is in
-    this context, the context does nothing in other threads. Otherwise
-    overlapping calls could delay the output without end.
+    file without the panics is written to standard error. In another thread at
+    the same time, the context does nothing, since overlapping calls could
+    delay the output without end.
     """
     if not _is_capturing.acquire(blocking=False):
         yield
@@ -120,7 +120,8 @@ def printed_warnings(hidden=False):
 
     hidden: if true, hide the warnings and progress bars (--quiet).
     """
-    logger_state, show = (LOG.handlers, LOG.propagate), warnings.showwarning
+    logger_state = LOG.handlers, LOG.propagate
+    show = warnings.showwarning
 
     def show_text(message, category, *args, **kwargs):
         if issubclass(category, TextWarning):
@@ -210,7 +211,7 @@ class FailsafeStream:
             return None
 
 
-# The contexts of `failsafe_output` that are open, and the streams before them
+# The number of open contexts of `failsafe_output`, and the original streams
 _lock = threading.Lock()
 _num_contexts, _original = 0, None
 

@@ -21,7 +21,7 @@ def interruptible(work):
     signals only in the main thread, between two bytecode instructions. So
     `work` runs in another thread. If a signal handler raises an exception, the
     exception leaves this function, and `is_abandoned()` returns True from then
-    on. `work` should call it often, and return after True.
+    on. `work` should call it often, and end when it returns True.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)
