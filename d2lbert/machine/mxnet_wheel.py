@@ -196,7 +196,7 @@ def _pip_settings(environ):
 def change_wheel(stock, target):
     """Write the wheel `stock` to `target`, with CHANGES and ADDED.
 
-    stock, target: paths. Raises WheelError if a change finds no text.
+    Raises WheelError if a pattern of text in CHANGES is not found.
     """
     record = []     # lines 'name,digest,size' of RECORD, the list of files
     # The folder of the metadata is for example mxnet-1.9.1.dist-info
@@ -279,7 +279,7 @@ def _apply_changes(archive, info):
 
 
 def _digest(data):
-    """The SHA-256 of bytes, as the RECORD of a wheel has it: in base64."""
+    """The SHA-256 of bytes in base64, as in the RECORD of a wheel."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
     return digest.rstrip(b'=').decode()
 
