@@ -1,7 +1,7 @@
-"""Run a page of the book, print its outputs, compare them with the file.
+"""Run a page of the book; print its outputs, or compare them with the old.
 
-The page runs in a Jupyter kernel, a process of the same Python in which
-`import d2l` gives d2lbert.
+The page runs in a Jupyter kernel: a process of the same Python, in which
+`import d2l` gives d2lbert. The old outputs are those in the page's file.
 """
 import ast
 import itertools
@@ -22,11 +22,12 @@ from d2lbert.machine.terminal import is_quiet
 #: Seconds in which a kernel must be ready.
 START_SECONDS = 120
 
-# Let the kernel import this copy of d2lbert, not another installed one. exec
-# gets its own globals, so that the page does not see the names of _CODE
+# The first code of the kernel. `exec` runs `_CODE` in globals of its own, so
+# that the page does not see the names of `_CODE`
 _SET_UP = '''\
 exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
 '''
+# Import this copy of d2lbert, not another installed one
 _CODE = '''\
 import importlib.util, os, sys
 if 'd2lbert' not in sys.modules:
@@ -37,6 +38,7 @@ if 'd2lbert' not in sys.modules:
 from d2lbert import load_ipython_extension
 load_ipython_extension(ip)
 '''
+# An expression, which adds no name to the page
 _TRACEBACK = ("__import__('d2lbert.book.imports', "
               "fromlist=['cell_traceback']).cell_traceback()")
 
@@ -45,14 +47,14 @@ class KernelError(RuntimeError):
     """A kernel did not start, or ended unexpectedly."""
 
 
-class _ThisPython(KernelSpecManager):
+class _ThisPythonSpecs(KernelSpecManager):
     """Start kernels with the Python that runs d2lbert.
 
     Kernels that are installed for Jupyter are ignored.
     """
 
     def get_kernel_spec(self, kernel_name):
-        """The command that starts a kernel, whatever its name is."""
+        """Return the same `KernelSpec` for every name."""
         return KernelSpec(
             argv=[sys.executable, '-m', 'ipykernel_launcher', '-f',
                   '{connection_file}', '--log-level=ERROR',
@@ -63,8 +65,8 @@ class _ThisPython(KernelSpecManager):
 class Outputs:
     """The outputs of one cell, collected as Jupyter does.
 
-    displays: {display_id: outputs of the whole page}. An output with a
-    display_id may be changed by a later cell.
+    displays: {display_id: list of outputs}, shared by all cells of the page,
+    because a later cell may change an output with a display_id.
     """
 
     def __init__(self, displays):
@@ -73,7 +75,7 @@ class Outputs:
         self._clears_next = False   # clear the outputs before the next one
 
     def add(self, message):
-        """Process a message of the kernel; return its new output, or None."""
+        """Process a message of the kernel; return a new output, or None."""
         kind, content = message['msg_type'], message['content']
         display_id = content.get('transient', {}).get('display_id')
         if kind == 'execute_input':
@@ -81,13 +83,13 @@ class Outputs:
         elif kind == 'clear_output':
             self._clears_next = True
             if not content.get('wait'):
-                self._clear()
+                self._clear_if_requested()
         elif kind == 'update_display_data':
             for output in self._displays.get(display_id, ()):
                 output.update(data=content['data'],
                               metadata=content['metadata'])
         elif kind in ('stream', 'display_data', 'execute_result', 'error'):
-            self._clear()
+            self._clear_if_requested()
             output = v4.output_from_msg(message)
             if display_id is not None:
                 self._displays.setdefault(display_id, []).append(output)
@@ -95,7 +97,7 @@ class Outputs:
             return output
         return None
 
-    def _clear(self):
+    def _clear_if_requested(self):
         if self._clears_next:
             self.outputs.clear()
             self._clears_next = False
@@ -118,7 +120,8 @@ class Kernel:
     """
 
     def __init__(self, folder):
-        self._manager = KernelManager(kernel_spec_manager=_ThisPython())
+        self._manager = KernelManager(
+            kernel_spec_manager=_ThisPythonSpecs())
         self._client = None
         self._folder = str(folder)
 
@@ -151,19 +154,19 @@ class Kernel:
                 on_wait=lambda: None, **options):
         """Run code; return the execute_reply of the Jupyter protocol.
 
-        on_message: called with each message about outputs. on_wait: called at
-        least once a second. options: keywords of jupyter_client's `execute`.
-        Raises KernelError if the kernel ends.
+        on_message: called with each message about outputs or the state of the
+        kernel. on_wait: called at least once a second. options: keywords of
+        jupyter_client's `execute`. Raises KernelError if the kernel ends.
         """
         client = self._client
         request = client.execute(code, allow_stdin=False, stop_on_error=False,
                                  **options)
-        idle = False
-        while not idle:
+        is_idle = False
+        while not is_idle:      # until all outputs have come
             message = self._next_message(client.get_iopub_msg, on_wait)
             if message['parent_header'].get('msg_id') == request:
-                idle = (message['msg_type'] == 'status' and
-                        message['content']['execution_state'] == 'idle')
+                is_idle = (message['msg_type'] == 'status' and
+                           message['content']['execution_state'] == 'idle')
                 on_message(message)
                 on_wait()
         while True:
@@ -172,7 +175,10 @@ class Kernel:
                 return message['content']
 
     def _next_message(self, get_message, on_wait):
-        """Wait for a message; call `on_wait` once a second."""
+        """Wait for a message, and call `on_wait` once a second.
+
+        get_message: a function of jupyter_client that waits up to `timeout`.
+        """
         while True:
             try:
                 return get_message(timeout=1)
@@ -184,16 +190,17 @@ class Kernel:
                 on_wait()
 
     def traceback(self):
-        """The traceback of the last error, without code outside cells.
+        """Return the traceback of the last error, without code outside cells.
 
-        It is a list of [line number, name of the function], which
-        `cell_traceback` in imports.py makes; [] if it fails.
+        Return a list of [line number, name of the function], from
+        `cell_traceback` in imports.py, or [] if `cell_traceback` fails.
         """
         reply = self.execute('', silent=True, store_history=False,
                              user_expressions={'traceback': _TRACEBACK})
         answer = reply.get('user_expressions', {}).get('traceback', {})
         if answer.get('status') != 'ok':
             return []
+        # 'text/plain' has the repr of the result, a string of JSON
         return json.loads(ast.literal_eval(answer['data']['text/plain']))
 
 
@@ -208,8 +215,8 @@ class PageError(RuntimeError):
 def run_page(page, compare=False):
     """Execute a page, print its outputs and store them in `page.notebook`.
 
-    compare: after each cell, print its outputs beside those in the file. A
-    progress bar counts the cells on a terminal. Raises PageError at the first
+    compare: after each cell, print its outputs beside those in the file. On a
+    terminal, a progress bar counts the cells. Raises PageError at the first
     cell that fails, and KernelError if the kernel ends.
     """
     # k: the index of a cell in the notebook. number: its number among the
@@ -232,8 +239,9 @@ def run_page(page, compare=False):
             screen.end_line()
             if compare:
                 screen.only_stderr = False
+                stored_lines = page.printed[k]      # None if the file has none
                 screen.print_lines(comparison.compare(
-                    number, page.printed[k], printed_lines(cell.outputs)))
+                    number, stored_lines, printed_lines(cell.outputs)))
             else:
                 num_pictures = sum(map(is_picture, cell.outputs))
                 if num_pictures:
@@ -251,8 +259,8 @@ def _count_pictures(number):
 def _run_cell(kernel, page, k, number, outputs, screen):
     """Execute cell k of the notebook; raise PageError if it fails.
 
-    number: the number of the cell in messages. outputs, screen: where to
-    collect its outputs, and where to print them.
+    number: the number of the cell in messages. outputs: an `Outputs`, which
+    collects the outputs. screen: a `Screen`, which prints them.
     """
     cell, location = page.notebook.cells[k], f'{page.path}, cell {number}'
 
@@ -273,7 +281,7 @@ def _run_cell(kernel, page, k, number, outputs, screen):
 
 
 def _failure_message(location, code, first_line, traceback, reply):
-    """The message for a cell that failed, with the line that failed.
+    """Return the message for a cell that failed, with the line that failed.
 
     location: the page and the cell. code: the lines of the cell. first_line:
     the number of code[0] in the file, or None. traceback: from
@@ -283,20 +291,20 @@ def _failure_message(location, code, first_line, traceback, reply):
     if not traceback:
         return f'{location}: {error}'
     # IPython does not count empty lines at the start of a cell
-    skipped = next(k for k, line in enumerate(code) if line.strip())
-    line = min(traceback[0][0] + skipped, len(code))
-    location += f', line {line}'
+    num_empty = next(k for k, line in enumerate(code) if line.strip())
+    number = min(traceback[0][0] + num_empty, len(code))    # of the line
+    location += f', line {number}'
     if first_line is not None:
-        location += f' (line {first_line + line - 1} of the file)'
-    if len(traceback) > 1:
+        location += f' (line {first_line + number - 1} of the file)'
+    if len(traceback) > 1:      # the function of a cell that raised the error
         location += f', in {traceback[-1][1]}'
-    return f'{location}: {error}\n    {code[line - 1].strip()}'
+    return f'{location}: {error}\n    {code[number - 1].strip()}'
 
 
 class Screen:
-    """Print the outputs of a page above the progress bar.
+    """Print the outputs of a cell above the progress bar.
 
-    bar: a tqdm bar. only_stderr: if true, do not print to standard output.
+    bar: a tqdm bar. only_stderr: if true, print nothing to standard output.
     """
 
     def __init__(self, bar, only_stderr=False):
@@ -313,7 +321,10 @@ class Screen:
             self.print_lines([output.data.get('text/plain', '')])
 
     def print_lines(self, lines):
-        """Print lines, after the end of an unfinished line."""
+        """Print lines to standard output, unless `only_stderr`.
+
+        If the line before them is unfinished, end it first.
+        """
         if lines and not self.only_stderr:
             self.end_line()
             self._write(''.join(f'{line}\n' for line in lines), sys.stdout)
@@ -328,10 +339,10 @@ class Screen:
         self._bar.refresh()
 
     def _write(self, text, stream):
-        """Print text; keep an unfinished line until its end comes.
+        """Print text, but with a visible bar keep an unfinished line.
 
-        tqdm can show its bar only below whole lines. Without a visible bar,
-        an unfinished line is printed at once.
+        tqdm can show its bar only below whole lines, so the line is printed
+        when its end comes.
         """
         if stream is sys.stdout:
             is_bar_visible = not self._bar.disable
@@ -349,7 +360,7 @@ class Comparison:
     """Compare the outputs of cells, and count equal and different cells."""
 
     def __init__(self):
-        self._same = self._different = 0
+        self._num_same = self._num_different = 0
 
     def compare(self, number, before, now):
         """Return lines that show the outputs of cell `number`, old and new.
@@ -363,29 +374,30 @@ class Comparison:
         if not before and not now:
             return []
         if before == now:
-            self._same += 1
+            self._num_same += 1
             return [f'cell {number}, as in the file:', *now]
-        self._different += 1
+        self._num_different += 1
         return [f'cell {number}:', *side_by_side(
             before, now, shutil.get_terminal_size().columns)]
 
     def summary(self):
-        """A sentence with the numbers of equal and different cells."""
-        total = self._same + self._different
+        """Return a sentence with the numbers of equal and different cells."""
+        total = self._num_same + self._num_different
         return (f'{total} {"cell" if total == 1 else "cells"} with outputs: '
-                f'{self._same} as in the file, {self._different} different')
+                f'{self._num_same} as in the file, '
+                f'{self._num_different} different')
 
 
 def side_by_side(before, now, columns):
-    """Return lines that show two lists side by side, with | if they differ.
+    """Return lines that show two lists of lines side by side.
 
-    before, now: lists of lines. columns: the width of the terminal, in
-    characters. If the lists are too wide for it, `now` comes below `before`.
+    Lines that differ have | between them. columns: the width of the terminal,
+    in characters. If it is too small, `now` is below `before`.
     """
     pairs = [(BEFORE, NOW), *itertools.zip_longest(before, now, fillvalue='')]
-    left, right = (max(map(len, side)) for side in zip(*pairs))
-    if left + 3 + right <= columns:
-        return [f'{old:{left}} {"|" if old != new else " "} {new}'.rstrip()
-                for old, new in pairs]
+    left_width, right_width = (max(map(len, side)) for side in zip(*pairs))
+    if left_width + 3 + right_width <= columns:
+        return [f'{old:{left_width}} {"|" if old != new else " "} '
+                f'{new}'.rstrip() for old, new in pairs]
     return [f'{BEFORE}:', *(f'  {line}' for line in before),
             f'{NOW}:', *(f'  {line}' for line in now)]

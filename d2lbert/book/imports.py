@@ -16,7 +16,9 @@ MODULES = 'd2l', 'd2l.mxnet'
 #: The book's modules for other frameworks.
 OTHER_FRAMEWORKS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
 
-# Lines of a cell: its tabs (see pages.py), their extension, and pip
+# Lines of a cell. _TAB: names the tabs of the cell (see pages.py). _LOAD_TABS:
+# loads the tabs of d2lbook. _PIP: runs pip install or pip uninstall. If such a
+# line matches _BOOK_OR_MXNET, its packages include d2l or MXNet
 _TAB = re.compile(r'\s*%%tab\s+(.+)')
 _LOAD_TABS = re.compile(r'(\s*)%(?:re)?load_ext\s+d2lbook\.tab\s*$')
 _PIP = re.compile(r'(\s*)([!%]\s*(?:\S*python\S*\s+-m\s+)?pip3?\s+'
@@ -28,6 +30,7 @@ class BookModule(types.ModuleType):
     """A module of the book's package with the public names of d2lbert."""
 
     def __getattr__(self, name):
+        """Return d2lbert's object `name`, which this module does not hold."""
         names = importlib.import_module('d2lbert.names')
         if name == '__all__' or not name.startswith('__'):
             if hasattr(names, name):
@@ -37,21 +40,21 @@ class BookModule(types.ModuleType):
 
 
 class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Give imports of `d2l`, which need not be installed, a `BookModule`."""
+    """Let an import of `d2l` give a `BookModule`, even if d2l is missing."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """A spec for MODULES; ImportError for other modules of d2l."""
+        """Return a spec for MODULES; raise for other modules of d2l."""
         if fullname in MODULES:
-            # A package, so that Python asks this finder for d2l.mxnet.x if
-            # `from d2l.mxnet import x` finds no x; the error then names d2l.x
+            # is_package: if `from d2l.mxnet import x` finds no x, Python calls
+            # `find_spec` for d2l.mxnet.x, and the error below names d2l.x
             return importlib.machinery.ModuleSpec(
                 fullname, self, origin='d2lbert', is_package=True)
         if fullname.startswith('d2l.'):
             raise ImportError(_missing_message(fullname), name=fullname)
-        return None
+        return None     # not the book's: Python asks other finders
 
     def create_module(self, spec):
-        """A module that looks up a name in d2lbert when it is used."""
+        """Return a module that looks up each name in d2lbert at its use."""
         return BookModule(spec.name)
 
     def exec_module(self, module):
@@ -59,40 +62,42 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _missing_message(name):
-    """The message for a name, such as d2l.mxnet.f, that d2lbert lacks."""
+    """Return the message for a name that d2lbert lacks, as 'd2l.mxnet.f'."""
     if name in OTHER_FRAMEWORKS:
         return (f'{name} is for another framework: d2lbert runs the MXNet '
                 'version of a page')
-    name = 'd2l.' + name.rpartition('.')[2]
-    return (f"{name} is not in d2lbert, which has the names of the book's "
-            'BERT chapters')
+    short_name = 'd2l.' + name.rpartition('.')[2]
+    return (f'{short_name} is not in d2lbert, which has the names of the '
+            "book's BERT chapters")
 
 
 def adapt_lines(lines):
     """Adapt the code of a cell to d2lbert; return the new lines.
 
-    lines: a list, from IPython. A cell for other frameworks becomes a comment.
-    Lines that load d2lbook or install d2l or MXNet are replaced. Each line
-    stays one line, so that line numbers in errors are right.
+    lines: a list, from IPython. If %%tab gives a cell to other frameworks, all
+    its lines become comments. Lines that load the tabs of d2lbook, or that
+    install or uninstall d2l or MXNet, are replaced. Each line stays one line,
+    so that line numbers in errors are right.
     """
-    first = next(filter(str.strip, lines), '')
-    tabs = _TAB.match(first)
+    first_line = next(filter(str.strip, lines), '')
+    tabs = _TAB.match(first_line)
     if tabs:
         if not has_mxnet(split_tabs(tabs.group(1))):
             return [f'# {line}' for line in lines]
-        lines = [f'# {line}' if line is first else line for line in lines]
+        lines = [f'# {line}' if line is first_line else line
+                 for line in lines]
     return [_adapt_line(line) for line in lines]
 
 
 def _adapt_line(line):
-    """Replace a line that runs pip or `%load_ext d2lbook.tab`."""
+    """Replace a line that loads tabs, or runs pip for d2l or MXNet."""
     text = line.rstrip('\n')
-    pip, tabs = _PIP.match(text), _LOAD_TABS.match(text)
+    pip, load_tabs = _PIP.match(text), _LOAD_TABS.match(text)
     if pip and _BOOK_OR_MXNET.search(pip.group(2)):
         message = f'skipped, d2lbert takes its place: {pip.group(2)}'
         return f'{pip.group(1)}print({message!r})\n'
-    if tabs:
-        return f'{tabs.group(1)}from d2lbert.book.pages import tab\n'
+    if load_tabs:       # the first group is the indentation
+        return f'{load_tabs.group(1)}from d2lbert.book.pages import tab\n'
     return line
 
 
@@ -106,7 +111,7 @@ class Redirection:
     def begin(self, ip):
         """Let `import d2l` give d2lbert, and adapt the cells of a shell.
 
-        ip: the IPython shell.
+        ip: the IPython shell. A second call has no effect.
         """
         if self._shell is not None:
             return
@@ -119,8 +124,8 @@ class Redirection:
         ip.input_transformers_cleanup.append(adapt_lines)
         self._shell = ip
         # Pages define classes in cells and use them in worker processes. Only
-        # a forked process has these classes, and Python 3.14 does not fork by
-        # default
+        # a forked process has these classes, and Python 3.14 does not fork
+        # unless it is told to
         self._has_set_start_method = (
             sys.platform == 'linux'
             and multiprocessing.get_start_method(allow_none=True) is None
@@ -129,7 +134,7 @@ class Redirection:
             multiprocessing.set_start_method('fork')
 
     def end(self):
-        """Let `import d2l` give the installed package again."""
+        """Undo `begin`: `import d2l` gives the installed package again."""
         if self._shell is None:
             return
         sys.meta_path.remove(self._finder)
@@ -152,16 +157,18 @@ redirection = Redirection()     # of this process, for `%load_ext d2lbert`
 
 
 def cell_traceback():
-    """The traceback of the last error as JSON, without code outside cells.
+    """Return the traceback of the last error, without code outside cells.
 
-    It is a list of [line number in its cell, name of the function]. The first
-    item is in the cell that was run, the last where the error was raised.
+    Return a JSON list of [line number in a cell, name of the function]. The
+    first item is in the cell that was run. The last item is the innermost call
+    of a function that a cell defines.
     """
     cell_globals = sys.modules['__main__'].__dict__
     error, last_traceback = sys.last_value, sys.last_traceback
     calls = [(line, frame.f_code.co_name)
              for frame, line in traceback.walk_tb(last_traceback)
              if frame.f_globals is cell_globals]
+    # A cell with a syntax error has not run, so no call is in a cell
     if not calls and isinstance(error, SyntaxError):
         calls = [(error.lineno, '<module>')]
     return json.dumps(calls)

@@ -1,9 +1,11 @@
-"""Read a page of the book as a notebook, with its MXNet code only.
+"""Read a page of the book as a notebook.
 
 A page is a notebook or a Markdown source. The book shows a cell in tabs, one
 for each framework. The first line of a cell names its tabs: `#@tab mxnet`,
 `# @tab mxnet, pytorch` or `%%tab all`. A cell without such a line is for every
-framework or, in old editions, for MXNet.
+framework or, in old editions, for MXNet. Of a Markdown source, only the cells
+for MXNet are read. In a notebook, imports.py later skips a cell if `%%tab`
+gives it to other frameworks.
 """
 import re
 import warnings
@@ -17,15 +19,15 @@ from d2lbert.machine.arguments import failures_of
 from d2lbert.machine.files import parse_json
 from d2lbert.texts.text_files import read_text
 
-#: The name of the tab whose code runs here.
+#: The name of the tab whose code d2lbert runs.
 TAB = 'mxnet'
 _TAB_LINE = re.compile(r'\s*(?:#\s*@tab|%%tab)\s+(.+)')
 
 
 def tabs_of(code):
-    """The list of the tabs that a cell's first line names, or None."""
-    first = next(filter(str.strip, code.split('\n')), '')
-    match = _TAB_LINE.match(first)
+    """Return the tabs that a cell's first line names, a list, or None."""
+    first_line = next(filter(str.strip, code.split('\n')), '')
+    match = _TAB_LINE.match(first_line)
     return match and split_tabs(match.group(1))
 
 
@@ -35,12 +37,15 @@ def split_tabs(text):
 
 
 def has_mxnet(tabs):
-    """True if MXNet is among the tabs; None stands for all tabs."""
+    """True if a cell with these tabs has MXNet code; None: it names none."""
     return tabs is None or TAB in tabs or 'all' in tabs
 
 
 class Tabs:
-    """The object `tab`, which `%load_ext d2lbook.tab` defines in a page."""
+    """The class of `tab`, which `%load_ext d2lbook.tab` defines in a page.
+
+    frameworks: names of tabs, or lists of names.
+    """
 
     def interact_select(self, *frameworks):
         """Raise ValueError if the page has no MXNet tab."""
@@ -50,12 +55,12 @@ class Tabs:
                              + ', '.join(names))
 
     def selected(self, *frameworks):
-        """True if MXNet is among the frameworks."""
+        """True if the code for these frameworks is to run: one is MXNet."""
         return has_mxnet(_flatten(frameworks))
 
 
 def _flatten(frameworks):
-    """A list of names, from names and lists of names."""
+    """Return a list of names, from names and lists of names."""
     return [name for group in frameworks
             for name in ([group] if isinstance(group, str) else group)]
 
@@ -68,6 +73,7 @@ PICTURE = '(a picture)'
 #: The folder with the outputs of Markdown sources in the living edition
 #: (see manual/book.md).
 OUTPUTS = Path('outputs', TAB)
+# The line before the code of a cell. The first group is the cell's name
 _CELL_START = re.compile(
     r'```\s*\{\.python \.input\s*(?:#([\w.:-]+))?[^}]*\}\s*$')
 _TEXT_IN_TABS = re.compile(
@@ -77,10 +83,10 @@ _TEXT_IN_TABS = re.compile(
 class Page(NamedTuple):
     """A page of the book.
 
-    notebook: its text and its MXNet code, without outputs. line_numbers: for
-    each cell, the number of its first line of code in the Markdown source, or
-    None. printed: for each cell, the output lines in the file (a list of str),
-    or None if the file has no outputs for the cell.
+    notebook: the text and the code of the page, without outputs. line_numbers:
+    for each cell, the number of its first line of code in the Markdown source,
+    or None. printed: for each cell, the `printed_lines` of its outputs in the
+    file, or None if the file has no outputs for the cell.
     """
 
     path: Path
@@ -110,9 +116,10 @@ def is_code(cell):
 
 
 def printed_lines(outputs):
-    """The text of a cell's outputs, without standard error, as lines.
+    """Return a cell's outputs, without standard error, as a list of lines.
 
-    For each picture, a line PICTURE is at the end of the list.
+    outputs: in the format of nbformat. For each picture, a line PICTURE is at
+    the end of the list.
     """
     text, pictures = '', 0
     for output in outputs:
@@ -121,6 +128,7 @@ def printed_lines(outputs):
         elif 'data' in output and is_picture(output):
             pictures += 1
         elif 'data' in output:
+            # Begin a new line, unless the text before it has ended its line
             text += '\n' * (text[-1:] not in ('', '\n'))
             text += output.data.get('text/plain', '') + '\n'
     return text.splitlines() + [PICTURE] * pictures
@@ -178,10 +186,11 @@ def _read_markdown(path, text):
             prose.append(line)
             continue
         code = []
-        for _, line in numbered_lines:      # the lines after the cell's start
-            if line.rstrip() == '```':
+        # Both loops take lines from one iterator
+        for _, code_line in numbered_lines:
+            if code_line.rstrip() == '```':
                 break
-            code.append(line)
+            code.append(code_line)
         else:
             raise ValueError(f'{path}, line {number}: the code cell that '
                              'begins here has no end (```)')
@@ -200,7 +209,7 @@ def _read_markdown(path, text):
 
 
 def _add_prose(add, lines):
-    """Add the lines of text as a cell, and clear the list `lines`.
+    """Add lines of text as a Markdown cell, and clear the list `lines`.
 
     add: a function that takes the cell. Text for other frameworks is left out.
     """
@@ -214,7 +223,10 @@ def _add_prose(add, lines):
 
 
 def _stored_outputs(path):
-    """{name of a cell: its output lines}; {} outside the living edition."""
+    """Return {name of a cell: output lines} for the Markdown source `path`.
+
+    The result is {} if the source is not in a checkout of the living edition.
+    """
     path = path.resolve()
     for root in path.parents:
         stored = root / OUTPUTS / path.relative_to(root).with_suffix('.json')
@@ -224,7 +236,7 @@ def _stored_outputs(path):
 
 
 def _read_outputs(path):
-    """{name of a cell: its output lines} in a JSON file of OUTPUTS."""
+    """Return {name of a cell: output lines} from a JSON file of OUTPUTS."""
     try:
         cells = parse_json(read_text(path))['cells']
         return {name: printed_lines(map(_as_nbformat, cell['outputs']))
@@ -235,11 +247,11 @@ def _read_outputs(path):
 
 
 def _as_nbformat(output):
-    """Convert an output of the living edition to nbformat."""
+    """Convert an output in a file of OUTPUTS to the format of nbformat."""
     kind = output['type']
     if kind == 'stream':
         return v4.new_output(kind, name=output['name'], text=output['text'])
     if kind == 'error':
-        return v4.new_output(kind)
+        return v4.new_output(kind)      # empty: `printed_lines` omits errors
     return v4.new_output(kind, data={
         output.get('mime', 'text/plain'): output.get('text', '')})

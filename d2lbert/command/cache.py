@@ -45,24 +45,27 @@ def run(args):
 
 
 def _summary(kind, min_days):
-    """Summarize the files of `kind` that are unused for `min_days`."""
+    """Return a dictionary about the files unused for `min_days` or longer.
+
+    For a folder that is a link, the dictionary has the target of the link.
+    """
     folder = cache.root() / kind
     if folder.is_symlink():
         return dict(kind=kind, link=os.readlink(folder))
     now = time.time()
     entries = [entry for entry in cache.entries([kind])
                if now - entry.last_used >= min_days * 86400]
-    last_used = max((entry.last_used for entry in entries), default=None)
-    # Temporary files take space, but are no results to count
+    last_time = max((entry.last_used for entry in entries), default=None)
+    # Temporary files count in `bytes` alone: they are no results
     number = sum(not entry.is_temporary for entry in entries)
     return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),
-                last_used=None if last_used is None else
-                time.strftime('%Y-%m-%d', time.localtime(last_used)))
+                last_used=None if last_time is None else
+                time.strftime('%Y-%m-%d', time.localtime(last_time)))
 
 
 def _row(summary):
-    """Return the cells of the table's row for a summary, as strings."""
+    """Return the cells of a row of the table, strings, for a `_summary`."""
     if 'link' in summary:       # `cache.entries` does not follow links
         return summary['kind'], '', '', f'in {summary["link"]}: left alone'
     return (summary['kind'], str(summary['number']),
@@ -70,8 +73,11 @@ def _row(summary):
 
 
 def _clear(kinds, min_days, is_json):
-    """Remove files, by default of `cache.RENEWABLE`; returns the status."""
-    status, total_bytes, removed = 0, 0, {}
+    """Remove and report files; returns the exit status.
+
+    kinds: None means the kinds in `cache.RENEWABLE`.
+    """
+    status, total_bytes, removed = 0, 0, {}     # removed: {kind: number}
     lines = [str(cache.root())]
     for kind in kinds or cache.RENEWABLE:
         try:
@@ -90,9 +96,10 @@ def _clear(kinds, min_days, is_json):
         print_json(dict(folder=str(cache.root()), removed=removed,
                         bytes=total_bytes))
         return status
-    kept = [kind for kind in cache.KINDS if kind not in cache.RENEWABLE
-            and not kinds and any(cache.entries([kind]))]
-    for kind in kept:
+    kept_kinds = [] if kinds else [
+        kind for kind in cache.KINDS
+        if kind not in cache.RENEWABLE and any(cache.entries([kind]))]
+    for kind in kept_kinds:
         lines.append(f'{kind:<9} is kept: --kind {kind} removes what was '
                      'downloaded')
     print('\n'.join([*lines, f'{cache.megabytes(total_bytes)} freed']))

@@ -39,8 +39,8 @@ from d2lbert.machine.terminal import (
 )
 from d2lbert.training.interrupts import StopRequest
 
-#: {title in `--help`: modules of sub-commands}. The modules import MXNet only
-#: when they run, so that help is fast.
+#: {title in `--help`: modules of sub-commands}. Importing these modules does
+#: not import MXNet, so that help is fast.
 GROUPS = {
     'train': (pretrain, finetune, launch),
     'use a model': (encode, similar, fill, generate, predict),
@@ -49,6 +49,7 @@ GROUPS = {
     'models of other libraries': (export,),
     'this installation': (doctor, cache, completion, help),
 }
+#: All modules of GROUPS.
 COMMANDS = tuple(module for modules in GROUPS.values() for module in modules)
 
 #: Sub-commands without --quiet: they print only what the user asks for.
@@ -74,16 +75,19 @@ d2lbert {__version__}: {DESCRIPTION[0].lower()}{DESCRIPTION[1:]}
 
 def main(argv=None):
     """Run a command line (default: sys.argv[1:]); returns the exit status."""
-    fill_descriptors()      # opens stdin, stdout and stderr if one is closed
+    fill_descriptors()      # stdin, stdout or stderr may be closed
     if argv is None:
         _set_up_encoding()
-    # The command goes on if standard error cannot be written
+    # The command goes on if it cannot write to standard error
     with contextlib.redirect_stderr(FailsafeStream(sys.stderr)):
         return _run(argv)
 
 
 def _run(argv):
-    """Parse and run a command line; print errors; return the exit status."""
+    """Parse and run a command line; print errors; return the exit status.
+
+    `parser` describes the attributes of `args`.
+    """
     with _exiting_on_ctrl_c():
         args = parser().parse_args(argv)
     if args.command is None:
@@ -91,7 +95,7 @@ def _run(argv):
         return 0
     try:
         with printed_warnings(args.quiet):      # --quiet hides them
-            for line in args.notices:   # about earlier names of flags
+            for line in args.notices:
                 note(line)
             if args.check is not None:
                 args.check(args)
@@ -101,14 +105,15 @@ def _run(argv):
             # Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, so that the
             # sub-command can remove its temporary files
             with StopRequest() as stop:
-                stop.last_words = 'stopped'
+                stop.last_words = 'stopped'     # the message of the exception
                 return args.run(args)
     except KeyboardInterrupt as interrupt:
         with _exiting_on_ctrl_c(b''):       # on a second Ctrl-C
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
-        return 128 + getattr(interrupt, 'signal', 2)
+        return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except BrokenPipeError:
-        # The reader closed the pipe, and flushing it at exit would fail
+        # The program that reads our output has closed the pipe. Python would
+        # flush standard output at exit and print an error
         close_broken(sys.stdout)
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
@@ -145,7 +150,9 @@ def _set_up_encoding():
         if getattr(sys.stdout, 'errors', None) == 'strict':
             sys.stdout.reconfigure(errors='backslashreplace')
         return
-    spec = sys.modules['__main__'].__spec__     # None without python -m
+    # None unless this process was started by `python -m`
+    spec = sys.modules['__main__'].__spec__
+    # The first arguments are the options of this Python, for example -W
     os.execv(sys.executable, [
         sys.executable, *subprocess._args_from_interpreter_flags(),
         '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', spec.name]),
@@ -156,18 +163,20 @@ def _set_up_encoding():
 def _exiting_on_ctrl_c(message=b'\nstopped\n'):
     """Context in which Ctrl-C prints a message and exits at once.
 
-    Imports take seconds, and their code may catch KeyboardInterrupt.
+    KeyboardInterrupt would not stop an import reliably: imports take seconds,
+    and imported code may catch this exception.
     """
     def exit_now(*_):
         os.write(2, message)
         os._exit(130)
-    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_default:
+    # A handler of the calling program, or an ignored Ctrl-C, stays as it is
+    has_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if has_default:
         signal.signal(signal.SIGINT, exit_now)
     try:
         yield
     finally:
-        if is_default:
+        if has_default:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -177,7 +186,9 @@ def parser():
     A sub-command's module sets these attributes of the parsed `args`. run:
     `run(args)` does the work and returns the exit status. check: None, or a
     function that raises an error for invalid `args`. needs: None, or the name
-    of a module that is slow to import, so `check` is called before.
+    of a module that `run` uses. It is slow to import, so `_run` imports it
+    after `check`. The attribute notices has a line for each flag that was
+    given by its earlier name.
     """
     top = Parser(
         prog='d2lbert', usage='d2lbert COMMAND ...',
@@ -192,21 +203,21 @@ def parser():
     commands = top.add_subparsers(dest='command', metavar='COMMAND',
                                   prog='d2lbert',
                                   help=argparse.SUPPRESS)
-    groups = {}
+    names_by_title = {}     # {title: names of sub-commands}
     for title, modules in GROUPS.items():
-        first = len(commands.choices)
+        num_before = len(commands.choices)
         for module in modules:
             module.add(commands)    # a module may add several sub-commands
-        groups[title] = list(commands.choices)[first:]
+        names_by_title[title] = list(commands.choices)[num_before:]
     helps = {action.dest: action.help
              for action in commands._choices_actions}
     top.description = DESCRIPTION + ''.join(
         f'\n\n{title}:\n' + '\n'.join(
             f'  {name:<11} {helps[name]}' for name in names)
-        for title, names in groups.items())
-    for name, command in commands.choices.items():
+        for title, names in names_by_title.items())
+    for name, command_parser in commands.choices.items():
         if name not in WITHOUT_QUIET:
-            command.add_argument(
+            command_parser.add_argument(
                 '-q', '--quiet', action='store_true', help='write nothing '
                 'but errors to standard error: no progress, no warnings')
     return top

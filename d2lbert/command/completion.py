@@ -1,14 +1,15 @@
 """Run `d2lbert completion`: write a completion script for a shell.
 
-`bash`, `zsh` and `fish` return the script for their shell. Their argument
-`commands` is {name of a sub-command: (its help text, list of `Flag`s)}.
+The functions `bash`, `zsh` and `fish` return the script for the shell of that
+name. Their argument `commands` is {name of a sub-command: (help text, `Flag`s
+of the sub-command)}.
 """
 import argparse
 import re
 import shlex
 from typing import NamedTuple
 
-#: The metavar of a flag has one of these words if its value is a path.
+#: The metavar of a flag contains one of these words if its value is a path.
 PATH_METAVAR = re.compile('FILE|DIR|FOLDER|RUN|PATH')
 
 
@@ -36,9 +37,9 @@ def _first_clause(text):
     return ' '.join(text.replace('%%', '%').split())
 
 
-def add(commands):
-    """Add this sub-command to the parser."""
-    parser = commands.add_parser(
+def add(subparsers):
+    """Add this sub-command to the parser; subparsers: as in `run`."""
+    parser = subparsers.add_parser(
         'completion', help='complete the command line in a shell',
         description='Print a script with which a shell completes commands, '
         'flags and their values. For example, put this line into ~/.bashrc: '
@@ -47,7 +48,7 @@ def add(commands):
         '~/.config/fish/config.fish: d2lbert completion fish | source.')
     parser.add_argument('shell', choices=list(SCRIPTS), metavar='SHELL',
                         help='bash, zsh or fish')
-    parser.set_defaults(run=lambda args: run(args, commands))
+    parser.set_defaults(run=lambda args: run(args, subparsers))
 
 
 def run(args, subparsers):
@@ -66,17 +67,19 @@ def run(args, subparsers):
 
 
 def _names_of(flags):
+    """Return a list of all names of the `Flag`s."""
     return [name for flag in flags for name in flag.names]
 
 
 def bash(commands):
     """Return a completion script for bash.
 
-    The variables of the script are about the sub-command that is typed. flags:
-    its flags; words: values of its positional argument; values: those of the
-    flag before the cursor; is_path: 1 if the value of this flag is a path.
+    Variables of the script: word is the word at the cursor, flag the word
+    before it, and command the sub-command. flags has the flags of the
+    sub-command, words the choices of its positional argument, and values the
+    choices of $flag. is_path is empty if the value of $flag is not a path.
     """
-    lines = []      # the branches of a `case` over the sub-commands
+    lines = []      # the branches of the script's `case $command`
     for name, (_, flags) in commands.items():
         lines += [f'        {name})',
                   f"            flags='{' '.join(_names_of(flags))}'",
@@ -92,8 +95,10 @@ def bash(commands):
                   for flag in flags if not flag.names and flag.choices][:1]
         if not lines[-1].endswith(';;'):
             lines.append('            ;;')
-    value_flags = sorted({*_names_of(flag for _, flags in commands.values()
-                                     for flag in flags if flag.takes_value)})
+    value_flag_names = sorted({*_names_of(
+        flag for _, flags in commands.values() for flag in flags
+        if flag.takes_value)})
+    # chr(10) is a newline: before Python 3.12, {} of an f-string has no \
     return f'''\
 # Completion of d2lbert for bash, written by: d2lbert completion bash
 _d2lbert() {{
@@ -107,7 +112,7 @@ _d2lbert() {{
     case $command in
 {chr(10).join(lines)}
     esac
-    case " {' '.join(value_flags)} " in
+    case " {' '.join(value_flag_names)} " in
         *" $flag "*)
             # The value of a flag
             if [ -n "$is_path" ]; then
@@ -138,10 +143,10 @@ def zsh(commands):
         for name, (help, _) in commands.items())
     cases = []
     for name, (_, flags) in commands.items():
-        # One specification, '*:...', covers all positional arguments
         positional = [flag for flag in flags if not flag.names]
-        flags = [flag for flag in flags if flag.names] + positional[:1]
-        specs = [spec for flag in flags for spec in _zsh_specs(flag)]
+        # One specification, '*:...', covers all positional arguments
+        completed = [flag for flag in flags if flag.names] + positional[:1]
+        specs = [spec for flag in completed for spec in _zsh_specs(flag)]
         cases.append(f'        {name})\n            _arguments '
                      + ' \\\n                '.join(specs) + ' ;;')
     return f'''\
@@ -169,7 +174,7 @@ compdef _d2lbert d2lbert
 
 
 def _zsh_specs(flag):
-    """Yield the specifications of a flag, for zsh's function `_arguments`."""
+    """Yield arguments of zsh's function `_arguments` for a `Flag`."""
     values = (f'({" ".join(flag.choices)})' if flag.choices
               else '_files' if flag.is_path else '')
     if not flag.names:
@@ -199,7 +204,7 @@ def fish(commands):
             line = ('complete -c d2lbert -n '
                     f"'__fish_seen_subcommand_from {name}'")
             if not flag.names and not flag.choices:
-                continue        # fish offers files by default
+                continue        # fish offers files without a line
             for flag_name in flag.names:
                 line += (f' -l {flag_name[2:]}' if flag_name.startswith('--')
                          else f' -s {flag_name[1:]}')

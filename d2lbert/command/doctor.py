@@ -1,7 +1,7 @@
 """Run `d2lbert doctor`: check this machine, and suggest remedies.
 
-The command must work even if MXNet is broken, so functions import MXNet.
-Their argument `mx` is the module mxnet, or None if it cannot be imported.
+The command must work even if MXNet is broken, so only functions import MXNet.
+An argument `mx` is the module mxnet, or None if it cannot be imported.
 """
 import ctypes
 import importlib
@@ -23,9 +23,12 @@ OK, WARN, BAD = 'ok', 'warn', 'bad'
 #: Features of MXNet that the report names if MXNet was built with them.
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
+
+#: What happens without a library of COMPILED, in words for the user.
 SLOWER = 'everything works but is slower'
 
-#: {name of a row: (module, a `kernels.Library` there, effect if missing)}
+#: {name of a row: (module, name of a `kernels.Library` in this module, what
+#: happens without the library)}
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
             'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
             'eight bits': ('d2lbert.kernels.int8', 'INT8',
@@ -38,7 +41,7 @@ class Row(NamedTuple):
     name: str
     status: str  # OK; WARN: slow or incomplete; BAD: pretraining cannot run
     value: str
-    remedy: str = ''
+    remedy: str = ''    # what the user can do
 
 
 def add(commands):
@@ -69,7 +72,7 @@ def run(args):
 def report(build=False):
     """Return a list of `Row`s about this machine.
 
-    build: compile the libraries that are not compiled yet.
+    build: also compile the libraries that are not compiled yet.
     """
     mx, mxnet_rows = _mxnet_rows()
     return [_python_row(), _numpy_row(), *mxnet_rows, *_driver_rows(mx),
@@ -79,10 +82,7 @@ def report(build=False):
 
 
 def print_report(build=False):
-    """Print the report and return the exit status, as `status_of` gives it.
-
-    build: also compile the libraries that are not compiled yet.
-    """
+    """Print the report; return `status_of` its rows. build: as in `report`."""
     rows = report(build)
     name_width = max(len(row.name) for row in rows)
     indent = ' ' * (6 + name_width + 2)
@@ -104,7 +104,10 @@ def print_report(build=False):
 
 
 def status_of(rows, build):
-    """Return 0 if d2lbert can train and a requested build worked, else 1."""
+    """Return the exit status: 0 if d2lbert can train, else 1.
+
+    build: True to return 1 also if a library of COMPILED is not usable.
+    """
     return int(any(row.status == BAD or build and row.name in COMPILED
                    and row.status != OK for row in rows))
 
@@ -154,26 +157,28 @@ def _mxnet_rows():
 
 
 def _threads_row():
-    """Compare the number of OpenMP threads with the number of cores."""
+    """Compare the numbers of OpenMP threads and of cores; return a row."""
     cores, cpus = hardware.physical_cores(), len(hardware.available_cpus())
-    processors = f'{cpus} CPUs available, {cores} cores'
+    hardware_text = f'{cpus} CPUs available, {cores} cores'
     try:
         threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
     except (AttributeError, OSError):
-        return Row('threads', OK, f'unknown; {processors}')
+        return Row('threads', OK, f'unknown; {hardware_text}')
     limit = mxnet_libraries.thread_count('MXNET_OMP_MAX_THREADS')
     threads = min(threads, limit or threads)
-    value = f'{threads}; {processors}'
+    value = f'{threads}; {hardware_text}'
     if threads < cores:
-        names = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
-                 'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
-        names = [name for name in names if os.environ.get(name)] or names
-        return Row('threads', WARN, value,
-                   f'unset {" and ".join(names)} to use every core')
+        variables = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
+                     'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
+        set_variables = [name for name in variables if os.environ.get(name)]
+        return Row('threads', WARN, value, 'unset '
+                   + ' and '.join(set_variables or variables)
+                   + ' to use every core')
     return Row('threads', OK, value)
 
 
 def _driver_rows(mx):
+    """Return a row about the NVIDIA driver, and a row for each GPU."""
     driver, mxnet_build = hardware.driver(), hardware.build()
     if driver.problem:
         is_broken = driver.problem.startswith('libcuda.so.1 does not work')
@@ -181,10 +186,10 @@ def _driver_rows(mx):
                     'if this machine has a GPU, install the NVIDIA driver '
                     'again; without a GPU, nothing is wrong'
                     if is_broken else '')]
-    value = 'NVIDIA'
-    if driver.cuda:
-        value += ', for CUDA up to {}.{}'.format(*driver.cuda)
-    rows = [Row('driver', OK, value)]
+    driver_text = 'NVIDIA'
+    if driver.cuda:     # the newest CUDA version that the driver supports
+        driver_text += ', for CUDA up to {}.{}'.format(*driver.cuda)
+    rows = [Row('driver', OK, driver_text)]
     for gpu in driver.gpus:
         name = f'GPU {gpu.index}'
         value = '{}, compute capability {}.{}'.format(
@@ -214,6 +219,7 @@ def _num_gpus(mx):
 
 
 def _cuda_rows():
+    """Return a row about the CUDA libraries; none for the CPU build."""
     if hardware.build() != 'cu112':
         return []
     paths = dict(hardware.cuda_libraries())
@@ -222,19 +228,21 @@ def _cuda_rows():
     total = len(hardware.CUDA_LIBRARIES)
     if not missing:
         return [Row('CUDA libraries', OK, f'{total} of {total} found')]
-    wheels = dict.fromkeys(library.requirement for library in missing)
+    # A package may contain several libraries: name each package once
+    packages = dict.fromkeys(library.requirement for library in missing)
     return [Row('CUDA libraries', WARN,
                 f'{total - len(missing)} of {total} found in this '
                 'environment; not ' + ', '.join(
                     library.file for library in missing),
                 'unless the system has them: pip install '
-                + ' '.join(wheels))]
+                + ' '.join(packages))]
 
 
 def _compiler_row():
     try:
-        return Row('compiler', OK, find_compiler()[1])
-    except LookupError as error:
+        _, version = find_compiler()
+        return Row('compiler', OK, version)
+    except LookupError as error:    # its text has the names that were tried
         return Row('compiler', WARN, f'none found: looked for {error}',
                    'training works but is slower without a C++ compiler: '
                    'apt-get install g++ (Debian and Ubuntu), or name one in '
@@ -243,12 +251,13 @@ def _compiler_row():
 
 def _compiled_rows(mx, build):
     """Return a row for each library of `COMPILED`."""
-    return [_compiled_row(mx, build, name, *library)
-            for name, library in COMPILED.items()]
+    return [_compiled_row(mx, build, name, *entry)
+            for name, entry in COMPILED.items()]
 
 
 def _compiled_row(mx, build, name, module_name, library_name,
                   effect_if_missing):
+    """Return the row `name`; the arguments after it are as in COMPILED."""
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
@@ -281,27 +290,30 @@ def _compiled_row(mx, build, name, module_name, library_name,
 
 def _processor_row(mx):
     """Name the processor and the instruction set of the compiled operators."""
-    value, isa, compiled_for = str(find_processor()), 'native', None
+    value, chosen, compiled_for = str(find_processor()), 'native', None
     if mx is not None:
         from d2lbert import kernels
         try:
-            isa = chosen_set()
+            chosen = chosen_set()
         except ValueError as error:
             return Row('processor', BAD, f'{value}; {error}',
                        '`d2lbert help environment` explains D2LBERT_ISA')
-        compiled_for = kernels.compiled_for()
+        compiled_for = kernels.compiled_for()   # None if not loaded
     if compiled_for:
         instruction_set, vector_floats = compiled_for
         value += (f': operators for {instruction_set}, {vector_floats} '
                   'floats a vector')
-    if isa != 'native':
-        value += f'; D2LBERT_ISA is {isa}'
+    if chosen != 'native':
+        value += f'; D2LBERT_ISA is {chosen}'
     return Row('processor', OK, value)
 
 
 def _products_rows():
-    """Return a list: a row about matrix products if a method is chosen."""
-    kernels = sys.modules.get('d2lbert.kernels')
+    """Return a row about the method of matrix products, in a list.
+
+    The list is empty unless loaded operators have chosen a method.
+    """
+    kernels = sys.modules.get('d2lbert.kernels')    # None without MXNet
     choice = kernels and kernels.products.chosen()
     if not choice:
         return []
@@ -327,30 +339,32 @@ def _cache_row():
 
 
 def _data_rows():
+    """Return rows about WikiText-2 and the sample corpus."""
     try:
-        # If MXNet is broken, `from d2lbert import hub` raises MXNet's error
+        # `from d2lbert import hub` would fail if MXNet is broken
         hub = importlib.import_module('d2lbert.hub')
         wikitext = hub.find_wikitext2()
     except Exception as error:  # other rows must still be printed
         return [Row('data', BAD, f'the search for it failed: {error}',
                     'install d2lbert again with pip install .')]
     try:
-        sample = Row('sample corpus', OK, str(hub.sample_dir()))
+        sample_row = Row('sample corpus', OK, str(hub.sample_dir()))
     except FileNotFoundError:
-        sample = Row('sample corpus', WARN if wikitext else BAD, 'not found',
-                     'install d2lbert again with pip install .')
+        sample_row = Row('sample corpus', WARN if wikitext else BAD,
+                         'not found',
+                         'install d2lbert again with pip install .')
     if wikitext:
         flaws = hub.wikitext2_flaws(wikitext, thorough=True)
         if not flaws:
-            return [Row('WikiText-2', OK, str(wikitext)), sample]
+            return [Row('WikiText-2', OK, str(wikitext)), sample_row]
         return [Row('WikiText-2', WARN, '; '.join(flaws),
                     '`d2lbert pretrain` trains on it as it is: put the '
                     'published files there, or remove the folder to have '
-                    'them fetched'), sample]
+                    'them fetched'), sample_row]
     return [Row('WikiText-2', WARN, 'not on this machine',
                 '`d2lbert pretrain` fetches it if the network allows, and '
                 'trains on the sample corpus if not; or set D2LBERT_DATA to '
-                'the folder that contains wikitext-2/'), sample]
+                'the folder that contains wikitext-2/'), sample_row]
 
 
 def _matplotlib_row():

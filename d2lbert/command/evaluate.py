@@ -33,7 +33,7 @@ def add(commands):
 
 
 def run(args):
-    """Print one metric per line; returns the exit status."""
+    """Print the metrics; returns the exit status."""
     from d2lbert.training.evaluation import evaluate_run
     from d2lbert.training.saved_runs import is_finetuned
     if is_finetuned(args.folder):
@@ -47,8 +47,8 @@ def run(args):
             if args.json:
                 print_json(dict(task=task, **metrics._asdict()))
             else:
-                # k > 0: an extra test, for example the mismatched part of
-                # MNLI. Its name precedes each metric
+                # k = 0: the task of the run. k > 0: an extra test, such as
+                # the mismatched part of MNLI; `task` begins each of its lines
                 _print_metrics(metrics, f'{task} ' if k else '')
     else:
         if args.data is not None:
@@ -64,6 +64,6 @@ def run(args):
 
 
 def _print_metrics(metrics, prefix=''):
-    """Print a named tuple of metrics; prefix: printed before each name."""
+    """Print a line for each metric of a named tuple, after `prefix`."""
     for name, value in metrics._asdict().items():
         print(f'{prefix}{name} {value:.4f}')

@@ -1,7 +1,7 @@
 """Run `d2lbert export` and `d2lbert import`.
 
-They convert the model of a run folder to the format of other libraries, and
-back.
+`export` writes the model of a run in the format of other libraries. `import`
+writes a model in that format as a run.
 """
 from d2lbert.command.flags import check_folders
 
@@ -16,7 +16,7 @@ def add(commands):
         'for a run of finetune, with the class for its task. The format '
         'requires learnt positions and a LayerNorm after the embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder; with '
-                        '--precision int8, also that of a pretrained model')
+                        '--precision int8, or a pretrained model\'s folder')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
     export.add_argument('--precision', choices=('fp32', 'int8'),
                         default='fp32', help='store weights as float32, or '

@@ -47,29 +47,31 @@ def run(args):
     lines = ([Line('the text', args.text)] if args.file is None else
              Lines(args.file, args.text_field, args.skip_empty,
                    single_pass=True))
+    # heads=(): no warning of missing heads; `fill_mask` checks the MLM head
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False, precision=args.precision)
-    is_first = True
+    is_first_text = True
     for name, text in lines:
         try:
-            guesses = fill_mask(net, tokenizer, text, args.top)
+            # One list of guesses for each mask
+            guess_lists = fill_mask(net, tokenizer, text, args.top)
         except ValueError as error:
             if args.file is None:
                 raise
             raise ValueError(f'{name}: {error}') from None
         if args.json:
-            for k, mask_guesses in enumerate(guesses):
+            for k, guesses in enumerate(guess_lists):
                 print_json(dict(text=text, mask=k, guesses=[
-                    guess._asdict() for guess in mask_guesses]))
+                    guess._asdict() for guess in guesses]))
             continue
-        if not is_first:
+        if not is_first_text:
             print()     # an empty line between texts
-        is_first = False
+        is_first_text = False
         if args.file is not None:
             print(text)
         print('\n\n'.join('\n'.join(
-            f'{guess.token} {guess.probability:.4f}' for guess in mask_guesses)
-            for mask_guesses in guesses), flush=True)
+            f'{guess.token} {guess.probability:.4f}' for guess in guesses)
+            for guesses in guess_lists), flush=True)
     if args.file is not None and lines.skipped:
         note(lines.skipped_note())
     return 0

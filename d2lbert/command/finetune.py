@@ -4,7 +4,7 @@ from d2lbert.finetuning.settings import GROUPS, SEEDS, SETTINGS, complete
 from d2lbert.machine.files import read_json
 from d2lbert.training.settings import check_files
 
-#: Values of --model that are not folders: models that the book publishes.
+#: Values of --model that are no folders, but models that the book publishes.
 BOOK_MODELS = 'bert.small', 'bert.base'
 
 #: The settings in the first group of the help text, 'most used'.
@@ -49,7 +49,7 @@ def run(args):
 
 
 def read_figures(folder):
-    """Return the development metrics of a run, or of several in one folder.
+    """Return the development metrics of a run or, with --seeds, of its runs.
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.has_seed_runs(folder):

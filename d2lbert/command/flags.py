@@ -1,6 +1,6 @@
 """Define the argument parser of `d2lbert`, and flags of several sub-commands.
 
-The argument `add` is the method `add_argument` of a sub-command's parser.
+An argument `add` is the method `add_argument` of a sub-command's parser.
 """
 import argparse
 import contextlib
@@ -78,9 +78,9 @@ class Parser(argparse.ArgumentParser):
     def _assign_positionals(self, namespace, unassigned):
         """Assign words that argparse left over to positional arguments.
 
-        If a flag stands before an optional positional argument, argparse
-        gives the argument its default, and leaves its words over. This method
-        removes the words that it assigns from the list `unassigned`.
+        If a flag precedes an optional positional argument, argparse sets this
+        argument to its default and returns the user's words as `unassigned`.
+        This method removes the words that it assigns from that list.
         """
         for action in self._actions:
             if (unassigned and not action.option_strings
@@ -95,6 +95,7 @@ class Parser(argparse.ArgumentParser):
 
     def _arguments_before_command(self, args):
         """Yield the arguments before '--' and before a sub-command's name."""
+        # PARSER: the parser has sub-commands; REMAINDER: it is of `launch`
         has_command = any(action.nargs in (argparse.PARSER, argparse.REMAINDER)
                           for action in self._actions)
         for arg in args:
@@ -103,7 +104,7 @@ class Parser(argparse.ArgumentParser):
             yield arg
 
     def _check_value(self, action, value):
-        """Raise an error, with a suggestion, if `value` is not a choice."""
+        """Raise an error, with a suggestion, if `action` rejects `value`."""
         if action.choices is None or value in action.choices:
             return
         hint = did_you_mean(value, action.choices)
@@ -115,10 +116,11 @@ class Parser(argparse.ArgumentParser):
 
 
 class RenamedFlag(argparse.Action):
-    """The action of a flag's earlier name, which still works.
+    """The argparse action of a flag's earlier name, which still works.
 
-    It sets the value of the flag `current`, for example '--overlap', and adds
-    a line to `args.notices`. The help omits the earlier name.
+    current: the flag's name of today, for example '--overlap'. The action sets
+    the value of that flag, and adds a line to `args.notices`. The help omits
+    the earlier name.
     """
 
     def __init__(self, option_strings, dest, current, **options):
@@ -135,7 +137,7 @@ class RenamedFlag(argparse.Action):
 
 
 def add_help_hint(message, prog):
-    """Append 'see PROG --help' to a message about a wrong command line."""
+    """Append 'see `prog` --help' to a message about a wrong command line."""
     # argparse begins a message about an argument with 'argument NAME: '
     message = re.sub(r'^argument (.*?): ', r'\1: ', str(message))
     return message + (f' See {prog} --help' if message.endswith('?')
@@ -158,7 +160,7 @@ def at_least(minimum, number_type=int):
 def add_texts(add, help, **options):
     """Add --file, for a text on each line, and flags about these texts.
 
-    help and options are arguments of `add` for --file.
+    help: the start of the help of --file; options: more keywords of `add`.
     """
     add('--file', metavar='FILE', help=f'{help}; - is standard input; in a '
         'folder, all files are read', **options)
@@ -192,14 +194,15 @@ def add_encoding_flags(add, poolings, pool_help):
     add('--overlap', type=at_least(0), metavar='N',
         help='do not truncate longer texts, but encode them in windows '
         'that overlap by N tokens')
+    # The earlier name of --overlap
     add('--windows', action=RenamedFlag, current='--overlap',
         type=at_least(0))
 
 
 def encoding_options(args):
-    """Return the values of --layer, --max-len, --overlap and other flags.
+    """Return {keyword: value} of flags about vectors, for vectors.py.
 
-    The dictionary omits --pool, whose default depends on the folder.
+    --pool is omitted, since its default depends on the folder.
     """
     return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)
@@ -224,8 +227,9 @@ def add_device(add):
 def device_of(text):
     """Return the MXNet device for `text`, the value of --devices.
 
-    For 'auto' and 'gpu', it is the first device that MXNet can use. Raises
-    ValueError if there is no such device, or if `text` names several.
+    'gpu' gives the first GPU that MXNet can use. 'auto' gives this GPU or, if
+    there is none, the CPU. Raises ValueError if there is no such device, or if
+    `text` names several.
     """
     from d2lbert.devices import parse_devices
     devices = parse_devices(text)
@@ -260,8 +264,8 @@ def add_json(add, help):
 
 
 def rounded(vector):
-    """Return Python floats that print like these float32 numbers."""
-    # float(x) of the float32 number 0.1 prints as 0.10000000149011612
+    """Return float32 numbers as Python floats that print the same digits."""
+    # float(x) of the float32 number 0.1 would print as 0.10000000149011612
     return [float(str(x)) for x in vector]
 
 
@@ -275,7 +279,7 @@ def print_json(value):
 
 
 def _replace_nan(value):
-    """Return the value with None in place of NaN and infinity."""
+    """Return a JSON value with None in place of NaN and infinity."""
     if isinstance(value, dict):
         return {name: _replace_nan(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

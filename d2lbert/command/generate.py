@@ -1,4 +1,7 @@
-"""Run `d2lbert generate`: generate texts with a BART, or continue texts."""
+"""Run `d2lbert generate`: generate texts with a BART, or with a run.
+
+A run of `pretrain --objective clm` continues texts.
+"""
 from d2lbert.command.flags import (
     add_device,
     add_json,
@@ -68,5 +71,6 @@ def run(args):
         if args.json:
             print_json(dict(text=text, generated=generated))
         else:
-            print(' '.join(generated.split()))      # in one line
+            # A generated text may have several lines
+            print(' '.join(generated.split()))
     return 0

@@ -18,7 +18,7 @@ CONTENTS = 'index'
 #: Maximum columns of a page: longer lines are hard to read.
 MAX_WIDTH = 90
 
-#: Escape sequences for terminals.
+#: Escape sequences that change and reset the style of a terminal's text.
 BOLD, UNDERLINE, PLAIN = '\x1b[1m', '\x1b[4m', '\x1b[0m'
 
 
@@ -56,16 +56,17 @@ def topics():
 
 
 def find_page(topic, suggestions=()):
-    """Return the file of the page `topic`, or of the only page that begins so.
+    """Return the file of the page `topic`.
 
+    Without such a page, `topic` may be the start of the name of one page.
     Raises UsageError if no page or several begin with `topic`. suggestions:
     words that the error may suggest, besides the names of pages.
     """
-    names = [CONTENTS, *topics()]
-    matches = [name for name in names if name.startswith(topic.lower())]
-    if topic.lower() in names or len(matches) == 1:
-        name = topic.lower() if topic.lower() in names else matches[0]
-        return MANUAL / f'{name}.md'
+    names, start = [CONTENTS, *topics()], topic.lower()
+    matches = [start] if start in names else [
+        name for name in names if name.startswith(start)]
+    if len(matches) == 1:
+        return MANUAL / f'{matches[0]}.md'
     hint = did_you_mean(topic, [*names, *suggestions])
     raise UsageError(f'the manual has no page {topic!r}'
                      + (f'{hint} The' if hint else ': the')
@@ -73,7 +74,7 @@ def find_page(topic, suggestions=()):
 
 
 def show(text):
-    """Print a text, page by page on a terminal."""
+    """Print a text; on a terminal, show it in a pager if there is one."""
     pager = _pager() if sys.stdout.isatty() else None
     if pager is None:
         print(text, end='')
@@ -99,14 +100,14 @@ def _pager():
 def render(text, width=80, is_styled=False):
     """Convert Markdown to lines of at most `width` columns.
 
-    Code is indented and never wrapped. A table that is too wide becomes a
-    list: each row becomes several lines, one for each cell.
+    Code is indented and never wrapped. For tables, see `_render_table`.
 
     is_styled: mark headings and code by escape sequences for a terminal.
     """
     text = re.sub(r'<!--.*?-->\n?', '', text, flags=re.DOTALL)
     style, output, previous_kind = _Style(is_styled), '', None
     for kind, lines in _blocks(text):
+        # An empty line between blocks, except between items of a list
         if previous_kind is not None:
             output += '\n' if kind == previous_kind == 'item' else '\n\n'
         output += _render_block(kind, lines, width, style)
@@ -115,6 +116,7 @@ def render(text, width=80, is_styled=False):
 
 
 def _render_block(kind, lines, width, style):
+    """Return the text of a block; kind, lines: as `_blocks` returns them."""
     if kind == 'code':
         return '\n'.join(f'    {line}'.rstrip() for line in lines)
     if kind == 'heading':
@@ -135,7 +137,10 @@ class _Style:
         self.use_escapes = use_escapes
 
     def heading(self, title, level):
-        """Return a heading in bold, or underlined by characters."""
+        """Return a heading in bold, or with a line of = or - below it.
+
+        level: 1 is the title of a page. From level 3 on, there is no line.
+        """
         if self.use_escapes:
             return f'{BOLD}{UNDERLINE * (level == 1)}{title}{PLAIN}'
         mark = {1: '=', 2: '-'}.get(level)
@@ -153,8 +158,9 @@ def _blocks(text):
 
     kind: 'code', 'heading', 'table', 'item' (of a list) or 'text'.
     """
-    blocks, lines = [], iter(text.splitlines())
-    kind, block = None, []      # of the current block
+    # An iterator, from which the inner loop takes the lines of a code block
+    lines = iter(text.splitlines())
+    blocks, kind, block = [], None, []      # block: lines of the current block
 
     def end_block():
         nonlocal kind, block
@@ -232,14 +238,14 @@ def _render_table(lines, width, style):
     The forms are columns, two columns with the second wrapped, and a list. A
     row with text only in its first cell is a title.
     """
-    header, _, *rows = map(_cells, lines)
+    header, _, *rows = map(_cells, lines)   # the second line is |---|---|
     plain_rows = [[_plain_text(cell) for cell in row]
                   for row in [header, *rows]]
     if not any(header[1:]):
         plain_rows = plain_rows[1:]     # the header names no columns
     widths = [max(map(len, column)) for column in zip(*(
-        row for row in plain_rows if any(row[1:])))]
-    if sum(widths) + 2 * (len(widths) - 1) <= width:
+        row for row in plain_rows if any(row[1:])))]    # without titles
+    if sum(widths) + 2 * (len(widths) - 1) <= width:    # 2: between columns
         # Pad cells before marking code: escape sequences take no column
         return _join_rows(plain_rows, style, lambda row: [style.code(
             '  '.join(cell.ljust(column_width) for cell, column_width
@@ -250,7 +256,7 @@ def _render_table(lines, width, style):
             row[1], width, style, row[0].ljust(len(indent)), indent))
     output = []
     if header[0] and len(header) > 2:
-        # The title of the first column, whose cells get lines of their own
+        # Print this title once: cells of the first column get no label
         output += _wrap(f'({header[0]})', width, style)
     for row in rows:
         if not any(row[1:]):
@@ -265,7 +271,9 @@ def _render_table(lines, width, style):
 
 
 def _join_rows(rows, style, lines_of):
-    """Join titles and the lines of rows, which `lines_of` returns for a row.
+    """Return the text of a table; lines_of: returns the lines of a row.
+
+    A title is a heading, after an empty line unless it is the first row.
     """
     output = []
     for row in rows:

@@ -61,7 +61,7 @@ def add(commands):
 
 
 def run(args):
-    """Train, print how to resume a failed job, return the exit status."""
+    """Train, or print how to resume a failed job; returns the exit status."""
     hosts = read_hosts(args.hosts)
     workers = args.workers
     if workers is None:
@@ -70,13 +70,13 @@ def run(args):
         args.worker_command, args.pretrain, workers)
     if args.quiet:
         command.append('--quiet')
-    # Raises the error for an invalid variable once, not in every process
+    # Raise the error of an invalid variable here, not in every process
     mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
             launch([*WORKER, *command], workers, args.servers, hosts,
                    args.port, args.root_uri, args.ssh, args.remote_python,
-                   SERVER)
+                   SERVER)  # arguments of Python that start a server
     except KeyboardInterrupt as interrupt:
         hint = _resume_hint(args, workers, run_folder, resume_arguments)
         print(f'd2lbert launch: stopped every process; {hint}',
@@ -91,10 +91,10 @@ def run(args):
 
 @contextlib.contextmanager
 def _interrupted_by(*signals):
-    """Context in which these signals raise a KeyboardInterrupt, as Ctrl-C.
+    """Context in which these signals raise KeyboardInterrupt, as Ctrl-C does.
 
-    A signal that is ignored stays ignored: nohup ignores SIGHUP, so that a
-    job goes on after its terminal is closed.
+    A signal that is ignored stays ignored: nohup lets a process ignore SIGHUP,
+    so that the process goes on after its terminal is closed.
     """
     def interrupt(number, _):
         raise Interrupted(number=number)
@@ -112,15 +112,18 @@ def _worker_command(command, pretrain, workers=1):
     """Check and complete the command of the workers.
 
     command: arguments of `d2lbert`, for example ['--', 'pretrain', ...];
-    pretrain: the parser of `d2lbert pretrain`; workers: their number. Returns
-    the command, with a seed and a run folder for all workers; the run folder;
-    and the arguments of `d2lbert` that resume the run.
+    pretrain: the parser of `d2lbert pretrain`; workers: the number of workers.
+
+    Returns (command, run_folder, resume_arguments). The command has a seed and
+    a run folder for all workers, unless it resumes a run. resume_arguments:
+    arguments of `d2lbert` that resume the run, for `_resume_hint`.
     """
     command = command[1:] if command[:1] == ['--'] else list(command)
     if command[:1] != ['pretrain']:
         raise UsageError('the command of the workers is missing: give '
                          'pretrain and its flags after --, as in '
                          'd2lbert launch --workers 2 -- pretrain')
+    # The result has no attribute for a flag that is not given
     pretrain_args = pretrain.parse_args(command[1:])
     check_flags(pretrain_args)
     with usage_errors():    # a ValueError becomes a UsageError, status 2
@@ -136,11 +139,11 @@ def _worker_command(command, pretrain, workers=1):
             run_folder = str(free_run_path())
             command += ['--out', run_folder]
     elif run_folder.endswith('.npz'):
-        # A checkpoint, RUN/checkpoints/step-N.npz. Resume RUN next time: it
-        # may have later checkpoints by then
+        # A checkpoint, RUN/checkpoints/step-N.npz. The next time, resume RUN:
+        # this job may write later checkpoints into RUN
         run_folder = str(Path(run_folder).parent.parent)
     resume_arguments = ['pretrain', '--resume', run_folder]
-    # Flags that may change what the run folder stores
+    # A resumed run accepts these flags: repeat those that are given
     for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
                  'devices'):
         if hasattr(pretrain_args, name):
@@ -150,7 +153,10 @@ def _worker_command(command, pretrain, workers=1):
 
 
 def _resume_hint(args, workers, run_folder, resume_arguments):
-    """Return a message with the command that resumes an unfinished run."""
+    """Return a message: the command that resumes a run, or why none can.
+
+    workers: the number of workers; resume_arguments: from `_worker_command`.
+    """
     if not any(Path(run_folder, 'checkpoints').glob('step-*.npz')):
         return (f'{run_folder} has no checkpoint to resume from (pretrain '
                 '--save-every N writes checkpoints)')

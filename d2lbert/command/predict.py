@@ -59,7 +59,7 @@ def run(args):
 
 
 def _write_submission(args):
-    """Write the submission files for GLUE; returns the exit status."""
+    """Write files to submit to GLUE; returns the exit status."""
     from d2lbert.finetuning.prediction import write_submission
     if args.out is None or any(value is not None for value in (
             args.text, args.file, args.pair, args.text_field)):

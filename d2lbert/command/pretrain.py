@@ -22,8 +22,8 @@ from d2lbert.training.settings import (
     described_default,
 )
 
-#: Flags of `pretrain` that say where and how to train. They do not change the
-#: model, and a run does not store them as its settings.
+#: Flags of `pretrain` for the devices and the run folder. They do not change
+#: the model, and a run does not store them as its settings.
 RUN_FLAGS = (
     Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
             'cpu, cpu:2 (the CPU as two devices), gpu or gpu:0,1', 'NAME'),
@@ -98,7 +98,7 @@ def _flag(setting):
     """Return (name of the flag, keywords of `add_argument`) for a setting."""
     default = described_default(setting)
     text = setting.help + (f' ({default})' if default else '')
-    # The recipe has the default values, so argparse must not set any
+    # The default depends on the recipe, so argparse must not set any
     options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
     if setting.kind is bool:
         options['action'] = 'store_true'
@@ -114,7 +114,7 @@ def _flag(setting):
 def check_flags(args):
     """Raise an error if a setting is invalid or a file is missing.
 
-    `cli` calls this before anything is loaded, downloaded or read.
+    cli.py calls it before `run`, which loads MXNet and fetches the text.
     """
     settings = given_settings(args)
     check_settings(settings, complete)
@@ -141,17 +141,19 @@ def run(args):
     return train_and_report(pretrain, settings, args.json and last_values)
 
 
-def check_settings(settings, complete):
+def check_settings(settings, validate):
     """Raise UsageError if settings are invalid, without reading any file.
 
-    settings: {name: value}; complete: a function of the settings of a new run
-    that raises an error if one is invalid. A resumed run checks its settings
-    when it reads its folder, so here only --out and --force are errors.
+    settings: {name: value}; validate: a function that gets the settings of a
+    new run and raises an error if one is invalid. A resumed run checks its
+    settings when it reads its folder, so here only --out and --force are
+    errors.
     """
     if settings.get('resume') is None:
+        # Settings that a run does not store; only finetune has `seeds`
         not_stored = {setting.name for setting in RUN_FLAGS} | {'seeds'}
         with usage_errors():    # a ValueError becomes a UsageError, status 2
-            complete({name: value for name, value in settings.items()
+            validate({name: value for name, value in settings.items()
                       if name not in not_stored})
     elif 'out' in settings or settings.get('force'):
         raise UsageError('a resumed run stays in its folder: give neither '
@@ -159,11 +161,12 @@ def check_settings(settings, complete):
 
 
 def check_devices_and_out(settings):
-    """Raise ValueError if --devices or --out of a run cannot be used."""
+    """Raise ValueError if the devices or the run folder cannot be used."""
     from d2lbert.devices import parse_devices
     from d2lbert.machine import workers
     from d2lbert.training.run_folder import check_free
     parse_devices(settings.get('devices', 'auto'))
+    # Of several workers, only worker 0 writes the run folder
     if settings.get('out') is not None and workers.rank() == 0:
         check_free(settings['out'], settings.get('force', False))
 
@@ -182,7 +185,7 @@ def train_and_report(train, settings, summarize=None):
                 sys.stderr if summarize else sys.stdout):
             folder = train(**settings)
     except Stopped as stopped:
-        if str(stopped):    # of several workers, one has a message
+        if str(stopped):    # empty except in one of several workers
             print(f'\n{stopped}', file=sys.stderr)
         return 128 + stopped.signal
     if workers.rank() == 0:

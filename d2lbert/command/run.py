@@ -67,14 +67,14 @@ def _check_kernel_modules():
 
 
 def _output_paths(files, out, force):
-    """Return for each page the path of its notebook; None without --out.
+    """Return a list: the path at which to write each page as a notebook.
 
-    files: paths of the pages; out, force: --out and --force. Raises an error
-    if a path cannot be written.
+    files: paths of the pages; out, force: --out and --force. Without --out,
+    the paths are None. Raises an error if a path cannot be written.
     """
     if out is None:
         return [None] * len(files)
-    target = Path(out)    # a file for one page, a folder for several
+    target = Path(out)    # the notebook of one page, or a folder for several
     if len(files) == 1:
         paths = [target]
     elif target.exists() and not target.is_dir():
@@ -91,8 +91,10 @@ def _output_paths(files, out, force):
             if path.exists() and Path(file).exists() and path.samefile(file):
                 raise ValueError(f'--out {path} is the page itself: choose '
                                  'another name')
+        # The last argument is an example of a file name, for the error
         if len(files) > 1 and not target.exists():
-            check_out(target, force, path.name)     # `_write` creates it
+            # `_write` creates this folder: check that its parent exists
+            check_out(target, force, path.name)
         else:
             check_out(path, force, Path(files[0]).stem + '.ipynb')
         if path.suffix != '.ipynb':
@@ -104,7 +106,7 @@ def _output_paths(files, out, force):
 def _check_stored_outputs(pages):
     """Raise ValueError if a page has no outputs for --compare."""
     for page in pages:
-        if not any(lines is not None for lines in page.printed):
+        if not any(stored is not None for stored in page.printed):
             raise ValueError(
                 f'{page.path} has no outputs to compare with: take an '
                 'executed notebook, or a source of the living edition in '
@@ -112,6 +114,7 @@ def _check_stored_outputs(pages):
 
 
 def _write(notebook, out, force):
+    """Write a notebook to the path `out`; force: replace a file."""
     import nbformat
     with failures_of('--out', out, 'written'):  # an OSError names --out
         out.parent.mkdir(exist_ok=True)

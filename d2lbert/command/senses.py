@@ -39,7 +39,8 @@ def add(commands):
 
 
 def run(args):
-    """Print the table; returns the exit status."""
+    """Print a table for each model, draw the figure; returns the exit status.
+    """
     from d2lbert.pictures.senses import (
         as_dict,
         plot_reports,

@@ -12,7 +12,8 @@ class _TextAction(argparse.Action):
 
 
 class _PairAction(argparse.Action):
-    """The action of --pair: replace the None of the --text before it."""
+    """The action of --pair: replace the None of the last item in `args.texts`.
+    """
 
     def __call__(self, parser, namespace, value, option_string=None):
         texts = namespace.texts or ()
@@ -37,6 +38,7 @@ def add(commands):
     add('--text', dest='texts', action=_TextAction, metavar='TEXT',
         help="a text to show, for example 'a crane is flying'; several may "
         "be given (default: the book's two cranes)")
+    # SUPPRESS: `_PairAction` stores the text in `args.texts`
     add('--pair', action=_PairAction, metavar='TEXT',
         default=argparse.SUPPRESS,
         help='the second text of a pair; give it after the first, --text')

@@ -41,7 +41,7 @@ def add(commands):
 
 
 def run(args):
-    """Print the lines; returns the exit status."""
+    """Print the nearest texts; returns the exit status."""
     from d2lbert.command.vectors import similar
     similar(args.folder, args.query, args.file, args.top, args.pool,
             args.vectors, args.text_field, args.skip_empty, args.json,

@@ -1,11 +1,12 @@
 """Write vectors to files, and read .npy files of vectors.
 
-The extension of the file's name selects a class from `FORMATS`. All of these
-classes have the members of `Npy`. `file` is an open binary file, and `title`
-is the title of the column of texts or tokens, if the format has one. `add`
-appends the vectors `rows`, an array (n, H), and `texts`, n texts or tokens.
-`about` is None or a dictionary about the vectors, which only .npy files store.
-`close` completes the content, but does not close the file.
+The extension of the file's name selects a class from `FORMATS`. H is the size
+of a vector. Each class has the interface of `Npy`. Arguments: `file` is an
+open binary file, and `title` is the title of the column of texts or tokens, if
+the format has one. `add` appends the vectors `rows`, an array (n, H), and
+`texts`, a list of n texts or tokens. The attribute `about` is None or a
+dictionary about the vectors, which only .npy files store. `close` completes
+the content, but does not close the file.
 """
 import contextlib
 import csv
@@ -23,7 +24,7 @@ from d2lbert.machine import array_files
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.files import parse_json
 
-#: Number of rows that are written to a Parquet file at once.
+#: Number of vectors from which on they are written to a Parquet file.
 PARQUET_ROWS = 1 << 12
 
 
@@ -34,12 +35,15 @@ class Npy:
     """
 
     def __init__(self, file, title='text'):
+        # shape: (number of vectors so far, H)
         self.file, self.shape, self.about = file, (0, 0), None
         file.write(self._header())      # fails early on a full disk
         file.flush()
 
     def _header(self):
-        # Padded to a constant length: NumPy allows spaces before the newline
+        """Return a header of constant length, so that `close` can replace it.
+        """
+        # NumPy allows spaces before the newline
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
         return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
@@ -67,17 +71,17 @@ def read_npy(path, flag):
     """Return (rows, about) from a .npy file.
 
     rows: the vectors (n, H), memory-mapped; about: the dictionary that `Npy`
-    stored, or {}. flag: the flag that named the file, for the ValueError if
-    the file does not contain vectors.
+    stored, or {}. Raises ValueError if the file does not contain vectors;
+    flag: the flag that named the file, for this error.
     """
     try:
         rows, about = array_files.map_npy(path), {}
         with open(path, 'rb') as file:
             file.seek(rows.offset + rows.nbytes)
-            second_array = file.read(1 << 16)
-        if second_array:
+            second_npy = file.read(1 << 16)     # empty without `about`
+        if second_npy:
             about = parse_json(bytes(array_files.read_array(
-                io.BytesIO(second_array), len(second_array))))
+                io.BytesIO(second_npy), len(second_npy))))
         if rows.ndim != 2 or rows.dtype.kind != 'f' or not isinstance(
                 about, dict):
             raise ValueError('it does not contain a matrix of floats')
@@ -94,7 +98,8 @@ class Npz:
     about = None
 
     def __init__(self, file, title='text'):
-        # A member of an archive cannot be overwritten, as `Npy.close` does
+        # `Npy.close` overwrites the header, which is not possible in an
+        # archive, so the vectors go to a temporary file first
         self._file, self._npy_file = file, tempfile.TemporaryFile()
         self._npy = Npy(self._npy_file)
 
@@ -129,14 +134,14 @@ class Csv:
         if not self._has_header:
             self._writer.writerow([self._title, *range(rows.shape[1])])
             self._has_header = True
-        # str of a float32 has as few digits as identify the number
+        # str of a float32 has the fewest digits that identify the number
         self._writer.writerows([text, *map(str, row)]
                                for text, row in zip(texts, rows))
 
     def close(self):
         """Write the lines that are still in the buffer."""
         self._buffer.flush()
-        self._buffer.detach()   # else it would close the file
+        self._buffer.detach()   # else the buffer would close the file later
 
 
 class Tsv(Csv):
@@ -175,13 +180,14 @@ class Parquet:
         self._texts, self._rows = [], []
 
     def add(self, texts, rows):
-        """Keep the vectors, and write them if there are `PARQUET_ROWS`."""
+        """Keep the vectors; write them once there are `PARQUET_ROWS`."""
         self._texts += texts
         self._rows += list(rows)
         if len(self._rows) >= PARQUET_ROWS:
             self._write_rows()
 
     def _write_rows(self):
+        """Write the texts and vectors that were kept."""
         import pyarrow as pa
         from pyarrow import parquet
         rows = onp.array(self._rows, 'float32')
@@ -215,7 +221,7 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
     if path.exists() and not path.is_file():
-        return      # a pipe or a device: any name, and the format .npy
+        return      # a pipe or a device: .npy unless its name ends otherwise
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f'{flag} {out} has no extension of a format for '
                          f'vectors: let it end in {", ".join(FORMATS)}')
@@ -230,25 +236,25 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
 
 
 @contextlib.contextmanager
-def vectors_file(out, force=False, reads=(), name='text', flag='--out'):
+def vectors_file(out, force=False, reads=(), title='text', flag='--out'):
     """Yield an object of a class in `FORMATS`, which writes the file `out`.
 
-    A temporary file gets the vectors, and replaces `out` on success. name: the
-    title of the column of texts or tokens. The other arguments are those of
-    `check_vectors_out`.
+    The object writes a temporary file, which becomes `out` on success. title:
+    of the column of texts or tokens. The other arguments are those of
+    `check_out` in machine/arguments.py.
     """
     check_vectors_out(out, force, reads, flag)
     format_class = FORMATS.get(Path(out).suffix.lower(), Npy)
     with writing(out, force, flag) as temporary, open(
             temporary, 'wb') as file:
         if file.seekable():
-            writer = format_class(file, name)
+            writer = format_class(file, title)
             yield writer
             writer.close()
             return
-        # A pipe: `Npy` cannot overwrite the header there
+        # `out` is a pipe, in which `Npy` cannot overwrite the header
         with tempfile.TemporaryFile() as seekable_file:
-            writer = format_class(seekable_file, name)
+            writer = format_class(seekable_file, title)
             yield writer
             writer.close()
             seekable_file.seek(0)

@@ -1,6 +1,6 @@
 """This module does the work of `d2lbert encode` and `d2lbert similar`.
 
-Memory use does not depend on the number of texts.
+Memory use does not depend on the number of texts. H: the size of a vector.
 """
 import contextlib
 import functools
@@ -31,15 +31,16 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
            **options):
     """Print or write the vectors of a text, or of each line of a file.
 
-    The arguments are the flags of the command; is_json: --json; options: see
-    `_encoder`. Raises ValueError for invalid arguments, if possible before
+    The arguments are the flags of `d2lbert encode`; is_json: --json; options:
+    see `_encoder`. Raises ValueError for invalid arguments, if possible before
     loading the net.
     """
     pooling = _pooling(folder, pool, is_array=None not in (file, out))
     _check_arguments(text, pair, file, pooling, out)
     lines, total = None, None
     if file is not None:
-        # Vectors to print are printed as texts arrive, in a single pass
+        # To print vectors, read a pipe once, as texts arrive. To write them,
+        # read the texts twice: first for their digest
         lines = Lines(file, text_field, skip_empty, single_pass=out is None)
         if not lines.is_stream:
             total, digest = _count_and_digest(lines)
@@ -49,11 +50,17 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
             'text' if pooling else 'token'))
         encoder = _encoder(folder, pooling=pooling, **options)
         unknown = UnknownWords(encoder.tokenizer)
-        output = (functools.partial(_write, writer, unknown) if writer else
-                  functools.partial(_print_json, unknown) if is_json else
-                  _print_pooled if pooling else functools.partial(
-                      _print_tokens if file is None else _print_block,
-                      unknown))
+        if writer:
+            output = functools.partial(_write, writer, unknown)
+        elif is_json:
+            output = functools.partial(_print_json, unknown)
+        elif pooling:
+            output = _print_pooled
+        else:
+            output = functools.partial(
+                _print_tokens if file is None else _print_block, unknown)
+        # No progress bar for one text. With vectors to print, none on a
+        # terminal, where it would mix with them, and none for a pipe
         progress = stack.enter_context(bar(
             total, what='encoding', unit='texts', quiet=file is None
             or out is None and (total is None or sys.stdout.isatty())))
@@ -63,9 +70,9 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
             batches = ([Text(*line) for line in batch]
                        for batch in lines.batches())
         for batch in batches:
-            for item, encoding in zip(batch, encoder.encode(batch)):
+            for text_item, encoding in zip(batch, encoder.encode(batch)):
                 unknown.count(encoding)
-                output(encoding, item.text)
+                output(encoding, text_item.text)
                 progress.update(1)
         if writer and lines:
             writer.about = dict(texts=digest)
@@ -79,18 +86,19 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
             text_field=None, skip_empty=False, is_json=False, **options):
     """Print the `top` texts of a file that are nearest to a query.
 
-    Each line has the cosine similarity of the pooled vectors, and the text.
-    Equal similarities keep the order of the file. vectors: a .npy file of the
-    texts' vectors; if it is missing, it is written. The rest as for `encode`.
+    Each printed line has the cosine similarity of the pooled vectors, and the
+    text. Texts with equal similarities keep the order of the file. vectors:
+    the path of a .npy file with the vectors of the texts; a missing file is
+    written. The other arguments are as for `encode`.
     """
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
     lines = Lines(file, text_field, skip_empty)
     total, digest = _count_and_digest(lines)
-    stored = _read_vectors(vectors, total, digest)
+    stored_vectors = _read_vectors(vectors, total, digest)
     with contextlib.ExitStack() as stack:
         writer = None
-        if vectors is not None and stored is None:
+        if vectors is not None and stored_vectors is None:
             writer = stack.enter_context(vectors_file(
                 vectors, False, [folder, *lines.sources], flag='--vectors'))
         encoder = _encoder(folder, pooling=pool or 'own', **options)
@@ -98,14 +106,15 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
                                      for _ in range(2))
         (query_encoding,) = encoder.encode([Text('query', query)])
         unknown_in_query.count(query_encoding)
-        if stored is None:
-            pairs = _encode_lines(encoder, unknown, lines, total, writer)
+        if stored_vectors is None:
+            candidates = _encode_lines(encoder, unknown, lines, total, writer)
         else:
-            _check_vectors(vectors, stored, encoder, lines)
-            pairs = zip((line.text for line in lines), stored)
-        # A heap of (cosine, -index, text): if equal, the first text wins
+            _check_vectors(vectors, stored_vectors, encoder, lines)
+            candidates = zip((line.text for line in lines), stored_vectors)
+        # A heap of (cosine, -index, text), in which the first of two texts
+        # with equal cosines is larger
         nearest = []
-        for k, (text, vector) in enumerate(pairs):
+        for k, (text, vector) in enumerate(candidates):
             item = _cosine(query_encoding.vectors, vector), -k, text
             if len(nearest) < top:
                 heapq.heappush(nearest, item)
@@ -123,7 +132,10 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
 
 
 def _encode_lines(encoder, unknown, lines, total, writer):
-    """Yield (text, vector) for each text; write the vectors, if to a file."""
+    """Yield (text, vector) for each of `total` texts, and count unknown words.
+
+    writer: an object that also writes the vectors, or None.
+    """
     with bar(total, what='encoding', unit='texts') as progress:
         for batch in lines.batches():
             encoded = encoder.encode([Text(*line) for line in batch])
@@ -136,7 +148,7 @@ def _encode_lines(encoder, unknown, lines, total, writer):
 
 
 def _count_and_digest(lines):
-    """The number of texts and their digest; raises for an invalid text."""
+    """Return (number of texts, SHA-256 digest); raise if a text is invalid."""
     count, content = 0, hashlib.sha256()
     for line in lines:
         count += 1
@@ -147,7 +159,10 @@ def _count_and_digest(lines):
 # Vectors from a file
 
 def _read_vectors(path, total, digest):
-    """The vectors of these texts in the file --vectors; None if missing."""
+    """Return the vectors in the file --vectors, or None without such a file.
+
+    Raises ValueError unless they are of the texts with this total and digest.
+    """
     if path is None:
         return None
     if Path(path).suffix.lower() != '.npy':
@@ -159,6 +174,7 @@ def _read_vectors(path, total, digest):
     if len(vectors) != total:
         raise ValueError(f'--vectors {path} has {len(vectors):,} rows, and '
                          f'the file has {total:,} texts: {remedy}')
+    # A file of another program has no digest
     if about.get('texts', digest) != digest:
         raise ValueError(f'--vectors {path} was made from other texts: '
                          f'{remedy}')
@@ -166,7 +182,10 @@ def _read_vectors(path, total, digest):
 
 
 def _check_vectors(path, rows, encoder, lines):
-    """Encode some texts again; raise if a vector differs from its row."""
+    """Encode some texts again; raise if a vector differs from its row.
+
+    rows: the vectors (number of texts, H) in the file --vectors, `path`.
+    """
     checked = onp.linspace(0, len(rows) - 1, NUM_CHECKED).astype(int).tolist()
     texts = [(k, Text(*line)) for k, line in enumerate(lines) if k in checked]
     for (k, text), encoding in zip(texts, encoder.encode(
@@ -182,19 +201,20 @@ def _check_vectors(path, rows, encoder, lines):
 
 
 def _cosine(x, y):
+    """Return the cosine similarity of two vectors; 0 for a zero vector."""
     x, y = x.astype('float64'), y.astype('float64')
-    lengths = onp.sqrt((x @ x) * (y @ y))
-    return float(x @ y / lengths) if lengths else 0.0
+    norm_product = onp.sqrt((x @ x) * (y @ y))
+    return float(x @ y / norm_product) if norm_product else 0.0
 
 
 # The model and the flags
 
 def _pooling(folder, pool, is_array):
-    """The argument `pooling` of `TextEncoder` for the flag --pool.
+    """Return the argument `pooling` of `TextEncoder` for the flag --pool.
 
-    None gives the vectors of all tokens. It is the default for a run, unless
-    the texts of a file become one array (is_array). Otherwise the default is
-    'own', the pooling that the folder stores.
+    The result None means one vector for each token. It is the default for a
+    run, unless the texts of a file become one array (is_array). Otherwise the
+    default is 'own': the pooling that the folder stores, or the mean.
     """
     if pool == 'none':
         return None
@@ -203,30 +223,33 @@ def _pooling(folder, pool, is_array):
 
 
 def _encoder(folder, precision=None, devices='auto', **options):
-    """The `TextEncoder` of a folder; for a run, long texts are errors.
+    """Return the `TextEncoder` of a folder.
 
     precision: as for `load_pretrained`. devices: the flag --devices. options:
     other arguments of `TextEncoder`.
     """
-    loaded = None
+    loaded = None       # (net, tokenizer)
     if (precision in (None, 'int8') and devices in ('auto', 'cpu')
             and not is_run(folder)):
         loaded = load_quantized(folder, precision)
     if loaded is None:
-        # Imported late: importing MXNet takes longer than encoding with int8
+        # This imports MXNet, which takes longer than encoding with int8
         from d2lbert.training.load import load
         loaded = load(folder, device_of(devices), heads=(), trainable=False,
                       precision=precision)[1:]
     net, tokenizer = loaded
+    # A run of `pretrain` stores no pooling: there, too long a text is an error
     return TextEncoder(net, tokenizer, truncates=tokenizer.pooling is not None,
                        **options)
 
 
 def _report(encoder, lines, *notes):
-    """Print notes to standard error, and those on cut and skipped texts."""
-    cut = encoder.truncation_note()
-    for sentence in (*notes, cut and f'{cut}; --overlap would keep them',
-                     lines and lines.skipped_note()):
+    """Print `notes` and notes on truncated and skipped texts to stderr."""
+    truncation = encoder.truncation_note()
+    for sentence in (
+            *notes,
+            truncation and f'{truncation}; --overlap would keep them',
+            lines and lines.skipped_note()):
         if sentence:
             note(sentence)
 
@@ -251,20 +274,23 @@ def _check_arguments(text, pair, file, pooling, out):
 
 # Writing and printing vectors
 
-# The last arguments of these functions are an `Encoding` and its text
+# text: the user's text, to which `encoding.text` may add a prompt. unknown: an
+# `UnknownWords`, which returns the tokens with unknown words as in the text
 
 def _write(writer, unknown, encoding, text):
     """Add the token vectors, or the pooled vector, to a file of vectors."""
-    names = ([text] if encoding.vectors.ndim == 1
-             else unknown.readable_tokens(encoding))
-    writer.add(names, onp.atleast_2d(encoding.vectors))
+    texts_or_tokens = ([text] if encoding.vectors.ndim == 1
+                       else unknown.readable_tokens(encoding))
+    writer.add(texts_or_tokens, onp.atleast_2d(encoding.vectors))
 
 
 def _print_pooled(encoding, text):
+    """Print the pooled vector, without its text."""
     print(_format(encoding.vectors), flush=True)
 
 
 def _print_json(unknown, encoding, text):
+    """Print the text and its vector, or its tokens and their vectors."""
     vectors = encoding.vectors
     if vectors.ndim == 1:
         print_json(dict(text=text, vector=rounded(vectors)))
@@ -285,6 +311,6 @@ def _print_tokens(unknown, encoding, text):
 
 
 def _print_block(unknown, encoding, text):
-    """As `_print_tokens`, with an empty line at the end."""
+    """Print each token and its vector, then an empty line."""
     _print_tokens(unknown, encoding, text)
     print(flush=True)

@@ -15,7 +15,7 @@ def worker():
         from d2lbert.command.cli import main
     except KeyboardInterrupt:
         os._exit(130)
-    # Else the lines of several workers would mix
+    # Write whole lines, so that those of several workers do not mix
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
     try:
@@ -28,6 +28,7 @@ def worker():
     if status:
         sys.stdout.flush()
         sys.stderr.flush()
+        # `SystemExit` may have a text in place of a number
         os._exit(status if isinstance(status, int) else 1)
 
 
