@@ -27,7 +27,7 @@ START_SECONDS = 120
 _SET_UP = '''\
 exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
 '''
-# Import this copy of d2lbert, not another installed one
+# Import this copy of d2lbert, not another installed one; redirect `import d2l`
 _CODE = '''\
 import importlib.util, os, sys
 if 'd2lbert' not in sys.modules:
@@ -38,7 +38,7 @@ if 'd2lbert' not in sys.modules:
 from d2lbert import load_ipython_extension
 load_ipython_extension(ip)
 '''
-# An expression, which adds no name to the page
+# The expression for `Kernel.traceback`, which adds no name to the page
 _TRACEBACK = ("__import__('d2lbert.book.imports', "
               "fromlist=['cell_traceback']).cell_traceback()")
 
@@ -239,20 +239,20 @@ def run_page(page, compare=False):
             screen.end_line()
             if compare:
                 screen.only_stderr = False
-                stored_lines = page.printed[k]      # None if the file has none
+                stored_lines = page.printed[k]  # None without stored outputs
                 screen.print_lines(comparison.compare(
                     number, stored_lines, printed_lines(cell.outputs)))
             else:
                 num_pictures = sum(map(is_picture, cell.outputs))
                 if num_pictures:
                     screen.print_lines([f'(cell {number} drew '
-                                        f'{_count_pictures(num_pictures)})'])
+                                        f'{_pictures_text(num_pictures)})'])
             bar.update()
     if compare:
         print(comparison.summary(), flush=True)
 
 
-def _count_pictures(number):
+def _pictures_text(number):
     return 'a picture' if number == 1 else f'{number} pictures'
 
 
@@ -292,13 +292,13 @@ def _failure_message(location, code, first_line, traceback, reply):
         return f'{location}: {error}'
     # IPython does not count empty lines at the start of a cell
     num_empty = next(k for k, line in enumerate(code) if line.strip())
-    number = min(traceback[0][0] + num_empty, len(code))    # of the line
-    location += f', line {number}'
+    line_number = min(traceback[0][0] + num_empty, len(code))
+    location += f', line {line_number}'
     if first_line is not None:
-        location += f' (line {first_line + number - 1} of the file)'
+        location += f' (line {first_line + line_number - 1} of the file)'
     if len(traceback) > 1:      # the function of a cell that raised the error
         location += f', in {traceback[-1][1]}'
-    return f'{location}: {error}\n    {code[number - 1].strip()}'
+    return f'{location}: {error}\n    {code[line_number - 1].strip()}'
 
 
 class Screen:
@@ -395,9 +395,10 @@ def side_by_side(before, now, columns):
     in characters. If it is too small, `now` is below `before`.
     """
     pairs = [(BEFORE, NOW), *itertools.zip_longest(before, now, fillvalue='')]
-    left_width, right_width = (max(map(len, side)) for side in zip(*pairs))
-    if left_width + 3 + right_width <= columns:
-        return [f'{old:{left_width}} {"|" if old != new else " "} '
-                f'{new}'.rstrip() for old, new in pairs]
+    old_width, new_width = (max(map(len, side)) for side in zip(*pairs))
+    if old_width + 3 + new_width <= columns:
+        return [
+            f'{old:{old_width}} {"|" if old != new else " "} {new}'.rstrip()
+            for old, new in pairs]
     return [f'{BEFORE}:', *(f'  {line}' for line in before),
             f'{NOW}:', *(f'  {line}' for line in now)]

@@ -32,6 +32,7 @@ class BookModule(types.ModuleType):
     def __getattr__(self, name):
         """Return d2lbert's object `name`, which this module does not hold."""
         names = importlib.import_module('d2lbert.names')
+        # Python itself asks for names such as __file__
         if name == '__all__' or not name.startswith('__'):
             if hasattr(names, name):
                 return getattr(names, name)

@@ -45,9 +45,9 @@ def run(args):
 
 
 def _summary(kind, min_days):
-    """Return a dictionary about the files unused for `min_days` or longer.
+    """Summarize the files of a kind that are unused for `min_days` or longer.
 
-    For a folder that is a link, the dictionary has the target of the link.
+    Return a dictionary. If the kind's folder is a link, it has the target.
     """
     folder = cache.root() / kind
     if folder.is_symlink():
@@ -56,7 +56,7 @@ def _summary(kind, min_days):
     entries = [entry for entry in cache.entries([kind])
                if now - entry.last_used >= min_days * 86400]
     last_time = max((entry.last_used for entry in entries), default=None)
-    # Temporary files count in `bytes` alone: they are no results
+    # Temporary files are no results, so only their bytes are counted
     number = sum(not entry.is_temporary for entry in entries)
     return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),

@@ -108,7 +108,7 @@ def _run(argv):
                 stop.last_words = 'stopped'     # the message of the exception
                 return args.run(args)
     except KeyboardInterrupt as interrupt:
-        with _exiting_on_ctrl_c(b''):       # on a second Ctrl-C
+        with _exiting_on_ctrl_c(b''):   # a second Ctrl-C prints nothing
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except BrokenPipeError:

@@ -82,7 +82,7 @@ def report(build=False):
 
 
 def print_report(build=False):
-    """Print the report; return `status_of` its rows. build: as in `report`."""
+    """Print the report; returns the exit status. build: as in `report`."""
     rows = report(build)
     name_width = max(len(row.name) for row in rows)
     indent = ' ' * (6 + name_width + 2)
@@ -257,7 +257,7 @@ def _compiled_rows(mx, build):
 
 def _compiled_row(mx, build, name, module_name, library_name,
                   effect_if_missing):
-    """Return the row `name`; the arguments after it are as in COMPILED."""
+    """Return the row `name`; for module_name etc., see COMPILED."""
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
@@ -289,7 +289,7 @@ def _compiled_row(mx, build, name, module_name, library_name,
 
 
 def _processor_row(mx):
-    """Name the processor and the instruction set of the compiled operators."""
+    """Return a row: the processor, the instruction set of the operators."""
     value, chosen, compiled_for = str(find_processor()), 'native', None
     if mx is not None:
         from d2lbert import kernels

@@ -256,7 +256,7 @@ def _render_table(lines, width, style):
             row[1], width, style, row[0].ljust(len(indent)), indent))
     output = []
     if header[0] and len(header) > 2:
-        # Print this title once: cells of the first column get no label
+        # Print this header once: cells of the first column get no label
         output += _wrap(f'({header[0]})', width, style)
     for row in rows:
         if not any(row[1:]):

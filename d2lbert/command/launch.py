@@ -70,13 +70,13 @@ def run(args):
         args.worker_command, args.pretrain, workers)
     if args.quiet:
         command.append('--quiet')
-    # Raise the error of an invalid variable here, not in every process
+    # Raise the error of an invalid environment variable here, not in workers
     mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
             launch([*WORKER, *command], workers, args.servers, hosts,
                    args.port, args.root_uri, args.ssh, args.remote_python,
-                   SERVER)  # arguments of Python that start a server
+                   SERVER)  # SERVER: how Python runs a server or scheduler
     except KeyboardInterrupt as interrupt:
         hint = _resume_hint(args, workers, run_folder, resume_arguments)
         print(f'd2lbert launch: stopped every process; {hint}',
@@ -153,9 +153,10 @@ def _worker_command(command, pretrain, workers=1):
 
 
 def _resume_hint(args, workers, run_folder, resume_arguments):
-    """Return a message: the command that resumes a run, or why none can.
+    """Return a message with the command that resumes an unfinished run.
 
-    workers: the number of workers; resume_arguments: from `_worker_command`.
+    Without a checkpoint, the message is that none can resume it. workers: the
+    number of workers; resume_arguments: from `_worker_command`.
     """
     if not any(Path(run_folder, 'checkpoints').glob('step-*.npz')):
         return (f'{run_folder} has no checkpoint to resume from (pretrain '

@@ -114,7 +114,7 @@ def _flag(setting):
 def check_flags(args):
     """Raise an error if a setting is invalid or a file is missing.
 
-    cli.py calls it before `run`, which loads MXNet and fetches the text.
+    cli.py calls this function before it imports MXNet and before `run`.
     """
     settings = given_settings(args)
     check_settings(settings, complete)
@@ -185,7 +185,7 @@ def train_and_report(train, settings, summarize=None):
                 sys.stderr if summarize else sys.stdout):
             folder = train(**settings)
     except Stopped as stopped:
-        if str(stopped):    # empty except in one of several workers
+        if str(stopped):    # of several workers, only one has a message
             print(f'\n{stopped}', file=sys.stderr)
         return 128 + stopped.signal
     if workers.rank() == 0:

@@ -1,8 +1,8 @@
 """Write vectors to files, and read .npy files of vectors.
 
-The extension of the file's name selects a class from `FORMATS`. H is the size
-of a vector. Each class has the interface of `Npy`. Arguments: `file` is an
-open binary file, and `title` is the title of the column of texts or tokens, if
+H: the size of a vector. The extension of the file's name selects a class from
+`FORMATS`, all of which have the interface of `Npy`. Its arguments: `file` is
+an open binary file, and `title` the title of the column of texts or tokens, if
 the format has one. `add` appends the vectors `rows`, an array (n, H), and
 `texts`, a list of n texts or tokens. The attribute `about` is None or a
 dictionary about the vectors, which only .npy files store. `close` completes
@@ -24,7 +24,7 @@ from d2lbert.machine import array_files
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.files import parse_json
 
-#: Number of vectors from which on they are written to a Parquet file.
+#: `Parquet` keeps vectors until it has this number, and then writes them.
 PARQUET_ROWS = 1 << 12
 
 
@@ -41,8 +41,7 @@ class Npy:
         file.flush()
 
     def _header(self):
-        """Return a header of constant length, so that `close` can replace it.
-        """
+        """Return a header of constant length, which `close` can replace."""
         # NumPy allows spaces before the newline
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'

@@ -1,6 +1,6 @@
 """This module does the work of `d2lbert encode` and `d2lbert similar`.
 
-Memory use does not depend on the number of texts. H: the size of a vector.
+Memory use does not depend on the number of texts.
 """
 import contextlib
 import functools
@@ -24,6 +24,9 @@ from d2lbert.texts.text_sources import Lines
 
 #: The number of texts that are encoded again to check vectors from a file.
 NUM_CHECKED = 8
+
+#: The remedy for a file --vectors with wrong vectors.
+REMEDY = 'name a file that is not there yet, and the vectors are written to it'
 
 
 def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
@@ -88,8 +91,8 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
 
     Each printed line has the cosine similarity of the pooled vectors, and the
     text. Texts with equal similarities keep the order of the file. vectors:
-    the path of a .npy file with the vectors of the texts; a missing file is
-    written. The other arguments are as for `encode`.
+    the path of a .npy file with the vectors of the texts, which is written if
+    it is missing. The other arguments are as for `encode`.
     """
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
@@ -161,7 +164,8 @@ def _count_and_digest(lines):
 def _read_vectors(path, total, digest):
     """Return the vectors in the file --vectors, or None without such a file.
 
-    Raises ValueError unless they are of the texts with this total and digest.
+    total, digest: the number of texts and their digest, which the vectors must
+    match: otherwise, raise ValueError.
     """
     if path is None:
         return None
@@ -170,34 +174,33 @@ def _read_vectors(path, total, digest):
     if not Path(path).exists():
         return None
     vectors, about = read_npy(path, '--vectors')
-    remedy = 'name a file that is not there yet, and they are written to it'
     if len(vectors) != total:
         raise ValueError(f'--vectors {path} has {len(vectors):,} rows, and '
-                         f'the file has {total:,} texts: {remedy}')
+                         f'the file has {total:,} texts: {REMEDY}')
     # A file of another program has no digest
     if about.get('texts', digest) != digest:
         raise ValueError(f'--vectors {path} was made from other texts: '
-                         f'{remedy}')
+                         f'{REMEDY}')
     return vectors
 
 
 def _check_vectors(path, rows, encoder, lines):
     """Encode some texts again; raise if a vector differs from its row.
 
-    rows: the vectors (number of texts, H) in the file --vectors, `path`.
+    rows: the vectors in the file --vectors, `path`, one in each row.
     """
-    checked = onp.linspace(0, len(rows) - 1, NUM_CHECKED).astype(int).tolist()
-    texts = [(k, Text(*line)) for k, line in enumerate(lines) if k in checked]
-    for (k, text), encoding in zip(texts, encoder.encode(
-            [text for _, text in texts])):
+    indices = onp.linspace(0, len(rows) - 1, NUM_CHECKED).astype(int).tolist()
+    checked = [(k, Text(*line)) for k, line in enumerate(lines)
+               if k in indices]
+    for (k, text), encoding in zip(checked, encoder.encode(
+            [text for _, text in checked])):
         expected = encoding.vectors.astype('float64')
         if expected.shape != rows[k].shape or onp.abs(
                 expected - rows[k]).max() > 1e-3 * onp.abs(expected).max():
             raise ValueError(
                 f'--vectors {path} was not made by this model with these '
-                f'settings: the row of {text.name} is another vector; name a '
-                'file that is not there yet, and the vectors are written to '
-                'it')
+                f'settings: the row of {text.name} is another vector; '
+                f'{REMEDY}')
 
 
 def _cosine(x, y):
@@ -228,13 +231,15 @@ def _encoder(folder, precision=None, devices='auto', **options):
     precision: as for `load_pretrained`. devices: the flag --devices. options:
     other arguments of `TextEncoder`.
     """
-    loaded = None       # (net, tokenizer)
+    loaded = None       # or (net, tokenizer)
+    # Without a run or a GPU, int8 needs no MXNet: importing it takes longer
+    # than encoding a text
     if (precision in (None, 'int8') and devices in ('auto', 'cpu')
             and not is_run(folder)):
         loaded = load_quantized(folder, precision)
     if loaded is None:
-        # This imports MXNet, which takes longer than encoding with int8
         from d2lbert.training.load import load
+        # heads=(): no warning of missing heads, which vectors do not need
         loaded = load(folder, device_of(devices), heads=(), trainable=False,
                       precision=precision)[1:]
     net, tokenizer = loaded
