@@ -3,9 +3,8 @@
 A page is a notebook or a Markdown source. The book shows a cell in tabs, one
 for each framework. The first line of a cell names its tabs: `#@tab mxnet`,
 `# @tab mxnet, pytorch` or `%%tab all`. A cell without such a line is for every
-framework or, in old editions, for MXNet. Of a Markdown source, only the cells
-for MXNet are read. In a notebook, imports.py later skips a cell if `%%tab`
-gives it to other frameworks.
+framework or, in old editions, for MXNet. Of a Markdown source, only cells for
+MXNet are read. imports.py skips cells of a notebook by their line `%%tab`.
 """
 import re
 import warnings
@@ -42,13 +41,10 @@ def has_mxnet(tabs):
 
 
 class Tabs:
-    """The class of `tab`, which `%load_ext d2lbook.tab` defines in a page.
-
-    frameworks: names of tabs, or lists of names.
-    """
+    """The class of `tab`, which `%load_ext d2lbook.tab` defines in a page."""
 
     def interact_select(self, *frameworks):
-        """Raise ValueError if the page has no MXNet tab."""
+        """Raise ValueError unless MXNet is in the names or lists of names."""
         names = _flatten(frameworks)
         if not has_mxnet(names):
             raise ValueError('this page has no MXNet code, only code for '
@@ -186,8 +182,7 @@ def _read_markdown(path, text):
             prose.append(line)
             continue
         code = []
-        # Both loops take lines from one iterator
-        for _, code_line in numbered_lines:
+        for _, code_line in numbered_lines:     # lines after the cell's start
             if code_line.rstrip() == '```':
                 break
             code.append(code_line)

@@ -45,13 +45,10 @@ def run(args):
 
 
 def _summary(kind, min_days):
-    """Summarize the files of a kind that are unused for `min_days` or longer.
-
-    Return a dictionary. If the kind's folder is a link, it has the target.
-    """
+    """Return a dictionary about the files unused for `min_days` or longer."""
     folder = cache.root() / kind
     if folder.is_symlink():
-        return dict(kind=kind, link=os.readlink(folder))
+        return dict(kind=kind, link=os.readlink(folder))    # not followed
     now = time.time()
     entries = [entry for entry in cache.entries([kind])
                if now - entry.last_used >= min_days * 86400]
@@ -66,17 +63,14 @@ def _summary(kind, min_days):
 
 def _row(summary):
     """Return the cells of a row of the table, strings, for a `_summary`."""
-    if 'link' in summary:       # `cache.entries` does not follow links
+    if 'link' in summary:
         return summary['kind'], '', '', f'in {summary["link"]}: left alone'
     return (summary['kind'], str(summary['number']),
             cache.megabytes(summary['bytes']), summary['last_used'] or '')
 
 
 def _clear(kinds, min_days, is_json):
-    """Remove and report files; returns the exit status.
-
-    kinds: None means the kinds in `cache.RENEWABLE`.
-    """
+    """Remove files of `kinds`, or of RENEWABLE; returns the exit status."""
     status, total_bytes, removed = 0, 0, {}     # removed: {kind: number}
     lines = [str(cache.root())]
     for kind in kinds or cache.RENEWABLE:

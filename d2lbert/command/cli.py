@@ -112,8 +112,7 @@ def _run(argv):
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except BrokenPipeError:
-        # The program that reads our output has closed the pipe. Python would
-        # flush standard output at exit and print an error
+        # The reader closed the pipe: Python's flush at exit would fail, too
         close_broken(sys.stdout)
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
@@ -163,8 +162,7 @@ def _set_up_encoding():
 def _exiting_on_ctrl_c(message=b'\nstopped\n'):
     """Context in which Ctrl-C prints a message and exits at once.
 
-    KeyboardInterrupt would not stop an import reliably: imports take seconds,
-    and imported code may catch this exception.
+    Imports take seconds, and their code might catch KeyboardInterrupt.
     """
     def exit_now(*_):
         os.write(2, message)

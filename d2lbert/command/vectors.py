@@ -1,7 +1,4 @@
-"""This module does the work of `d2lbert encode` and `d2lbert similar`.
-
-Memory use does not depend on the number of texts.
-"""
+"""Do the work of `d2lbert encode` and `d2lbert similar` in constant memory."""
 import contextlib
 import functools
 import hashlib
@@ -62,8 +59,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
         else:
             output = functools.partial(
                 _print_tokens if file is None else _print_block, unknown)
-        # No progress bar for one text. With vectors to print, none on a
-        # terminal, where it would mix with them, and none for a pipe
+        # No bar for one text, beside vectors on a terminal, or without a total
         progress = stack.enter_context(bar(
             total, what='encoding', unit='texts', quiet=file is None
             or out is None and (total is None or sys.stdout.isatty())))
@@ -114,8 +110,7 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
         else:
             _check_vectors(vectors, stored_vectors, encoder, lines)
             candidates = zip((line.text for line in lines), stored_vectors)
-        # A heap of (cosine, -index, text), in which the first of two texts
-        # with equal cosines is larger
+        # A heap of (cosine, -index, text): of equal cosines, the first wins
         nearest = []
         for k, (text, vector) in enumerate(candidates):
             item = _cosine(query_encoding.vectors, vector), -k, text
@@ -164,8 +159,7 @@ def _count_and_digest(lines):
 def _read_vectors(path, total, digest):
     """Return the vectors in the file --vectors, or None without such a file.
 
-    total, digest: the number of texts and their digest, which the vectors must
-    match: otherwise, raise ValueError.
+    Raises ValueError if they are of texts with another number or digest.
     """
     if path is None:
         return None
@@ -187,7 +181,7 @@ def _read_vectors(path, total, digest):
 def _check_vectors(path, rows, encoder, lines):
     """Encode some texts again; raise if a vector differs from its row.
 
-    rows: the vectors in the file --vectors, `path`, one in each row.
+    rows: the vectors in the file --vectors, `path`.
     """
     indices = onp.linspace(0, len(rows) - 1, NUM_CHECKED).astype(int).tolist()
     checked = [(k, Text(*line)) for k, line in enumerate(lines)
@@ -232,8 +226,7 @@ def _encoder(folder, precision=None, devices='auto', **options):
     other arguments of `TextEncoder`.
     """
     loaded = None       # or (net, tokenizer)
-    # Without a run or a GPU, int8 needs no MXNet: importing it takes longer
-    # than encoding a text
+    # This way does not import MXNet, which takes longer than encoding a text
     if (precision in (None, 'int8') and devices in ('auto', 'cpu')
             and not is_run(folder)):
         loaded = load_quantized(folder, precision)
@@ -251,10 +244,9 @@ def _encoder(folder, precision=None, devices='auto', **options):
 def _report(encoder, lines, *notes):
     """Print `notes` and notes on truncated and skipped texts to stderr."""
     truncation = encoder.truncation_note()
-    for sentence in (
-            *notes,
-            truncation and f'{truncation}; --overlap would keep them',
-            lines and lines.skipped_note()):
+    if truncation:
+        truncation += '; --overlap would keep them'
+    for sentence in (*notes, truncation, lines and lines.skipped_note()):
         if sentence:
             note(sentence)
 
@@ -290,12 +282,10 @@ def _write(writer, unknown, encoding, text):
 
 
 def _print_pooled(encoding, text):
-    """Print the pooled vector, without its text."""
     print(_format(encoding.vectors), flush=True)
 
 
 def _print_json(unknown, encoding, text):
-    """Print the text and its vector, or its tokens and their vectors."""
     vectors = encoding.vectors
     if vectors.ndim == 1:
         print_json(dict(text=text, vector=rounded(vectors)))
