@@ -36,9 +36,9 @@ from d2lbert.texts.numbered_text import (
     types_by_frequency,
 )
 
-# Increase this when a change of the code gives other examples for the same
-# files; then the fingerprint of a corpus changes
-DRAWS = 2
+# The version of the examples, a part of each corpus' fingerprint. Increase it
+# when a change of the code gives other examples for the same files
+EXAMPLES_VERSION = 2
 
 
 class Corpus(NamedTuple):
@@ -46,13 +46,13 @@ class Corpus(NamedTuple):
 
     train: Any        # StoredText
     valid: Any        # StoredText, or None if nothing is held out
-    vocab: Vocab      # of the training text
-    fingerprint: str  # a hash of the text and of the settings
+    vocab: Vocab      # numbers the words of both texts
+    fingerprint: str  # a hash of all that the examples depend on
 
     def numbered_by(self, vocab):
         """Return this corpus with another vocabulary.
 
-        Both texts are changed in place, but not their files:
+        Both texts are changed in place. Their files stay as they are, since
         `StoredText.numbers` maps the numbers in the files to the vocabulary.
         """
         new_numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
@@ -76,8 +76,8 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
 
     paths: one path or several of files, folders (with all their files) and
     pipes; '-' is standard input. Files are UTF-8, compressed or not (see
-    `text_files`), and lower-cased. text_field: the field of JSON lines that
-    holds the text; the text of each object is one or more paragraphs.
+    `texts.text_files`). Words are converted to lower case. text_field: the
+    field of JSON lines that holds a text of one or more paragraphs.
     In a file with WikiText's headings ( = Title = between blank lines) each
     line is a paragraph and each heading begins an article. In other files
     blank lines separate paragraphs, and the file is one article. A paragraph
@@ -86,35 +86,35 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     split: how words and sentences are found. 'book': white space separates
     words, and a sentence ends at ' . '. 'prose': sentences end as in
     `splitters.prose_sentences`; each punctuation mark, symbol and Chinese
-    character is a word, except in WikiText's format, whose words are
-    separated already. 'punkt': as 'prose', with NLTK's Punkt, which learns
-    from the text itself. 'auto': 'book' for files in which most full stops
-    are separate words, and 'prose' for others. A paragraph without an inner
-    sentence end is left out.
+    character is a word. WikiText's format is split as by 'book' if most of
+    the marks . ! ? are separate words. 'punkt': NLTK's Punkt, which learns
+    from the text itself, finds the sentences; words are as for 'prose'.
+    'auto': 'book' for files in which most of these marks are separate words,
+    and 'prose' for others. A paragraph of a single sentence is left out.
 
     The files valid_paths are held out, or the share valid_share of the
     articles: one random article of each of several equal stretches. A text
     of fewer than 1 / valid_share articles is divided into blocks of
     paragraphs in place of articles.
 
-    vocab: a Vocab or the path of one. By default the vocabulary has the
-    words that occur at least min_freq times in the training text, and with
-    max_vocab at most this number of tokens. min_freq=None: fewer times for
-    a small text, see `cut_text.usual_min_freq`. If there are more than 2^21
-    different words, rare ones are not counted. Equally frequent words are
-    sorted by their first occurrence in the text. With a seed, as on the
-    page, it is the first occurrence in the paragraphs as they are shuffled
-    for the first epoch with that seed.
+    vocab: a Vocab or the path of one. If it is None, the vocabulary has the
+    words that occur at least min_freq times in the training text, but at
+    most max_vocab tokens. min_freq=None: the book's minimum, or less for a
+    small text, see `cut_text.usual_min_freq`. If there are more than 2^21
+    different words, rare words are dropped. Equally frequent words are
+    sorted by their first occurrence in the text. seed: sort them by their
+    first occurrence after the paragraphs are shuffled with this seed for the
+    first epoch, as on the book's page.
 
     pieces: learn this number of word pieces from the training text, in place
     of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` has
-    word pieces, too. Words then keep their capitals until they are split
-    into pieces, no word is dropped, and WikiText's <unk> is the unknown
-    token.
+    word pieces, too. Words that are split into pieces keep their capitals
+    until then, none is dropped, and WikiText's <unk> is the unknown token.
 
-    The result is kept in the user's cache by content and settings. A file
-    that has not changed (see `text_reader.Unchanged`) is not read again.
-    Raises OSError and ValueError, which name file and line.
+    The result is kept in the user's cache. A later call with the same files
+    and settings opens it, and reads no file that has not changed (see
+    `text_reader.Unchanged`). Raises OSError or ValueError; an error in a file
+    names the file and, if it is in a line, the line.
     """
     if split not in splitters.SPLITS:
         raise ValueError(f'split={split!r} is unknown: expected '
@@ -142,15 +142,15 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     cutter_class = splitters.cutter_class(split, files + valid_files)
     stamps = _stamps(files + valid_files)
     digests = _digests(files + valid_files, progress)
-    for k, path in enumerate(valid_files, len(files)):
+    for k, valid_file in enumerate(valid_files, len(files)):
         if digests[k] in digests[:len(files)]:
             train_file = files[digests[:len(files)].index(digests[k])]
-            raise ValueError(f'{path} is a held-out file, but the training '
-                             f'file {train_file} has the same content: leave '
-                             'out one of the two')
+            raise ValueError(f'{valid_file} is a held-out file, but the '
+                             f'training file {train_file} has the same '
+                             'content: leave out one of the two')
     # The examples depend on all of these
     key_parts = [
-        text_store.VERSION, DRAWS, unicodedata.unidata_version,
+        text_store.VERSION, EXAMPLES_VERSION, unicodedata.unidata_version,
         cutter_class.version(), text_reader.MAX_WORDS, word_types.MAX_TYPES,
         word_types.MAX_CHARS, splitters.PUNKT_CHARS, text_reader.BLOCK_BYTES,
         stored_text.CHUNK_TOKENS, stored_text.NUM_CANDIDATES, valid_share,
@@ -161,17 +161,17 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     def build(folder):
         text_store.build(folder, files, valid_files, valid_share, cutter_class,
                          vocab, min_freq, max_vocab, pieces, progress)
-        for path, before, after in zip(files + valid_files, stamps,
+        for file, before, after in zip(files + valid_files, stamps,
                                        _stamps(files + valid_files)):
             if before != after:
-                raise ValueError(f'{path} was changed while it was read: '
+                raise ValueError(f'{file} was changed while it was read: '
                                  'try again')
 
     sources = {'train': files, 'valid': valid_files or files}
     (stored_vocab, *texts, freqs), temporary = text_store.open_or_build(
         key, build, lambda folder: _open_store(
             folder, PieceVocab if uses_pieces else Vocab, sources))
-    if temporary:
+    if temporary:       # a folder outside of the cache, which is not usable
         weakref.finalize(texts[0], shutil.rmtree, temporary,
                          ignore_errors=True)
     if uses_pieces:
@@ -189,11 +189,11 @@ def _open_store(folder, vocab_class, sources):
     """Open a store of `text_store`.
 
     sources: {'train' or 'valid': its `Source`s}. Returns [vocabulary, training
-    text, held-out text, frequencies of the tokens]. The third is None without
-    a held-out text, and the last is None if the vocabulary was given.
+    text, held-out text, frequencies of the tokens]. The held-out text is None
+    if there is none; the frequencies are None if the vocabulary was given.
     """
-    # If another process is removing the files, a file that is named here
-    # and missing raises FileNotFoundError
+    # A file that is not in this list never existed. A missing file in the list
+    # was removed by another process, and raises FileNotFoundError below
     names = text_store.file_names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
     counts = text_store.read_counts(folder)
@@ -259,7 +259,7 @@ def _load_vocab(vocab):
 
 
 def _find_sources(paths, text_name, text_field):
-    """The `Source`s of one path or several; text_name is for the message."""
+    """The `Source`s of one path or several; text_name is for the errors."""
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     paths = list(paths)
@@ -273,28 +273,29 @@ def _find_sources(paths, text_name, text_field):
 
 
 def _stamps(files):
-    """The size and time of change of each file."""
-    return [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    """(size, time of change) of each `Source`."""
+    return [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
 def _hash(key_parts):
+    """A hash of objects that JSON can represent, 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:32]
 
 
 def _digests(files, progress):
-    """The SHA-256 digest of the unpacked content of each file."""
+    """The SHA-256 digest of the text of each `Source`, cached or computed."""
     unchanged = Unchanged()
-    with bar(sum(path.stat().st_size for path in files), 'looking', 'B',
+    with bar(sum(file.stat().st_size for file in files), 'looking', 'B',
              unit_scale=True, quiet=not progress) as progress_bar:
         digests = [unchanged.get(
-            path.digest_name, path,
-            lambda path: path.digest(progress_bar.update)) for path in files]
+            file.digest_name, file,
+            lambda file: file.digest(progress_bar.update)) for file in files]
     unchanged.save()
     return digests
 
 
-#: A warning is printed if a larger share of the words of a text is unknown,
-#: or is in paragraphs that are left out.
+#: The largest shares of a text's words that may be unknown, and that may be in
+#: paragraphs that are left out, without a warning.
 UNKNOWN_SHARE, LEFT_OUT_SHARE = 0.2, 0.5
 
 
@@ -304,7 +305,7 @@ def report(corpus, settings, is_named=False):
     corpus: a `Corpus`, or an object with its `train` and `vocab`. settings:
     the settings of the run. is_named: True if the setting `corpus` is the
     name of a text of the book; then no warning is printed. Raises ValueError
-    for a vocabulary without a word.
+    for a vocabulary without a word, and as `check_known` does.
     """
     counts, vocab = corpus.train.counts, corpus.vocab
     source = settings['corpus'] if is_named else corpus.train.source
@@ -318,9 +319,9 @@ def report(corpus, settings, is_named=False):
          f'{counts.unknown / counts.words:.1%} of the {unit} are <unk>')
     if is_named:
         return
-    check_known(counts, source, 'word pieces know more of them (--tokenizer '
-                'wordpiece), or a larger vocabulary (--vocab-size, '
-                '--min-freq)')
+    check_known(counts, source, 'fewer are unknown with word pieces '
+                '(--tokenizer wordpiece), or with a larger vocabulary '
+                '(--vocab-size, --min-freq)')
     left_out = counts.left_out_words
     total = left_out + counts.words
     if left_out > LEFT_OUT_SHARE * total:
@@ -349,12 +350,12 @@ def _describe_vocab(vocab, counts, settings):
     return line
 
 
-def check_known(counts, source, remedy='these are easily guessed, and only '
+def check_known(counts, source, remark='these are easily guessed, and only '
                 'known_accuracy leaves them out'):
     """Warn if many words are unknown; raise ValueError if all words are.
 
     counts: the `text_store.Counts` of a text; source: the name of the text.
-    remedy: the end of the warning.
+    remark: the end of the warning.
     """
     if counts.unknown == counts.words:
         raise ValueError(f'all {counts.words:,} words of {source} are unknown '
@@ -363,4 +364,4 @@ def check_known(counts, source, remedy='these are easily guessed, and only '
     share = counts.unknown / counts.words
     if share > UNKNOWN_SHARE:
         warn(f'{share:.0%} of the words of {source} are unknown, and read as '
-             f'<unk>: {remedy}')
+             f'<unk>: {remark}')

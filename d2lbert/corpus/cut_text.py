@@ -1,6 +1,7 @@
 """`CutText` numbers the words of a text of any size, in files on disk.
 
-Other functions choose its held-out part and build its vocabulary.
+Other functions choose the held-out part of such a text and build the
+vocabulary of the rest.
 """
 import bisect
 import contextlib
@@ -11,7 +12,12 @@ import numpy as onp
 
 from d2lbert.bert_dataset import MIN_FREQ
 from d2lbert.corpus.text_reader import stretches_of
-from d2lbert.corpus.word_types import WordTypes, counted, looked_up, spread
+from d2lbert.corpus.word_types import (
+    WordTypes,
+    count_types,
+    expand,
+    look_up,
+)
 from d2lbert.machine.workers import in_order
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
@@ -23,16 +29,18 @@ SMALL_TEXT = 200_000
 # The share of a small text's words that may be too rare for the vocabulary
 RARE_SHARE = 0.1
 
-# The number of bytes for the header of the file `ids`, as of a .npy file
+# The length of the header of a .npy file. The file `ids` begins with as many
+# zeros, so that `text_store.write_numbers` can make a .npy file of it in place
 HEADER_BYTES = 128
 
 
 class CutText:
     """The numbered words (or word pieces) of a text, in files of a folder.
 
-    When there are too many different words, rare words are pruned and the
-    others renumbered. For pruning N the file `renumbering-N.npy` maps the
-    numbers before this pruning to the final numbers.
+    `ids` has the number of each word; `sentences` and `paragraphs` are as in
+    `numbered_text.TokenizedText`. When there are too many different words,
+    rare words are pruned and the others renumbered. `renumbering-K.npy` maps
+    numbers from before pruning K (counted from 0) to the final numbers.
 
     folder: a new folder; files: `text_sources.Source`s; cutter: a cutter of
     `splitters`; progress: show a bar; types: a `WordTypes` or `PieceTypes`,
@@ -43,7 +51,7 @@ class CutText:
         folder.mkdir()
         self.folder, self.files = folder, files
         self._articles = []
-        # The number of written words at the time of each pruning
+        # The number of words that were written before each pruning
         self.pruned_at = []
         self.types = WordTypes() if types is None else types
         self.dtype = self.types.dtype
@@ -57,41 +65,41 @@ class CutText:
                 sum(path.stat().st_size for path in files), 'cutting', 'B',
                 unit_scale=True, quiet=not progress))
             # `closing` stops the threads before the stack closes the files
-            for cut in stack.enter_context(contextlib.closing(in_order(
+            for new_cut in stack.enter_context(contextlib.closing(in_order(
                     cutter.cut, itertools.chain.from_iterable(
                         stretches_of(path, progress_bar.update)
                         for path in files),
                     cutter.num_threads))):
-                self._add(cut)
+                self._add(new_cut)
         self._chain_renumberings()
         # An article without paragraphs begins where the next one does
         self.articles = onp.unique(onp.concatenate(self._articles))
         self.articles = self.articles[self.articles < self.num_paragraphs]
 
-    def _open_files(self, stack, ids, *ends):
-        """Open new files: `ids` for numbers of words, the others for offsets.
+    def _open_files(self, stack, ids_name, *offsets_names):
+        """Open a new file for numbers of words, and new files for offsets.
 
-        An offset is the end of a sentence or paragraph; the first one is 0.
+        An offset is the end of a sentence or paragraph; the first is 0.
         """
         files = [stack.enter_context(open(self.folder / name, 'wb'))
-                 for name in (ids, *ends)]
+                 for name in (ids_name, *offsets_names)]
         files[0].write(bytes(HEADER_BYTES))
         for f in files[1:]:
             f.write(onp.zeros(1, 'int64'))
         return files
 
-    def _add(self, cut):
+    def _add(self, new_cut):
         """Number the words of a `splitters.Cut` and write them."""
         ids, sentences, paragraphs = self._out
-        self._articles.append(self.num_paragraphs + cut.articles)
-        self.left_out += cut.left_out
-        numbers, ends = self.types.number_words(cut)
+        self._articles.append(self.num_paragraphs + new_cut.articles)
+        self.left_out += new_cut.left_out
+        numbers, ends = self.types.number_words(new_cut)
         ids.write(numbers)
         sentences.write(self.num_words + ends[1:])
-        paragraphs.write(self.num_sentences + cut.paragraphs[1:])
+        paragraphs.write(self.num_sentences + new_cut.paragraphs[1:])
         self.num_words += len(numbers)
-        self.num_sentences += len(cut.sentences) - 1
-        self.num_paragraphs += len(cut.paragraphs) - 1
+        self.num_sentences += len(new_cut.sentences) - 1
+        self.num_paragraphs += len(new_cut.paragraphs) - 1
         if self.types.too_many:
             onp.save(self._renumbering_file(len(self.pruned_at)),
                      self.types.prune())
@@ -101,7 +109,9 @@ class CutText:
         return self.folder / f'renumbering-{k}.npy'
 
     def _chain_renumberings(self):
-        """Make each renumbering file lead to the numbers after all prunings.
+        """Let each renumbering file map to the final numbers.
+
+        Until then each maps to the numbers after its own pruning.
         """
         later = None
         for k in reversed(range(len(self.pruned_at))):
@@ -123,13 +133,14 @@ class CutText:
 
         def pieces_and_ends(word_range):
             begin, end = word_range
+            # The ends after `begin` up to `end`. The first range also has the
+            # zeros that end empty sentences, but not ends[0], the text's begin
             first, last = onp.searchsorted(ends, word_range, 'right')
-            # ends[0] is the text's begin; further zeros end empty sentences
             first = first if begin else 1
             words = self.final_numbers(begin, end)
-            return spread(table, begins, lengths, words,
+            return expand(table, begins, lengths, words,
                           ends[first:last] - begin,
-                          int(counted(words, len(lengths)) @ lengths))
+                          int(count_types(words, len(lengths)) @ lengths))
         num_pieces = 0
         with contextlib.ExitStack() as stack:
             ids, sentences = self._open_files(stack, 'ids-pieces',
@@ -147,7 +158,7 @@ class CutText:
     def word_ranges(self, begin, end, size=None):
         """Split words begin to end - 1 into ranges; yield each (begin, end).
 
-        size: the maximal number of words of a range, by default BLOCK_WORDS.
+        size: the maximal number of words of a range; None: BLOCK_WORDS.
         No range contains words from before and after a pruning.
         """
         while begin < end:
@@ -164,20 +175,21 @@ class CutText:
         """
         k, numbers = self.stored_numbers(begin, end)
         if k < len(self.pruned_at):
-            return looked_up(self.renumbering(k), numbers)
+            return look_up(self.renumbering(k), numbers)
         return numbers
 
     def stored_numbers(self, begin, end):
         """(k, numbers): the numbers of one of `word_ranges`, as in the file.
 
-        They are from before pruning k. For k < len(pruned_at),
-        `renumbering(k)` maps them to the final numbers.
+        Pruning k was the first after these words were written. If there was
+        one, `renumbering(k)` maps their numbers to the final numbers. If not,
+        k is len(pruned_at), and the numbers are final.
         """
         return (bisect.bisect_right(self.pruned_at, begin),
                 self._read('ids', self.dtype, begin, end, HEADER_BYTES))
 
     def renumbering(self, k):
-        """The final number of each number before pruning k: int32."""
+        """The final number for each number from before pruning k: int32."""
         return onp.load(self._renumbering_file(k))
 
     def offsets(self, name, begin, end):
@@ -211,9 +223,9 @@ def split_held_out(cut, share):
 
     share: the share of the articles that is held out.
     """
-    everything = [(0, cut.num_paragraphs)]
     if not share or not cut.num_paragraphs:
-        return everything, []
+        return [(0, cut.num_paragraphs)], []
+    # The first paragraph of each article, or of each block
     starts = cut.articles
     if len(starts) * share < 1:
         # Too few articles: hold out four or more small blocks of paragraphs,
@@ -224,12 +236,12 @@ def split_held_out(cut, share):
     if num_held >= len(starts):
         raise ValueError(
             f'{describe_files(cut.files)}: valid_share={share} of '
-            f'{len(starts)} paragraphs leaves nothing to train on: name a '
-            'longer text, or a smaller share')
+            f'{len(starts)} articles or blocks of paragraphs leaves nothing '
+            'to train on: name a longer text, or a smaller share')
     ends = [*starts[1:].tolist(), cut.num_paragraphs]
     rng = random.Random(0)
     held = set()
-    # One random article of each of num_held equal stretches
+    # One random article (or block) of each of num_held equal stretches
     for k in range(num_held):
         begin, end = (len(starts) * j // num_held for j in (k, k + 1))
         held.add(begin + int(rng.random() * (end - begin)))
@@ -240,7 +252,7 @@ def split_held_out(cut, share):
 
 
 def join_adjacent(ranges):
-    """Join each range (begin, end) that begins where another one ends."""
+    """Join each range (begin, end) that begins where the previous one ends."""
     joined = []
     for begin, end in ranges:
         if joined and joined[-1][1] == begin:
@@ -250,14 +262,15 @@ def join_adjacent(ranges):
 
 
 def build_vocab(cut, train, valid, min_freq, max_vocab):
-    """Build the vocabulary of the training part, as text.Vocab does.
+    """Build the vocabulary of the training part, sorted as a `text.Vocab`.
 
     train, valid: the two lists of `split_held_out`. min_freq: the minimum
     frequency of a word, or None for `usual_min_freq`; max_vocab: the maximal
     number of tokens, or None. Returns (tokens, freqs, table, min_freq):
     tokens, bytes, one token per line; freqs (tokens,) int64, the frequency of
     each token, 0 for reserved tokens; table (types + 1,) int32, the vocabulary
-    number of each word of the text. The last entry is for -1, pruned words.
+    number of each different word, with a last entry for -1, pruned words;
+    min_freq, the minimum frequency that was used.
     """
     lines, freqs = b'\n' + cut.types.text(), _freqs_outside(cut, valid)
     if min_freq is None:
@@ -266,14 +279,14 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     feeds, reserved = line_ends(lines), [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
     kept = onp.flatnonzero(freqs >= max(1, min_freq))
-    for number, token in enumerate(reserved):
+    for number, token in enumerate(reserved):   # they can occur in the text
         found = lines.find(f'\n{token}\n'.encode())
         if found >= 0:
             k = onp.searchsorted(feeds, found)
             table[k], kept = number, kept[kept != k]
-    # Sort by falling frequency and first occurrence; `types_by_frequency` does
-    # this for a whole text. Words are numbered by first occurrence, so without
-    # a held-out part a stable sort by frequency is enough
+    # Sort by falling frequency, then by first occurrence in the training part.
+    # Words are numbered by first occurrence in the text, so without a held-out
+    # part a stable sort by frequency is enough
     kept = kept[onp.lexsort(
         (_first_positions(cut, train, len(freqs))[kept], -freqs[kept]))
         if valid else onp.argsort(-freqs[kept], kind='stable')]
@@ -292,8 +305,8 @@ def usual_min_freq(freqs):
     """The default minimum frequency of a word in the vocabulary.
 
     freqs (types,): the frequency of each word. The default is the book's
-    MIN_FREQ. For a small text the default is lower, so that at most RARE_SHARE
-    of the words are unknown.
+    MIN_FREQ. It is less for a text of fewer than SMALL_TEXT words, so that at
+    most RARE_SHARE of the words are unknown.
     """
     num_words = freqs.sum()
     if num_words >= SMALL_TEXT:
@@ -305,8 +318,8 @@ def usual_min_freq(freqs):
 def _first_positions(cut, ranges, num_types):
     """The first position of each word in ranges of paragraphs.
 
-    Positions count the words of all ranges, in order. Returns (num_types,)
-    int64, -1 for a word that does not occur.
+    Position i is word i of all ranges together. Returns (num_types,) int64, -1
+    for a word that does not occur.
     """
     # The last entry is for number -1, pruned words
     first = onp.full(num_types + 1, -1, 'int64')
@@ -320,7 +333,7 @@ def _first_positions(cut, ranges, num_types):
 
 
 def _freqs_outside(cut, ranges):
-    """The frequency of each word outside of some ranges of paragraphs."""
+    """The frequency of each different word outside of `ranges`: int64."""
     # The last entry is for number -1, pruned words
     freqs = onp.append(cut.types.counts, 0)
     for numbers in _numbers_of_ranges(cut, ranges):

@@ -4,9 +4,12 @@
 restore the original rows. `NO_MASKS` masks no token, for a model that reads
 from left to right.
 
+A row joins parts of a text; a part is a range of words, (begin, end). A span
+is several consecutive tokens or words of a row that are masked together.
+
 N: the number of rows. T and S: the lengths of original and of noisy rows, both
-max_len. P: the number of predictions of a row. V: the size of the vocabulary.
-M: the number of parts in all rows. A part is a span of words, (begin, end).
+max_len. P: the maximal number of masked tokens of a row. V: the size of the
+vocabulary. M: the number of parts in all rows.
 """
 import bisect
 import itertools
@@ -20,8 +23,8 @@ from d2lbert.kernels import draw
 from d2lbert.texts.examples import MASK_SHARE
 from d2lbert.texts.numbered_text import NumberedText, concat_ranges
 
-# In a text of word pieces, a span has at most this many tokens more than the
-# longest span has words. A word of even more pieces is never masked
+# A span of whole words has at most this many pieces more than the longest span
+# has words (len(length_probs)). A word of even more pieces is never masked
 MORE_PIECES = 20
 
 # Shares are counted in millionths, since sums of integers are exact
@@ -41,10 +44,10 @@ class MaskedRows(NamedTuple):
 
 
 class SpanMasking(NamedTuple):
-    """Settings of span masking. The tokens of a span are masked together."""
+    """Settings of span masking. A unit of a span is a word or a token."""
 
     length_probs: tuple     # the probabilities of spans of 1, 2, ... units
-    apart: bool             # True if two spans must not touch
+    separate: bool          # True if two spans must not touch
     whole_words: bool       # True if a unit is a word; False: a token
 
     def max_tokens(self, vocab):
@@ -58,7 +61,7 @@ class SpanMasking(NamedTuple):
         FIXED: the token is never masked; GOES_ON: it continues a word.
         """
         flags = vocab.mask_flags
-        if flags is None:       # <cls> can also be a word of the text
+        if flags is None:   # special tokens can also be words of the text
             flags = onp.zeros(len(vocab), 'uint8')
             flags[vocab[vocab.special]] = draw.FIXED
         return flags if self.whole_words else flags & draw.FIXED
@@ -68,18 +71,18 @@ class SpanMasking(NamedTuple):
         return mask_spans(text, rows, parts, self, max_len, rng, mask_share)
 
 
-def geometric(p, longest):
-    """Geometric probabilities of lengths 1 to `longest`, scaled to sum 1."""
-    probs = [p * (1 - p) ** k for k in range(longest)]
+def geometric(p, max_length):
+    """Geometric probabilities of lengths 1 to max_length, scaled to sum 1."""
+    probs = [p * (1 - p) ** k for k in range(max_length)]
     return tuple(prob / sum(probs) for prob in probs)
 
 
-#: Single tokens, as in BERT and RoBERTa, or all pieces of a word.
-SINGLE_TOKENS = SpanMasking((1.0,), apart=False, whole_words=False)
-WHOLE_WORDS = SpanMasking((1.0,), apart=False, whole_words=True)
+#: Spans of single tokens, as in BERT and RoBERTa, or of single words.
+SINGLE_TOKENS = SpanMasking((1.0,), separate=False, whole_words=False)
+WHOLE_WORDS = SpanMasking((1.0,), separate=False, whole_words=True)
 
 #: SpanBERT's spans (Joshi et al. 2020, section 3.1), 3.8 words on average.
-SPANBERT = SpanMasking(geometric(0.2, 10), apart=True, whole_words=True)
+SPANBERT = SpanMasking(geometric(0.2, 10), separate=True, whole_words=True)
 
 
 def mask_spans(text, rows, parts, spans, max_len, rng=random,
@@ -88,42 +91,47 @@ def mask_spans(text, rows, parts, spans, max_len, rng=random,
 
     rows (N + 1,) and parts (M, 2) int64: row k consists of parts rows[k] to
     rows[k + 1] - 1, as `stored_text.full_sentences` returns them. spans: a
-    `SpanMasking`. rng: `random` or a random.Random.
+    `SpanMasking`, the settings. rng: `random` or a random.Random.
 
     mask_share of all tokens are masked, in spans of tokens or of whole
     words. The length of a span is drawn first, then its position among the
     free positions for that length. If no position is free, the length is
-    reduced until one is. Of the spans, 80 % become <mask>, 10 % random
-    tokens, and 10 % stay. A span is never shortened to reach the share: the
-    next row masks fewer tokens, so that span lengths follow length_probs.
+    reduced until one is free. Of the spans, 80 % become <mask>, 10 % random
+    tokens, and 10 % stay. If the last span of a row exceeds the share, it is
+    not shortened, so that span lengths follow length_probs. Instead, the
+    next row masks fewer tokens.
     """
-    vocab, share = text.vocab, round(mask_share * MILLION)
+    vocab, mask_millionths = text.vocab, round(mask_share * MILLION)
     special, flags = vocab[vocab.special], spans.mask_flags(vocab)
     replacements = vocab.replacement_ids
     if replacements is None:
         replacements = onp.arange(len(vocab), dtype='int32')
-    columns = _empty_columns(len(rows) - 1, max_len, share,
+    columns = _empty_columns(len(rows) - 1, max_len, mask_millionths,
                              spans.max_tokens(vocab), special[0])
     types, parts = text.gather(parts)
     if draw.can_draw(rng):
         draw.mask_spans(
             rows, parts, types, text.numbers, (*special, len(vocab)), flags,
             replacements, list(itertools.accumulate(spans.length_probs)),
-            spans.max_tokens(vocab), spans.apart, share, columns, rng)
+            spans.max_tokens(vocab), spans.separate, mask_millionths, columns,
+            rng)
     else:
         _mask_plainly(columns, rows.tolist(), parts.tolist(),
                       text.numbers[types], special, flags,
                       replacements.tolist(), spans, spans.max_tokens(vocab),
-                      share, rng)
+                      mask_millionths, rng)
     return columns
 
 
-def _empty_columns(num_rows, max_len, share, max_tokens, pad):
-    """`MaskedRows` of padding. share: in millionths; pad: a token number."""
-    # A row has at most one span that begins below the share and ends above
-    # it. The first and the last token of a row are never masked
+def _empty_columns(num_rows, max_len, mask_millionths, max_tokens, pad):
+    """`MaskedRows` of padding, the token number `pad`.
+
+    max_tokens: the maximal number of tokens of a span.
+    """
+    # Before its last span a row has fewer masked tokens than its share. The
+    # first and the last token of a row are never masked
     num_preds = min(max_len - 2,
-                    -(-share * max_len // MILLION) - 1 + max_tokens)
+                    -(-mask_millionths * max_len // MILLION) - 1 + max_tokens)
     shape_P = num_rows, num_preds
     return MaskedRows(
         onp.full((num_rows, max_len), pad, 'int32'),
@@ -132,59 +140,63 @@ def _empty_columns(num_rows, max_len, share, max_tokens, pad):
         *(onp.zeros(shape_P, 'int32') for _ in range(3)))
 
 
-# Python code for other random generators, and without a compiler
+# `draw.mask_spans` in Python: for other generators, or without a compiler
 
 def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
-                  spans, max_tokens, share, rng):
-    """`draw.mask_spans` in Python: fills the columns of `MaskedRows`.
+                  spans, max_tokens, mask_millionths, rng):
+    """Mask spans and fill `columns`, a `MaskedRows`.
 
     rows, parts: lists, as for `mask_spans`; parts index into `ids`, the
     vocabulary numbers of words. special: the numbers of pad, mask, cls, sep.
-    flags: of `SpanMasking.mask_flags`. replacements: random tokens to choose
-    from. max_tokens: the most tokens of a span. share: in millionths.
+    flags (V,): as `SpanMasking.mask_flags` returns them. replacements: the
+    tokens from which random ones are drawn. max_tokens: the maximal number of
+    tokens of a span.
     """
     _, mask, cls, sep = special
     length_cdf = list(itertools.accumulate(spans.length_probs))
-    # missing: the tokens still to mask, in millionths. It is negative if too
-    # many are masked; then the next row masks fewer
-    longest, missing = len(length_cdf), 0
+    # missing: the number of tokens still to mask, in millionths. It is below 0
+    # if too many are masked; then the next row masks fewer
+    max_length, missing = len(length_cdf), 0
     for row, (first, last) in enumerate(zip(rows, rows[1:])):
         tokens = [cls]
         for begin, end in parts[first:last]:
             tokens += [*ids[begin:end].tolist(), sep]
         units, preds = _units(tokens, flags), []
-        num_free = [_num_adjacent(units, k, longest)
+        num_free = [_num_adjacent(units, k, max_length)
                     for k in range(len(units))]
-        missing += share * len(tokens)
+        missing += mask_millionths * len(tokens)
         while missing > 0:
             length = 1
-            if longest > 1:
+            if max_length > 1:
                 length = 1 + bisect.bisect_right(length_cdf, rng.random(), 0,
-                                                 longest - 1)
+                                                 max_length - 1)
             span = _take_span(units, num_free, length, max_tokens,
-                              spans.apart, rng)
-            if span is None:    # no unit is free
+                              spans.separate, rng)
+            if span is None:    # none fits, so the row masks fewer tokens
                 missing = 0
                 break
             begin, end = span
             missing -= MILLION * (end - begin)
-            is_masked = rng.random() < 0.8
-            is_random = not is_masked and rng.random() >= 0.5
+            gets_mask = rng.random() < 0.8
+            gets_random = not gets_mask and rng.random() >= 0.5
             for i in range(begin, end):
                 preds.append((i, 1, tokens[i], begin - 1, end))
-                if is_masked:
+                if gets_mask:
                     tokens[i] = mask
-                elif is_random:
+                elif gets_random:
                     tokens[i] = rng.choice(replacements)
         columns.tokens_X[row, :len(tokens)] = tokens
         columns.valid_lens_x[row] = len(tokens)
-        # The other columns have one value for each prediction
+        # The fields of `MaskedRows` from pred_positions_X on
         for column, values in zip(columns[2:], zip(*sorted(preds))):
             column[row, :len(preds)] = values
 
 
 def _units(tokens, flags):
-    """[(begin, end)] of each unit of a row, a word or token to mask."""
+    """[(begin, end)] of each word or token of a row that may be masked.
+
+    tokens: the row, a list; flags (V,): as for `_mask_plainly`.
+    """
     units = []
     for i, flag in enumerate(flags[tokens].tolist()):
         if flag & draw.FIXED:
@@ -196,20 +208,21 @@ def _units(tokens, flags):
     return units
 
 
-def _num_adjacent(units, k, longest):
-    """The number of adjacent units from unit k on, at most `longest`."""
+def _num_adjacent(units, k, max_length):
+    """The number of adjacent units from unit k on, at most max_length."""
     count = 1
-    while (count < longest and k + count < len(units)
+    while (count < max_length and k + count < len(units)
            and units[k + count - 1][1] == units[k + count][0]):
         count += 1
     return count
 
 
-def _take_span(units, num_free, max_length, max_tokens, apart, rng):
+def _take_span(units, num_free, max_length, max_tokens, separate, rng):
     """Take a random free span of max_length units, or of fewer if none fits.
 
-    num_free: for each unit the number of adjacent free units from it on. It
-    is updated. Returns (begin, end), or None if no unit is free.
+    num_free: for each unit the number of adjacent free units from it on, 0 if
+    it is not free. This function updates the list. Returns the (begin, end) of
+    the span's tokens, or None if no span fits.
     """
     for length in range(max_length, 0, -1):
         fitting = [k for k in range(len(units)) if num_free[k] >= length
@@ -221,7 +234,7 @@ def _take_span(units, num_free, max_length, max_tokens, apart, rng):
     first = fitting[rng.randrange(len(fitting))]
     last = first + length - 1
     span = units[first][0], units[last][1]
-    if apart:       # units that touch the span are no longer free
+    if separate:    # units that touch the span are no longer free
         first -= first > 0 and units[first - 1][1] == units[first][0]
         last += (last + 1 < len(units)
                  and units[last][1] == units[last + 1][0])
@@ -243,7 +256,10 @@ class NoMasks(NamedTuple):
     """Settings to mask no token, with the interface of `SpanMasking`."""
 
     def draw_rows(self, text, rows, parts, max_len, rng, mask_share):
-        """The `UnmaskedRows` of a text; arguments as for `mask_spans`."""
+        """The `UnmaskedRows` of a text; arguments as for `mask_spans`.
+
+        mask_share is not used.
+        """
         return UnmaskedRows(*mask_spans(text, rows, parts, SINGLE_TOKENS,
                                         max_len, rng, 0)[:2])
 
@@ -251,14 +267,14 @@ class NoMasks(NamedTuple):
 NO_MASKS = NoMasks()
 
 
-#: The mean and the maximum of BART's span lengths, in words, which have a
-#: Poisson distribution.
+#: The mean of the Poisson distribution of BART's span lengths, in words, and
+#: the maximal length here.
 MEAN_LENGTH, MAX_LENGTH = 3, 10
 
 
-def poisson(mean, longest):
-    """Poisson probabilities of lengths 0 to `longest`, scaled to sum 1."""
-    probs = [mean ** k / math.factorial(k) for k in range(longest + 1)]
+def poisson(mean, max_length):
+    """Poisson probabilities of lengths 0 to max_length, scaled to sum 1."""
+    probs = [mean ** k / math.factorial(k) for k in range(max_length + 1)]
     return tuple(prob / sum(probs) for prob in probs)
 
 
@@ -268,7 +284,7 @@ LENGTH_PROBS = poisson(MEAN_LENGTH, MAX_LENGTH)
 #: inserts masks for spans of length 0 (see `_empty_spans`).
 INFILLING = SpanMasking(
     tuple(prob / sum(LENGTH_PROBS[1:]) for prob in LENGTH_PROBS[1:]),
-    apart=True, whole_words=True)
+    separate=True, whole_words=True)
 
 
 class NoisyRows(NamedTuple):
@@ -283,10 +299,10 @@ class NoisyRows(NamedTuple):
 class Noise(NamedTuple):
     """BART noise settings, with the interface of `SpanMasking`.
 
-    kinds: 'sentences' (shuffle sentences) and at most one of 'masking'
-    (<mask> for a token), 'deletion' (of tokens) and 'infilling' (one <mask>
-    for a span of words, or for no word). whole_words: mask and delete all
-    pieces of a word or none.
+    kinds: 'sentences' (shuffle the sentences of each part) and at most one of
+    'masking' (<mask> for a token), 'deletion' (of tokens) and 'infilling' (one
+    <mask> for a span of words, or for no word). whole_words: mask and delete
+    all pieces of a word or none, as infilling always does.
     """
 
     kinds: tuple = ('infilling', 'sentences')
@@ -296,24 +312,24 @@ class Noise(NamedTuple):
         """The `NoisyRows` of a text; arguments as for `mask_spans`.
 
         mask_share of the tokens are masked, deleted, or within spans. Masks
-        for spans of length 0 are added to these.
+        for spans of length 0 do not count in this share.
         """
         original = mask_spans(text, rows, parts, SINGLE_TOKENS, max_len, rng,
                               0)
-        # NumPy promises never to change this generator's numbers
-        shuffler = onp.random.RandomState(
+        # NumPy promises that this generator will always draw the same numbers
+        noise_rng = onp.random.RandomState(
             [rng.getrandbits(32) for _ in range(8)])
         if 'sentences' in self.kinds:
-            text, parts = _shuffle_sentences(text, parts, shuffler)
+            text, parts = _shuffle_sentences(text, parts, noise_rng)
         spans = WHOLE_WORDS if self.whole_words else SINGLE_TOKENS
         if 'infilling' in self.kinds:
             spans = INFILLING
         share = 0 if self.kinds == ('sentences',) else mask_share
         masked = mask_spans(text, rows, parts, spans, max_len, rng, share)
-        return NoisyRows(*self._add_noise(masked, text.vocab, shuffler),
+        return NoisyRows(*self._add_noise(masked, text.vocab, noise_rng),
                          original.tokens_X, original.valid_lens_x)
 
-    def _add_noise(self, masked, vocab, shuffler):
+    def _add_noise(self, masked, vocab, noise_rng):
         """Noisy tokens (N, S) and lengths (N,), from `MaskedRows`.
 
         Of the masked tokens only the positions are used, not the random
@@ -322,9 +338,9 @@ class Noise(NamedTuple):
         pad, mask = vocab[vocab.special.pad], vocab[vocab.special.mask]
         tokens, left, is_masked = _restore_tokens(masked)
         N, T = tokens.shape
-        columns = onp.broadcast_to(onp.arange(T), (N, T))
-        is_first = left + 1 == columns      # the first token of a span
-        kept = columns < masked.valid_lens_x[:, None]
+        positions = onp.broadcast_to(onp.arange(T), (N, T))
+        is_first = left + 1 == positions    # the first token of a span
+        kept = positions < masked.valid_lens_x[:, None]
         if 'deletion' in self.kinds:
             kept &= ~is_masked
         elif 'infilling' in self.kinds:
@@ -335,7 +351,7 @@ class Noise(NamedTuple):
         if 'infilling' in self.kinds:
             num_spans = (is_masked & is_first).sum(axis=1)
             new_row, next_token = _empty_spans(
-                num_spans, kept.sum(axis=1), T, shuffler)
+                num_spans, kept.sum(axis=1), T, noise_rng)
             # Sort by row and position, new masks before the next tokens
             order = onp.lexsort((
                 onp.concatenate([onp.ones(len(row)),
@@ -366,43 +382,44 @@ def _restore_tokens(masked):
     return tokens, left, left >= -1
 
 
-def _empty_spans(num_spans, lens, max_len, shuffler):
+def _empty_spans(num_spans, lens, max_len, noise_rng):
     """Draw insertion points of spans of length 0: (rows, next_tokens).
 
     Span k is inserted in row rows[k], before token next_tokens[k], which is
-    never the first token. num_spans (N,): the number of longer spans; lens
-    (N,): the number of tokens before the insertion.
+    never the first token. num_spans (N,): the number of longer spans in each
+    row; lens (N,): the number of tokens of each row before the insertion.
     """
     # If lengths are drawn until num_spans of them are not 0, the number of
     # zeros has this distribution
     counts = onp.zeros(len(num_spans), 'int64')
     has_spans = num_spans > 0
-    counts[has_spans] = shuffler.negative_binomial(num_spans[has_spans],
-                                                   1 - LENGTH_PROBS[0])
+    counts[has_spans] = noise_rng.negative_binomial(num_spans[has_spans],
+                                                    1 - LENGTH_PROBS[0])
     counts = onp.minimum(counts, max_len - lens)
     rows = onp.repeat(onp.arange(len(counts)), counts)
-    next_tokens = 1 + (shuffler.random_sample(len(rows))
+    next_tokens = 1 + (noise_rng.random_sample(len(rows))
                        * (lens[rows] - 1)).astype('int64')
     return rows, next_tokens
 
 
-def _shuffle_sentences(text, parts, shuffler):
+def _shuffle_sentences(text, parts, noise_rng):
     """(text, parts): a copy of some parts, with sentences shuffled in each.
 
-    text: a `NumberedText`; parts (M, 2) int64: begins and ends of words.
+    text: a `NumberedText`; parts (M, 2) int64: ranges of words.
     """
-    types, parts_of_types = text.gather(parts)
+    types, type_ranges = text.gather(parts)
     lengths = parts[:, 1] - parts[:, 0]
     ends = onp.cumsum(lengths)
+    # The part and the sentence of each word
     part = onp.repeat(onp.arange(len(parts)), lengths)
     sentence = onp.searchsorted(
         text.sentences, concat_ranges(parts[:, 0], lengths), 'right')
-    # True for the first word of each sentence, or of its rest in a part
+    # True for the first word of each sentence, or of as much as a part has
     is_first = onp.ones(len(part), bool)
     is_first[1:] = (onp.diff(part) != 0) | (onp.diff(sentence) != 0)
-    keys = shuffler.random_sample(int(is_first.sum()))
-    # A random key for each sentence; lexsort keeps the order of its words
+    # Sort by a random key for each sentence; lexsort keeps the order of words
+    keys = noise_rng.random_sample(int(is_first.sum()))
     order = onp.lexsort((keys[onp.cumsum(is_first) - 1], part))
-    words = concat_ranges(parts_of_types[:, 0], lengths)
+    words = concat_ranges(type_ranges[:, 0], lengths)
     return (NumberedText(types[words[order]], text.numbers, None, None,
                          text.vocab), onp.stack([ends - lengths, ends], 1))

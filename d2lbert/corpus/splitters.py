@@ -7,8 +7,10 @@ NLTK's Punkt (Kiss and Strunk 2006) learns from a text which full stops end no
 sentence. Punkt finds an end only before white space, as in Latin script. So
 `split_at_sure_ends` finds the ends of other scripts first.
 
-A blank is any white space. A tokenized text has blanks around each word and
-each punctuation mark.
+A cutter splits the stretches of a text (see `text_reader`) by one rule. A
+blank is any white space. A tokenized text has blanks around each word and each
+punctuation mark. A file in the book's form has blanks around most of its marks
+that can end a sentence, see `has_books_form`.
 """
 import contextlib
 import itertools
@@ -31,7 +33,8 @@ from d2lbert.texts.numbered_text import (
     tokens_of_paragraphs,
 )
 
-# Increase this when the rules give other sentences or words for the same text
+# Increase this when `ProseCutter` or `MixedCutter` gives other sentences or
+# words for the same text
 PROSE_VERSION = 1
 
 # The characters with Unicode's property Sentence_Terminal, except .!? and the
@@ -69,7 +72,7 @@ _END = re.compile(
 def split_at_sure_ends(text, is_tokenized=False):
     """Yield pieces of a text. A sentence surely ends at the end of each piece.
 
-    Other sentences may end within a piece. is_tokenized: a mark ends a
+    Other sentences may end within a piece. is_tokenized: True if a mark ends a
     sentence only before a blank.
     """
     begin = 0
@@ -90,7 +93,7 @@ class SpacedPunctuation(dict):
     """A table for str.translate, which sets some characters between blanks.
 
     These are punctuation marks, symbols and Chinese characters, each of which
-    is a word; see `is_word_alone`.
+    is a word, see `pretrained.tokenizers.encoded.is_word_alone`.
     """
 
     def __missing__(self, code):
@@ -114,8 +117,9 @@ _OPENING = '"\'\u2018\u201c\u00ab\u2039(\\[{\u00bf\u00a1'
 # In French a space precedes the closing quotation mark
 _MARKS = re.compile(
     rf'[.!?]+(?:[{CLOSING}]|[ \u00a0\u202f]\u00bb)*(?=\s)')
-# The first letter or digit after the marks, and the last word before them
+# The first letter or digit after the marks
 _NEXT_LETTER = re.compile(rf'\s*[{_OPENING}\u2013\u2014-]*\s*(\w)')
+# The last word before the marks
 _LAST_WORD = re.compile(r"[\w'\u2019&-]+(?:\.[\w'\u2019&-]+)*$")
 # Single letters with full stops between them, as in U.S.
 _DOTTED_LETTERS = re.compile(r'[^\W\d_](\.[^\W\d_])+')
@@ -140,10 +144,10 @@ def _is_end(piece, begin, marks, has_capitals):
     marks: a match of `_MARKS`. has_capitals: True if the paragraph has capital
     letters; then a small letter never begins a sentence.
     """
-    next_letter = _NEXT_LETTER.match(piece, marks.end(), marks.end() + 80)
-    if not next_letter:
+    found = _NEXT_LETTER.match(piece, marks.end(), marks.end() + 80)
+    if not found:
         return False
-    next_letter = next_letter[1]
+    next_letter = found[1]
     is_spaced = piece[marks.start() - 1:marks.start()].isspace()
     if is_spaced and marks[0] == '.':
         return True             # the book's form: ' . '
@@ -151,23 +155,23 @@ def _is_end(piece, begin, marks, has_capitals):
         return False
     if marks[0] != '.' or is_spaced:
         return True
-    word = _LAST_WORD.search(piece, max(begin, marks.start() - 40),
-                             marks.start())
-    if not word:
+    found = _LAST_WORD.search(piece, max(begin, marks.start() - 40),
+                              marks.start())
+    if not found:
         return True
-    last = word[0]
-    if last.isdigit():          # "1." at the begin numbers the item of a list
-        return bool(piece[begin:word.start()].strip())
-    if next_letter.isdigit() and last.lower() in BEFORE_NUMBERS:
+    word = found[0]
+    if word.isdigit():          # "1." at the begin numbers the item of a list
+        return bool(piece[begin:found.start()].strip())
+    if next_letter.isdigit() and word.lower() in BEFORE_NUMBERS:
         return False
-    if len(last) == 1 and last.isupper() and last != 'I':
+    if len(word) == 1 and word.isupper() and word != 'I':
         return False            # an initial
-    if _DOTTED_LETTERS.fullmatch(last):
-        return last.lower() in ('a.m', 'p.m')
-    return last.lower() not in BEFORE_NAMES
+    if _DOTTED_LETTERS.fullmatch(word):
+        return word.lower() in ('a.m', 'p.m')
+    return word.lower() not in BEFORE_NAMES
 
 
-# Increase this when a change of this module gives other sentences by Punkt
+# Increase this when `PunktSplitter` gives other sentences for the same text
 PUNKT_VERSION = 3
 
 # WikiText's decimal point, and its replacement while Punkt reads the text:
@@ -191,7 +195,7 @@ class PunktSplitter:
         self._spaced_punctuation = SpacedPunctuation()
 
     def sentences(self, text, is_tokenized):
-        """Return the sentences of a paragraph, tokenized."""
+        """Return a paragraph's sentences, with blanks between all words."""
         text = text.replace(POINT, HIDDEN_POINT)
         sentences = [sentence.replace(HIDDEN_POINT, POINT)
                      for piece in split_at_sure_ends(text, is_tokenized)
@@ -212,7 +216,7 @@ def import_nltk():
     return nltk
 
 
-# The number of characters from which Punkt learns, which takes 30 seconds
+# The number of characters from which Punkt learns; this takes 30 seconds
 PUNKT_CHARS = 1 << 20
 
 # The key of a result of `has_books_form` in the cache `Unchanged`. Increase
@@ -233,8 +237,9 @@ class Cut(NamedTuple):
     types, sentences and paragraphs are as in `numbered_text.TokenizedText`.
     articles (articles,) int64: the index of the first paragraph of each
     article that begins here. names: the different words, one per line.
-    Paragraphs without an inner sentence end are left out. left_out (2,) int64:
-    the number of these paragraphs, and the number of their words.
+    Paragraphs of a single sentence are left out; by the book's rule these are
+    the paragraphs without ' . '. left_out (2,) int64: the number of these
+    paragraphs that have words, and the number of their words.
     """
 
     types: onp.ndarray
@@ -248,27 +253,27 @@ class Cut(NamedTuple):
     def of(cls, paragraphs, kept, kept_sentences, lower):
         """Return the `Cut` of `text_reader.Paragraphs`.
 
-        kept: True or False for each paragraph. kept_sentences: the list of
-        sentences of each kept paragraph. lower: convert words to lower case.
+        kept: True or False for each paragraph. kept_sentences: a list of
+        sentences for each kept paragraph. lower: convert words to lower case.
         """
         tokens = tokens_of_paragraphs(
             [[sentence.lower() if lower else sentence
               for sentence in sentences] for sentences in kept_sentences])
-        lengths = [len(text.split()) for text, is_kept in zip(
+        left_out_lens = [len(text.split()) for text, is_kept in zip(
             paragraphs.texts, kept) if not is_kept]
         return cls(*tokens[:3],
                    _indices_among_kept(paragraphs.articles, kept),
                    ''.join(f'{name}\n' for name in tokens.names).encode(),
-                   onp.array([onp.count_nonzero(lengths), sum(lengths)],
-                             'int64'))
+                   onp.array([onp.count_nonzero(left_out_lens),
+                              sum(left_out_lens)], 'int64'))
 
 
 class BookCutter:
     """A cutter by the book's rule: ' . ' ends sentences, blanks end words.
 
-    A cutter makes a `Cut` of each `text_reader.Stretch` of a text. All have
-    these arguments. files: the `text_sources.Source`s of the text. progress:
-    show a bar while the cutter learns. lower: convert words to lower case.
+    All cutters have these methods and arguments. files: the
+    `text_sources.Source`s of the text. progress: show a bar if the cutter
+    learns from the text. lower: convert words to lower case.
     """
 
     # Advice in the error for a text in which no paragraph has two sentences
@@ -277,29 +282,29 @@ class BookCutter:
 
     @staticmethod
     def version():
-        """The name of the rules; another name marks a different split."""
+        """The name of the rule, and the versions that can change a `Cut`."""
         return 'book'
 
     def __init__(self, files, progress, lower=True):
         self.lower = lower
         # The number of threads that may call `cut`; None: a thread per core
         self.num_threads = 1 if draw.library() is None else None
-        self._of_thread = threading.local()
+        self._thread_local = threading.local()
 
     def cut(self, stretch):
         """Return the `Cut` of a `Stretch`; any thread may call this method."""
         found = None
         if draw.library() is not None:
-            if not hasattr(self._of_thread, 'memory'):
-                self._of_thread.memory = cut.TextMemory()
-            # Here MAX_WORDS limits bytes: no paragraph has more words
+            if not hasattr(self._thread_local, 'memory'):
+                self._thread_local.memory = cut.TextMemory()
+            # Here MAX_WORDS limits the bytes, and so the words, of a paragraph
             found = cut.text(stretch.all_bytes,
                              cut.WIKI if stretch.is_wiki else cut.PARTS,
                              self.lower, text_reader.MAX_WORDS,
-                             self._of_thread.memory)
+                             self._thread_local.memory)
         if found is None:
-            # A paragraph is too long and Python splits it, or the text is
-            # not UTF-8 and Python raises an error with the line
+            # A paragraph has more bytes, and Python splits it if necessary; or
+            # the text is not UTF-8, and Python raises an error with the line
             return self.cut_plainly(stretch)
         found = Cut(*found)
         # The first paragraph of a file begins an article
@@ -312,13 +317,14 @@ class BookCutter:
         kept = [STOP in text for text in paragraphs.texts]
         return Cut.of(paragraphs, kept, paragraphs_of_lines(
             itertools.compress(paragraphs.texts, kept), self.lower),
-            lower=False)
+            lower=False)        # the sentences are in lower case already
 
 
 class ProseCutter:
     """A cutter by `prose_sentences`, for which punctuation marks are words.
 
-    It cuts WikiText's format by the book's rule if its words are tokenized.
+    It cuts a file in WikiText's format and in the book's form by the book's
+    rule.
     """
 
     remedy = ('expected running text, a blank line between paragraphs, in '
@@ -373,7 +379,7 @@ class MixedCutter(ProseCutter):
 
 
 class PunktCutter:
-    """A cutter by Punkt, which learns from the first texts of `files`."""
+    """A cutter by Punkt, which learns from the first paragraphs of `files`."""
 
     remedy = 'expected running text, a blank line between paragraphs'
 
@@ -398,7 +404,7 @@ class PunktCutter:
                       itertools.compress(sentence_lists, kept), self.lower)
 
 
-#: The cutters by the setting `split`. For 'auto', `cutter_class` chooses.
+#: {setting `split`: class of cutters}. For 'auto', `cutter_class` chooses one.
 CUTTERS = {'book': BookCutter, 'prose': ProseCutter, 'punkt': PunktCutter}
 SPLITS = 'auto', *CUTTERS
 
@@ -433,12 +439,15 @@ def has_books_form(path):
 
 
 def _indices_among_kept(indices, kept):
-    """Convert indices of paragraphs to indices of the kept paragraphs."""
+    """Convert indices of paragraphs to indices of the kept paragraphs.
+
+    A paragraph that is not kept gets the index of the next kept one.
+    """
     return onp.cumsum([0, *kept], dtype='int64')[indices]
 
 
 def _first_texts(files, advance):
-    """Yield the first paragraphs of a text, PUNKT_CHARS characters in all.
+    """Yield a text's first paragraphs, at most PUNKT_CHARS characters in all.
 
     advance: called with the number of characters of each paragraph.
     """

@@ -2,11 +2,13 @@
 
 A row holds a pair of sentences, a pair of runs of sentences as in the
 published BERT, or full sentences as in RoBERTa. A run is several consecutive
-sentences. The text is mapped into memory, and its examples are drawn a chunk
-at a time. All data that grows with the text is on disk, except 4 bytes a
-paragraph for the order of an epoch.
+sentences. The text is mapped into memory. Examples are drawn a chunk at a time;
+a chunk is a group of paragraphs, or a stretch of the text for full sentences.
+All data that grows with the text is on disk, except 4 bytes a paragraph for
+the order of an epoch.
 
-N: the number of examples of a chunk. M: the number of parts in all its rows.
+N: the number of examples of a chunk. M: the number of parts (ranges of words)
+in all rows of a chunk.
 """
 import bisect
 import itertools
@@ -36,7 +38,7 @@ NUM_CANDIDATES = 16
 
 
 def draw_runs(text, order, max_len, rng, swap=False):
-    """Draw pairs of runs of sentences whose length is close to max_len.
+    """Draw pairs of runs of sentences, each pair with about max_len tokens.
 
     text: a `StoredText`; order: the indices of the paragraphs to use, in this
     order. Returns spans (N, 4) int64 and is_next (N,) bool, the arguments of
@@ -44,30 +46,33 @@ def draw_runs(text, order, max_len, rng, swap=False):
 
     As in the published BERT, consecutive sentences are taken until the next
     sentence does not fit, and split at random into two runs. In half of the
-    pairs a random run replaces the second run, whose sentences are used again.
-    The last run of a paragraph continues in the next paragraph of the article.
-    swap: swap the two runs of half of the pairs, in place of replacing the
-    second run, as in the published ALBERT.
+    pairs a random run replaces the second run; the next pair begins with the
+    sentences of the replaced run. The last run of a paragraph can continue in
+    the next paragraph of the article. swap: swap the two runs of half of the
+    pairs, in place of replacing the second run, as in the published ALBERT.
     """
     spans, is_next = [], []
     for q in order.tolist():
         begin, end = text.paragraphs[q:q + 2].tolist()
-        ends = _sentence_ends(text, begin, end, q, max_len)
+        offsets = _sentence_offsets(text, begin, end, q, max_len)
         # Indices of sentences, 0 for the paragraph's first one. The runs are
-        # a to b - 1 and b to stop - 1; `last` is the last sentence of `ends`
-        a, last = 0, len(ends) - 2
+        # a to b - 1 and b to stop - 1; `last` is the last sentence in
+        # `offsets`. 3 more tokens are <cls> and two <sep>
+        a, last = 0, len(offsets) - 2
         while a < min(end - begin, last):
             stop = a + 2
-            while stop <= last and ends[stop + 1] - ends[a] + 3 <= max_len:
+            while (stop <= last
+                   and offsets[stop + 1] - offsets[a] + 3 <= max_len):
                 stop += 1
             b = a + 1 + int(rng.random() * (stop - a - 1))
-            first, second = (ends[a], ends[b]), (ends[b], ends[stop])
+            first = offsets[a], offsets[b]
+            second = offsets[b], offsets[stop]
             follows = rng.random() < 0.5
             if not follows and swap:
                 first, second = second, first
             elif not follows:
                 second = _draw_similar_run(
-                    text, second, max_len - 3 - (ends[b] - ends[a]), max_len,
+                    text, second, max_len - 3 - (first[1] - first[0]), max_len,
                     rng)
             # The truncation comes after the swap, or it would reveal the swap
             spans.append(_truncate_spans(*first, *second, max_len - 3))
@@ -77,8 +82,8 @@ def draw_runs(text, order, max_len, rng, swap=False):
             onp.array(is_next, bool))
 
 
-def _sentence_ends(text, begin, end, q, max_len):
-    """The index of each sentence's first word, and the last sentence's end.
+def _sentence_offsets(text, begin, end, q, max_len):
+    """The index of each sentence's first word, then the last sentence's end.
 
     The sentences are begin to end - 1, of paragraph q, and at most max_len
     more sentences of the same article.
@@ -96,7 +101,8 @@ def _draw_similar_run(text, span, max_words, max_len, rng):
 
     A different length would reveal that the run does not follow, and so would
     a truncation. So the run has at most max_words words, unless `span` has
-    more, or each of NUM_CANDIDATES runs has more. Returns (begin, end).
+    more, or each of NUM_CANDIDATES runs has more. max_len: as for `draw_runs`.
+    Returns (begin, end).
     """
     wanted_length = span[1] - span[0]
     max_words = max(max_words, wanted_length)
@@ -105,14 +111,15 @@ def _draw_similar_run(text, span, max_words, max_len, rng):
         q = int(rng.random() * text.num_paragraphs)
         begin, end = text.paragraphs[q:q + 2].tolist()
         begin += int(rng.random() * (end - begin))
-        ends = _sentence_ends(text, begin, begin + 1, q, max_len)
+        first_word, *ends = _sentence_offsets(text, begin, begin + 1, q,
+                                              max_len)
         # Try the last end within `wanted_length` words, and the next end
-        stop = max(1, bisect.bisect_right(ends, ends[0] + wanted_length) - 1)
-        for last in ends[stop:stop + 2]:
-            length = last - ends[0]
+        k = max(0, bisect.bisect_right(ends, first_word + wanted_length) - 1)
+        for run_end in ends[k:k + 2]:
+            length = run_end - first_word
             rank = length > max_words, abs(length - wanted_length)
             if best is None or rank < best[0]:
-                best = rank, (ends[0], last)
+                best = rank, (first_word, run_end)
         if best[0] <= (False, wanted_length // 8):  # similar enough
             break
     return best[1]
@@ -133,15 +140,15 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
 
     text: a `StoredText`; chunk: the index of one of the num_chunks nearly
     equal stretches of the text. Returns rows (N + 1,) and parts (M, 2), int64.
-    Row k consists of parts rows[k] to rows[k + 1] - 1. A part is a span of
+    Row k consists of parts rows[k] to rows[k + 1] - 1. A part is a range of
     words, (begin, end). With <cls> first and a <sep> after each part, a row
     has at most max_len tokens.
 
     These are the FULL-SENTENCES of Liu et al. 2019, section 4.2. A row ends
     where the next sentence does not fit. At the end of an article the row
-    continues with another article, after a separator. So all rows have about
-    the same length; one row per article would leave rows of short articles
-    half empty. The articles are shuffled. Only a sentence longer than a row
+    continues with another article, after a <sep>. So all rows have about the
+    same length, while a row of its own for each article would often be half
+    empty. The articles are shuffled. Only a sentence longer than a row
     is split, and continues in the next row.
     """
     rows, parts = [0], []
@@ -176,14 +183,15 @@ def _article_borders(text, chunk, num_chunks):
     first, last = onp.searchsorted(
         text.sentences, [text.num_words * k // num_chunks
                          for k in (chunk, chunk + 1)]).tolist()
-    paragraphs = onp.searchsorted(text.paragraphs, [first + 1, last])
+    # The paragraphs, then the articles, that begin after `first`, before `last`
+    paragraph_range = onp.searchsorted(text.paragraphs, [first + 1, last])
     articles = text.articles[slice(*onp.searchsorted(text.articles,
-                                                     paragraphs))]
+                                                     paragraph_range))]
     return [first, *text.paragraphs[articles].tolist(), last]
 
 
-# The size of a chunk: tokens of padded pairs, or words of full sentences. The
-# columns of a chunk take about 10 bytes for each token, 80 MB in all
+# The size of a chunk, at most: tokens of padded pairs, about, or words of full
+# sentences. The arrays of a chunk take about 10 bytes a token, up to 80 MB
 CHUNK_TOKENS = 1 << 23
 
 
@@ -198,7 +206,7 @@ class _Settings(NamedTuple):
     fill: bool
     whole_words: bool
     swap: bool
-    spans: Any
+    spans: Any          # an object of `masking`, or None
 
 
 class StoredText(NumberedText):
@@ -212,14 +220,14 @@ class StoredText(NumberedText):
     """
 
     def __init__(self, folder, numbers, vocab, source, counts=None):
-        mapped = [onp.load(folder / f'{name}.npy', mmap_mode='r') for name in
+        arrays = [onp.load(folder / f'{name}.npy', mmap_mode='r') for name in
                   ('ids', 'sentences', 'paragraphs', 'articles')]
-        self._maps = [array._mmap for array in mapped]
+        self._maps = [array._mmap for array in arrays]
         # The byte at which the first word begins in the file
-        self._offset = mapped[0].offset
+        self._offset = arrays[0].offset
         self._file = open(folder / 'ids.npy', 'rb')
         weakref.finalize(self, self._file.close)
-        types, sentences, paragraphs, self.articles = map(onp.asarray, mapped)
+        types, sentences, paragraphs, self.articles = map(onp.asarray, arrays)
         super().__init__(types, numbers, sentences, paragraphs, vocab)
         self.source, self.counts = source, counts
 
@@ -250,14 +258,14 @@ class StoredText(NumberedText):
         return onp.frombuffer(data, self.types.dtype)
 
     def release(self):
-        """Unmap the pages that were read; they stay in the system's cache.
+        """Release the mapped pages that this process has read.
 
-        Until this call they count as memory of this process, and random
-        access may read the whole file.
+        They stay in the system's cache, but no longer count as memory of this
+        process. Random access may have read the whole file.
         """
-        for mapped in self._maps:
+        for memory_map in self._maps:
             if hasattr(mmap, 'MADV_DONTNEED'):
-                mapped.madvise(mmap.MADV_DONTNEED)
+                memory_map.madvise(mmap.MADV_DONTNEED)
 
     def num_chunks(self, max_len, spans=None):
         """The number of chunks of an epoch; spans: as for `batches`."""
@@ -277,29 +285,29 @@ class StoredText(NumberedText):
                 whole_words=False, spans=None, swap=False):
         """Yield (position, `Batch` of NumPy arrays) for an epoch's batches.
 
-        position: (chunk, index) of the next batch. As the argument `start` it
-        gives the rest of the epoch, bitwise equal. The batches depend only on
-        the arguments and on the text. The paragraphs are shuffled and
-        processed a chunk at a time. A text of the size of WikiText-2 is one
-        chunk. The examples of a chunk are shuffled, and the last batch of a
-        chunk may be smaller.
+        position: (chunk, index) of the batch after this one; `chunk` counts the
+        chunks of the epoch. As the argument `start` it gives the rest of the
+        epoch, bitwise equal. The batches depend only on the arguments and on
+        the text. The paragraphs are shuffled and processed a chunk at a time.
+        With the book's max_len, WikiText-2 is one chunk. The examples of a
+        chunk are shuffled, and the last batch of a chunk may be smaller.
 
-        By default examples are the book's. Each sentence makes a pair with
-        the next sentence or, in half of the cases, with a random sentence of
-        a random paragraph. Pairs longer than max_len are dropped, and
-        mask_share of the tokens are masked. If the text is one chunk and
-        dynamic is False, every epoch has the examples of `load_data` with
-        `random` and NumPy seeded with `seed`.
+        Without the arguments below, examples are the book's. Each sentence
+        makes a pair with the next sentence or, in half of the cases, with a
+        random sentence of a random paragraph. Pairs longer than max_len are
+        dropped, and mask_share of the tokens are masked. If the text is one
+        chunk and dynamic is False, every epoch has the examples of
+        `bert_dataset.load_data` with `random` and NumPy seeded with `seed`.
 
         fill: the texts of a pair are runs of sentences, in all close to
-        max_len tokens long. Only a pair of single sentences is truncated.
-        swap: half of the pairs are swapped in place of getting a random
-        second text; nsp_y is 1 for a pair in order. whole_words: mask all
-        pieces of a word or none.
-        spans: an object of `masking`; rows are full sentences of one text, in
-        place of pairs. With a `SpanMasking` batches are `MaskedRows`, with a
-        `Noise` `NoisyRows`, with `NO_MASKS` `UnmaskedRows`. The chunks are
-        stretches of the text as it is, and only their order is shuffled.
+        max_len tokens long. A pair is truncated only if one of its runs is a
+        single sentence. swap: half of the pairs are swapped in place of
+        getting a random second text; nsp_y is 1 for a pair in order.
+        whole_words: mask all pieces of a word or none.
+        spans: an object of `masking`; rows hold full sentences in place of
+        pairs. A `SpanMasking` gives batches of `MaskedRows`, a `Noise` gives
+        `NoisyRows`, and `NO_MASKS` gives `UnmaskedRows`. The chunks are
+        stretches of the stored text, in random order.
         dynamic: draw new pairs and masks in each epoch; otherwise only the
         order of the examples is new. Raises ValueError if no pair fits.
         """
@@ -319,7 +327,7 @@ class StoredText(NumberedText):
             whole_words, swap, spans))
 
     def _batches(self, batch_size, chunk, first_index, settings):
-        # A resumed epoch may have no batch left; a whole epoch has some
+        # A resumed epoch may have no batch left; a whole epoch must have some
         is_empty = (chunk, first_index) == (0, 0)
         for columns, order in self._chunks(chunk, settings):
             num_batches = -(-len(order) // batch_size)
@@ -342,7 +350,7 @@ class StoredText(NumberedText):
                 f'{self.source}: {no_pair_message(settings.max_len)}')
 
     def _chunks(self, first_chunk, settings):
-        """Yield (columns, order of their rows) for each chunk of an epoch."""
+        """Yield (columns, order of their rows) for chunks from first_chunk on."""
         seed, epoch, spans = settings.seed, settings.epoch, settings.spans
         num_chunks = self.num_chunks(settings.max_len, spans)
         chunks = onp.arange(num_chunks)
@@ -354,8 +362,8 @@ class StoredText(NumberedText):
         if spans is None:
             paragraphs = shuffled_paragraphs(self.num_paragraphs, rng)
         for chunk in chunks[first_chunk:].tolist():
-            # In chunk 0 the generator that shuffled the paragraphs goes on,
-            # as on the book's page
+            # In chunk 0 the generator that shuffled the paragraphs also draws
+            # the examples, as on the book's page
             chunk_rng = (_generator(seed, drawn_epoch, chunk) if chunk
                          else rng)
             if spans is None:
@@ -383,19 +391,19 @@ class StoredText(NumberedText):
                              first, last, settings.whole_words, settings.swap)
 
     def _rows(self, chunk, num_chunks, rng, settings):
-        """All rows of full sentences of a chunk, as columns."""
+        """All rows of full sentences of a chunk, a named tuple of columns."""
         rows, parts = full_sentences(self, chunk, num_chunks,
                                      settings.max_len, rng)
         return settings.spans.draw_rows(
             self, rows, parts, settings.max_len, rng, settings.mask_share)
 
 
-# The random generators of a chunk do not depend on earlier chunks
+# The random numbers of a chunk do not depend on earlier chunks
 
 def _generator(seed, epoch, chunk):
     """The generator of the examples of a chunk.
 
-    The first chunk of epoch 0 has the book's generator, random.Random(seed).
+    Chunk 0 of epoch 0 has the book's generator, random.Random(seed).
     """
     if not (epoch or chunk):
         return random.Random(seed)
@@ -406,8 +414,8 @@ def _generator(seed, epoch, chunk):
 def _row_order(num_rows, seed, drawn_epoch, epoch, chunk):
     """The order of a chunk's rows in an epoch: (num_rows,) int64.
 
-    Static rows, all drawn in epoch 0, are shuffled once more in each epoch,
-    as NumPy shuffles them after np.random.seed(seed).
+    Static rows, all drawn in epoch 0, are shuffled once more in each epoch.
+    In chunk 0 they are shuffled as by NumPy after np.random.seed(seed).
     """
     rng = (derive_shuffler('rows', seed, drawn_epoch, chunk)
            if drawn_epoch or chunk else onp.random.RandomState(seed % 2 ** 32))

@@ -1,6 +1,6 @@
 """This module reads text files in stretches of lines, as lists of paragraphs.
 
-Any thread can split a stretch into paragraphs without the stretches beside it.
+Any thread can split a stretch into paragraphs without the other stretches.
 `Unchanged` caches facts about files, such as digests, until the files change.
 """
 import contextlib
@@ -19,7 +19,7 @@ from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.numbered_text import STOP
 
-# The limits of a paragraph, which is held in memory. A longer one is split
+# The limits of a paragraph, as it is held in memory. A longer one is split
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
@@ -35,6 +35,8 @@ BOM = b'\xef\xbb\xbf'
 def _blocks(path, advance):
     """Yield blocks of a file's lines: (number of the first line, bytes).
 
+    A block is without its last line feed. It is a part of a line if the line
+    has more than MAX_BYTES.
     advance: called with the number of bytes read, as by `text_files.pieces`.
     """
     number, rest = 1, b''
@@ -58,15 +60,15 @@ def _blocks(path, advance):
         yield number, rest
 
 
-def _decoded(path, number, data):
+def _decode_lines(path, number, data):
     """The lines of `data`; data[0] is in line `number` of the file."""
     return text_files.decoded(path, data, number).split('\n')
 
 
 def _find_last_blank(path, number, data):
-    """The index of the last blank in a line that is longer than MAX_BYTES.
+    """The index of the last space or tab in a line of more than MAX_BYTES.
 
-    Warns that the line is split; raises ValueError if it has no blank.
+    Warns that the line is split; raises ValueError if it has none.
     """
     blank = max(data.rfind(b' '), data.rfind(b'\t'))
     if blank < 1:
@@ -89,12 +91,12 @@ def _warn_of_split(path, number):
 
 
 def _join_lines(path, number, lines):
-    """Join the lines of a paragraph: [text], or several if it is too long.
+    """Join a paragraph's lines: [text], or several texts if it is too long.
 
     lines[0] is line `number` of the file.
     """
     text = ' '.join(lines)
-    # Counting words is slow; a text has at most as many as characters
+    # Counting words is slow, and a text has no more words than characters
     if len(text) <= MAX_WORDS or len(text.split()) <= MAX_WORDS:
         return [text]
     _warn_of_split(path, number)
@@ -120,7 +122,7 @@ class Paragraphs(NamedTuple):
 
     texts: list         # strings
     articles: list      # the indices of the texts that begin an article
-    is_tokenized: bool  # True if punctuation marks have blanks around them
+    is_tokenized: bool  # True in WikiText's format: blanks around each mark
 
 
 def _is_heading(line):
@@ -146,17 +148,18 @@ class Stretch(NamedTuple):
     """Some consecutive lines of a file that contain whole paragraphs.
 
     data: bytes that begin with line `number` of the file. before: in
-    WikiText's format the two lines before `data`, otherwise empty. In
-    WikiText's format the first line of `before` and the last line of `data`
-    are only context, since a title has blank lines around it.
+    WikiText's format the two lines before `data` (at the begin of a file, an
+    empty line), otherwise empty. In WikiText's format the first line of
+    `before` and the last line of `data` are only context, since a title has
+    blank lines around it.
     """
 
-    path: str
+    path: str       # or a `text_sources.Source`
     number: int
     before: bytes
     data: bytes
     is_wiki: bool
-    is_first: bool   # of the file
+    is_first: bool  # True for the first stretch of a file
 
     @property
     def all_bytes(self):
@@ -167,7 +170,7 @@ class Stretch(NamedTuple):
 
     def paragraphs(self):
         """Return the `Paragraphs` of these lines."""
-        lines = _decoded(self.path, self.number, self.data)
+        lines = _decode_lines(self.path, self.number, self.data)
         articles = [0] if self.is_first else []
         if not self.is_wiki:
             return Paragraphs(
@@ -203,7 +206,7 @@ def has_title(data):
     for mark in (b'\n = ', b'\n= '):
         found = data.find(mark)
         while found >= 0:
-            # The line with the mark, the line before it, the line after it
+            # The line before the mark, the line with it, the line after it
             begin = data.rfind(b'\n', 0, found) + 1
             end = data.index(b'\n', data.index(b'\n', found + 1) + 1)
             # Bytes that are not UTF-8 are reported later
@@ -218,7 +221,8 @@ def has_title(data):
 
 def _wiki_stretches(path, blocks):
     before, is_first = b'\n', True
-    # The last line of a block is only context, so an empty block is added
+    # The last line of a block is only context, and cut with the next block, so
+    # an empty block is added at the end
     for number, data in itertools.chain(blocks, [(0, b'')]):
         stretch = Stretch(path, number, before, data, True, is_first)
         yield stretch
@@ -252,10 +256,10 @@ def _wiki_paragraphs(path, number, lines, articles):
 # Other formats: blank lines separate paragraphs, the file is one article
 
 def _plain_stretches(path, blocks):
-    # held: the lines since the last blank line, which begin at line held_from
+    # held: blocks of lines since the last blank line, from line held_from on
     held, held_from, is_first = [], 1, True
 
-    def stretch(*data):
+    def stretch(*data):     # the held lines, and a last block if given
         return Stretch(path, held_from, b'', b'\n'.join([*held, *data]),
                        False, is_first)
     for number, data in blocks:
@@ -278,7 +282,7 @@ def _plain_stretches(path, blocks):
 def _find_last_blank_line(data):
     """Return (end, begin): data[:end] is before the last blank line of bytes.
 
-    data[begin:] is after it. Returns (None, None) if no line is blank.
+    data[begin:] is after this line. Returns (None, None) if no line is blank.
     """
     end = len(data)
     while end >= 0:
@@ -320,10 +324,10 @@ MAX_FACTS = 1024
 
 
 class Unchanged:
-    """Known facts about files. Each is valid until its file changes."""
+    """A cache of facts about files. Each is valid until its file changes."""
 
     def __init__(self):
-        self.facts, self.new = {}, {}
+        self.facts, self.new = {}, {}       # {key: [stamp of the file, fact]}
         if cache.enabled():
             self.facts = _load(_index())
             cache.mark_used(_index())
@@ -339,8 +343,8 @@ class Unchanged:
         if known is not None and known[0] == stamp:
             return known[1]
         fact = compute(path)
-        # Do not keep the fact if the file changed meanwhile. Nor if it was
-        # just written: another write now could leave the time stamp as it is
+        # Do not keep the fact if the file changed meanwhile, or just before:
+        # then a further change could leave the times in the stamp as they are
         if (stamp == _stamp(path)
                 and max(stamp[1], stamp[2]) < start_ns - TIME_RESOLUTION_NS):
             self.new[key] = [stamp, fact]
@@ -350,16 +354,17 @@ class Unchanged:
         """Store the new facts, or nothing if the cache is not writable."""
         if not self.new or not cache.enabled():
             return
-        # Keep facts of other processes; facts stored just now may get lost
+        # Read the facts again, as other processes may have stored some. Facts
+        # that are stored between reading and writing get lost
         facts = {key: value for key, value in _load(_index()).items()
                  if key not in self.new}
         facts = dict(list({**facts, **self.new}.items())[-MAX_FACTS:])
         self.facts, self.new = facts, {}
         with contextlib.suppress(OSError):
             _index().parent.mkdir(parents=True, exist_ok=True)
-            with files.replacing(_index()) as part:
-                part.write_text(json.dumps(_sealed(facts)), 'utf-8')
-                cache.make_private(part)
+            with files.replacing(_index()) as temporary:
+                temporary.write_text(json.dumps(_sealed(facts)), 'utf-8')
+                cache.make_private(temporary)
 
 
 def _stamp(path):
@@ -370,6 +375,7 @@ def _stamp(path):
 
 
 def _index():
+    """The path of the file INDEX."""
     return cache.root() / 'tokens' / INDEX
 
 

@@ -1,6 +1,7 @@
-"""A store is a folder of the cache with a numbered text and its vocabulary.
+"""A store is a folder of the cache with numbered texts and their vocabulary.
 
-This module builds stores, checks that they are complete, and finds them.
+The texts are a training text and, if wanted, a held-out text. This module
+builds stores, checks that they are complete, and finds them in the cache.
 """
 import contextlib
 import errno
@@ -28,7 +29,7 @@ from d2lbert.corpus.cut_text import (
 from d2lbert.corpus.text_reader import Unchanged
 from d2lbert.corpus.word_types import (
     PieceTypes,
-    looked_up,
+    look_up,
     narrow,
     split_into_pieces,
 )
@@ -60,10 +61,10 @@ STORED_WORDS = 1 << 20
 
 
 class Counts(NamedTuple):
-    """The numbers of paragraphs and words of a text, used and left out."""
+    """The numbers of paragraphs and words (or word pieces) of a text."""
 
     paragraphs: int         # used paragraphs
-    left_out: int           # other paragraphs, which have no two sentences
+    left_out: int           # other paragraphs, of a single sentence
     words: int              # words of used paragraphs
     left_out_words: int     # words of other paragraphs
     unknown: int            # words of used paragraphs that are <unk>
@@ -76,7 +77,7 @@ class Counts(NamedTuple):
 
 def build(folder, files, valid_files, valid_share, cutter_class, vocab,
           min_freq, max_vocab, pieces, progress):
-    """Write vocabulary, numbered texts and manifest into `folder`.
+    """Write vocabulary, numbered texts, counts and manifest into `folder`.
 
     files, valid_files: lists of `text_sources.Source`s. cutter_class: a class
     of `splitters`. vocab: a `Vocab`, a `PieceVocab` or None. The other
@@ -89,19 +90,19 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         return Counts(cut.num_paragraphs, int(cut.left_out[0]), cut.num_words,
                       int(cut.left_out[1]), unknown, min_freq)
 
-    def cut_text(files):
+    def cut_files(sources):
         types = PieceTypes(vocab) if isinstance(vocab, PieceVocab) else None
-        return CutText(folder / 'cut', files, cutter, progress, types)
-    cut = cut_text(files)
+        return CutText(folder / 'cut', sources, cutter, progress, types)
+    cut = cut_files(files)
     train, valid = split_held_out(cut, valid_share)
-    # Pieces cannot be learnt from a text without words, so check this before
+    # Pieces cannot be learnt from a text without words, so check first
     check_sentences('train', cut, join_adjacent(train), cutter)
     if vocab is None and uses_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
         if cut.pruned_at:       # cut again, as pruned words have pieces, too
             shutil.rmtree(cut.folder)
-            cut = cut_text(files)
+            cut = cut_files(files)
         else:
             split_into_pieces(cut, vocab)
     if vocab is None:
@@ -110,11 +111,11 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         (folder / VOCAB).write_bytes(tokens)
         onp.save(folder / FREQS, freqs)
         table = narrow(table, len(freqs))
-        if valid_files:
+        if valid_files:         # the vocabulary numbers their words, too
             vocab = Vocab.load(folder / VOCAB)
     else:
         vocab.save(folder / VOCAB)
-        table, min_freq = table_of(vocab, cut), None
+        table, min_freq = vocab_table(vocab, cut), None
     unk = UNK_ID if vocab is None else vocab.unk
     sums, unknown = write_numbers(folder / 'train', cut, train, table, cutter,
                                   unk)
@@ -122,15 +123,15 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         valid_sums, valid_unknown = write_numbers(
             folder / 'valid', cut, valid, table, cutter, unk)
         sums.update(valid_sums)
-        unknown += valid_unknown
+        unknown += valid_unknown    # the counts are of both parts of `files`
     counts = dict(train=counts_of(cut, unknown))
     shutil.rmtree(cut.folder)
     if valid_files:
         del cut, table          # frees memory for the held-out text
-        cut = cut_text(valid_files)
+        cut = cut_files(valid_files)
         valid_sums, unknown = write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
-            table_of(vocab, cut), cutter, vocab.unk)
+            vocab_table(vocab, cut), cutter, vocab.unk)
         sums.update(valid_sums)
         counts['valid'] = counts_of(cut, unknown)
         shutil.rmtree(cut.folder)
@@ -168,11 +169,11 @@ def _open_npy(path, dtype, length, mode='wb'):
         f.truncate()        # an existing file may be longer
 
 
-def table_of(vocab, cut):
-    """The vocabulary number of each word of a `CutText`: (types + 1,).
+def vocab_table(vocab, cut):
+    """The vocabulary number of each different word of a `CutText`.
 
-    uint16 or int32; the last entry is for -1, pruned words. None for word
-    pieces, which `CutText` numbers as the vocabulary does.
+    (types + 1,) uint16 or int32; the last entry is for -1, pruned words. For
+    word pieces it is None, as a `CutText` has their vocabulary numbers.
     """
     if isinstance(vocab, PieceVocab):
         return None
@@ -187,9 +188,10 @@ def check_sentences(part, cut, ranges, cutter):
 
     part: 'train' or 'valid', for the message.
     """
-    sentences = [cut.sentence_and_word_range(*paragraphs)[0]
-                 for paragraphs in ranges]
-    if sum(end - begin for begin, end in sentences) == sum(
+    sentence_ranges = [cut.sentence_and_word_range(*paragraphs)[0]
+                       for paragraphs in ranges]
+    # Each paragraph has at least one sentence
+    if sum(end - begin for begin, end in sentence_ranges) == sum(
             end - begin for begin, end in ranges):
         raise ValueError(
             f'{describe_files(cut.files)}: no paragraph has two sentences'
@@ -199,8 +201,8 @@ def check_sentences(part, cut, ranges, cutter):
 def write_numbers(folder, cut, ranges, table, cutter, unk):
     """Write ranges of paragraphs of a `CutText` as vocabulary numbers.
 
-    folder: a new folder, 'train' or 'valid'. table: as `table_of` returns it;
-    unk: the vocabulary number of <unk>. Returns ({path: [size, CRC-32]} of
+    folder: a new folder, 'train' or 'valid'. table: as `vocab_table` returns
+    it; unk: the vocabulary number of <unk>. Returns ({path: [size, CRC-32]} of
     the largest file, the number of unknown words).
     """
     ranges = join_adjacent(ranges)
@@ -214,10 +216,10 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
 
     def vocabulary_numbers(word_range):
         k, numbers = cut.stored_numbers(*word_range)
-        return looked_up(tables[k], numbers) if tables else numbers
+        return look_up(tables[k], numbers) if tables else numbers
     folder.mkdir()
     # The file of a whole text is overwritten in place, to save disk space. No
-    # number gets longer, and each is read before its bytes are overwritten
+    # number gets more bytes, and all are read before they are overwritten
     in_place = ranges == [(0, cut.num_paragraphs)]
     unknown = 0
     path = cut.folder / 'ids' if in_place else folder / 'ids.npy'
@@ -260,6 +262,7 @@ def _write_ends(path, cut, name, ranges):
 
 
 def _in_part(part, ranges, cut):
+    """The words of a message that name a part; '' for a whole text."""
     if ranges == [(0, cut.num_paragraphs)]:
         return ''
     return (' in the held-out share' if part == 'valid' else
@@ -312,13 +315,14 @@ def read_counts(store):
 def find_or_build(key, build):
     """Find a store, or build it if it is missing or damaged.
 
-    key: the name of its folder. build: a function that fills an empty folder,
-    its argument. Returns (store, temporary): the folder of the store, and the
-    folder that the caller must remove at the end, or None if the store is in
-    the cache.
+    key: the name of its folder. build(folder): a function that fills an empty
+    folder. Returns (store, temporary): the folder of the store, and the folder
+    that the caller must remove at the end, or None if the store is in the
+    cache.
     """
     root = cache.root() / 'corpora'
     temporary, store = None, root / key
+    # A complete store can also be used in a cache that is read-only
     if not cache.enabled() or not (_is_writable(root) or is_complete(store)):
         temporary = Path(tempfile.mkdtemp(prefix='d2lbert-'))
         root, store = temporary, temporary / key
@@ -326,7 +330,7 @@ def find_or_build(key, build):
         if not is_complete(store):
             with locked(root / f'{key}.lock') as has_lock:
                 if has_lock:
-                    # Processes that were killed left these folders
+                    # Folders left by processes that were killed
                     for stale in root.glob(f'{key}.*.part'):
                         shutil.rmtree(stale, ignore_errors=True)
                 if not is_complete(store):
@@ -355,6 +359,7 @@ def open_or_build(key, build, open_store):
 
 
 def _is_writable(folder):
+    """True if a folder, created if missing, can be written into."""
     with contextlib.suppress(OSError):
         return os.access(cache.private_folder(folder), os.W_OK | os.X_OK)
     return False

@@ -1,7 +1,7 @@
 """`WordTypes` numbers the different words of a text, and counts them.
 
 `PieceTypes` numbers word pieces. It splits each different word only once.
-A type is the number of a word, counted from 0 by first occurrence.
+A type is the number of a different word, from 0, by first occurrence.
 """
 import itertools
 
@@ -13,14 +13,14 @@ from d2lbert.kernels.cut import SPARE, Names
 from d2lbert.texts.numbered_text import concat_ranges, line_ends
 
 # The limits of the number of different words, and of their letters in all.
-# Above them the rarer half is pruned. Pruned words become <unk>. A pruned word
-# that occurs again is new, and counted from 0
+# Above a limit the rarer half of the words is pruned, and becomes <unk>. A
+# pruned word that occurs again is a new word, and its count begins at 0
 MAX_TYPES = 1 << 21
 MAX_CHARS = 1 << 26
 
 
 class PlainNames:
-    """`kernels.cut.Names` in Python, for use without a compiler."""
+    """`kernels.cut.Names` and its methods, in Python without a compiler."""
 
     def __init__(self):
         self._numbers = {}      # {word: number}
@@ -46,14 +46,17 @@ class PlainNames:
             self._numbers, first, None)).encode()
 
 
-def looked_up(table, types):
-    """Return table[types], by C++ where it is compiled; types int32."""
+def look_up(table, types):
+    """Return table[types], by C++ where it is compiled.
+
+    types: int32; type -1 reads the last entry.
+    """
     if draw.library() is None:
         return table[types]
     return compiled.look_up(table, types)
 
 
-def spread(table, begins, lengths, types, ends, size):
+def expand(table, begins, lengths, types, ends, size):
     """Replace each k in types by table[begins[k]:begins[k] + lengths[k]].
 
     Computed by C++ where it is compiled. ends: indices into types. size: the
@@ -67,10 +70,10 @@ def spread(table, begins, lengths, types, ends, size):
     return compiled.spread(table, begins, lengths, types, ends, size)
 
 
-def counted(types, num_types, table=None):
+def count_types(types, num_types, table=None):
     """The frequency of each type: (num_types,); by C++ where it is compiled.
 
-    table: if not None, types becomes table[types], in place.
+    table: if not None, set types to table[types] in place, after counting.
     """
     if draw.library() is not None:
         return compiled.count_types(types, num_types, table)
@@ -86,13 +89,14 @@ def narrow(numbers, limit):
 
 
 def grow(array, min_size):
-    """Return `array`, or a longer copy if it has less than min_size entries.
+    """Return `array`, or a longer copy if it has fewer than min_size entries.
 
-    The length doubles, so that a growing array is copied only a few times.
+    The copy has 2 * min_size entries, so that a growing array is copied only
+    a few times. The new entries are 0.
     """
     if min_size <= len(array):
         return array
-    # The system gives memory to zeros only when they are written
+    # The system gives memory to the zeros only when they are overwritten
     longer = onp.zeros(2 * min_size, array.dtype)
     longer[:len(array)] = array
     return longer
@@ -130,20 +134,20 @@ class WordTypes:
         return self._counts[:len(self)]
 
     def number_words(self, cut):
-        """The numbers (words,) of a `splitters.Cut`, and its sentence ends."""
+        """The number of each word of a `splitters.Cut`, and cut.sentences."""
         numbers = self.add(cut.names)
-        # `counted` also replaces cut.types by numbers of words, in place
-        self.count(numbers, counted(cut.types, len(numbers), numbers))
+        # `count_types` also replaces cut.types by the numbers here, in place
+        self.count(numbers, count_types(cut.types, len(numbers), numbers))
         return cut.types, cut.sentences
 
     def add(self, lines):
-        """Return the numbers of different words, bytes, one word per line."""
+        """Return the numbers of different words; lines: bytes, a word each."""
         numbers = self._names.add(lines)
         self._counts = grow(self._counts, len(self))
         return numbers
 
     def count(self, numbers, counts):
-        """Add `counts` to the frequencies of words; no number comes twice."""
+        """Add `counts` to the frequencies of different words, by number."""
         self._counts[numbers] += counts
 
     @property
@@ -152,7 +156,9 @@ class WordTypes:
         return len(self) > MAX_TYPES or self._names.letters > MAX_CHARS
 
     def prune(self):
-        """Prune the rarer half; return each word's new number, or -1: int32.
+        """Prune the rarer half of the words.
+
+        Returns the new number of each word, or -1: int32.
         """
         counts, lines = self.counts, self._names.text()
         lengths = _num_letters(lines)
@@ -168,7 +174,7 @@ class WordTypes:
 
 
 def _num_letters(lines):
-    """The number of letters of words, bytes, one per line: (words,) int64."""
+    """The number of letters of each line of bytes: (lines,) int64."""
     codes = onp.frombuffer(lines, 'uint8')
     if codes.max(initial=0) > 0x7f:
         # A UTF-8 continuation byte does not start a letter
@@ -191,29 +197,29 @@ class PieceTypes:
         # The pieces of word k are _ids[_begins[k]:_begins[k + 1]]
         self._ids = narrow(onp.zeros(SPARE, 'int32'), len(vocab))
         # int32 is enough: a word has at most as many pieces as letters, and
-        # MAX_CHARS limits the letters
+        # MAX_CHARS limits the letters of all words
         self._begins = onp.zeros(1, 'int32')
         self.dtype = self._ids.dtype
 
     def number_words(self, cut):
-        """The pieces (pieces,) of a `splitters.Cut`, and its sentence ends."""
+        """The pieces of a `splitters.Cut`, and the ends of its sentences."""
         num_known = len(self._words)
         numbers = self._words.add(cut.names)
         self._add_pieces(self._words.text(num_known), num_known)
-        counts = counted(cut.types, len(numbers))
+        counts = count_types(cut.types, len(numbers))
         self._words.count(numbers, counts)
         begins = self._begins[numbers]
         lengths = self._begins[numbers + 1] - begins
-        # `spread` reads few pieces, as a cut has few different words: they
-        # stay in the CPU's cache
-        found = spread(self._ids, begins.astype('int64'), lengths, cut.types,
+        # A cut has few different words, so the pieces that `expand` reads stay
+        # in the CPU's cache
+        found = expand(self._ids, begins.astype('int64'), lengths, cut.types,
                        cut.sentences, int(counts @ lengths))
         if self._words.too_many:
             self._prune()
         return found
 
     def _add_pieces(self, lines, first):
-        """Split new words, one per line, numbered from `first` on."""
+        """Split new words: bytes, a line each, numbered from `first` on."""
         ids, begins = self._split_lines(lines)
         begin, end = self._begins[first], first + len(begins)
         self._ids = grow(self._ids, begin + len(ids) + SPARE)

@@ -785,8 +785,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
     # corpus
 
     ('--fill counts one <sep> less',
-     'ends[stop + 1] - ends[a] + 3 <= max_len',
-     'ends[stop + 1] - ends[a] + 2 <= max_len',
+     'offsets[stop + 1] - offsets[a] + 3 <= max_len',
+     'offsets[stop + 1] - offsets[a] + 2 <= max_len',
      'test_filled_rows_hold_whole_sentences_and_as_many_as_fit'),
     ('the vocabulary counts what is held out',
      'freqs[different] -= counts',

@@ -17,7 +17,8 @@ from d2lbert.text import RESERVED, Vocab
 
 
 @pytest.mark.parametrize('module, name', [
-    (stored_text, 'CHUNK_TOKENS'), (text_store, 'VERSION'), (corpus, 'DRAWS'),
+    (stored_text, 'CHUNK_TOKENS'), (text_store, 'VERSION'),
+    (corpus, 'EXAMPLES_VERSION'),
     (text_reader, 'MAX_WORDS')])
 def test_the_fingerprint_depends_on_all_drawing_rules(
         wiki, module, name, monkeypatch):

@@ -202,7 +202,7 @@ def test_little_use_of_a_text_is_warned_of(caplog):
     path = write('rare', PLAIN * 9 + 'One more comes. Another one goes.\n')
     report(open_corpus(path, max_vocab=9, progress=False), settings)
     message, = [record.getMessage() for record in caplog.records]
-    assert 'of rare are unknown, and read as <unk>: word pieces' in message
+    assert 'of rare are unknown, and read as <unk>: fewer are' in message
 
 
 PROSE = (

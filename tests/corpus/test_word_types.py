@@ -103,10 +103,10 @@ def test_tables_are_the_same_compiled_or_not(dtype, compiled, plain):
     table = rng.randint(0, 1 << 16, 501).astype(dtype)
     types = rng.randint(-1, 500, 3000).astype('int32')      # the last is -1's
     expected = [int(table[k]) for k in types]
-    assert word_types.looked_up(table, types).tolist() == expected
-    assert word_types.looked_up(table, types).dtype == dtype
+    assert word_types.look_up(table, types).tolist() == expected
+    assert word_types.look_up(table, types).dtype == dtype
     plain()
-    assert word_types.looked_up(table, types).tolist() == expected
+    assert word_types.look_up(table, types).tolist() == expected
 
 
 @pytest.mark.parametrize('dtype', ['uint16', 'int32'])
@@ -120,9 +120,9 @@ def test_words_become_several_numbers_compiled_or_not(dtype, compiled, plain):
     pieces = [table[begins[k]:begins[k + 1]].tolist() for k in types]
 
     def found(types, ends):
-        occur = word_types.counted(types, 500)
+        occur = word_types.count_types(types, 500)
         assert occur.tolist() == onp.bincount(types, minlength=500).tolist()
-        numbers, ends = word_types.spread(
+        numbers, ends = word_types.expand(
             table, begins, counts, types, ends, int(occur @ counts))
         assert numbers.dtype == dtype and ends.dtype == onp.int64
         return numbers.tolist(), ends.tolist()
