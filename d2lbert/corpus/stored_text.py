@@ -2,8 +2,9 @@
 
 A row holds a pair of sentences, a pair of runs of sentences as in the
 published BERT, or full sentences as in RoBERTa. A run is several consecutive
-sentences. The text is mapped into memory. Examples are drawn a chunk at a time;
-a chunk is a group of paragraphs, or a stretch of the text for full sentences.
+sentences. The text is mapped into memory. Examples are drawn a chunk at a
+time. A chunk is a group of paragraphs or, for full sentences, a stretch of the
+text.
 All data that grows with the text is on disk, except 4 bytes a paragraph for
 the order of an epoch.
 
@@ -183,7 +184,7 @@ def _article_borders(text, chunk, num_chunks):
     first, last = onp.searchsorted(
         text.sentences, [text.num_words * k // num_chunks
                          for k in (chunk, chunk + 1)]).tolist()
-    # The paragraphs, then the articles, that begin after `first`, before `last`
+    # Of paragraphs, then of articles: those that begin between first and last
     paragraph_range = onp.searchsorted(text.paragraphs, [first + 1, last])
     articles = text.articles[slice(*onp.searchsorted(text.articles,
                                                      paragraph_range))]
@@ -285,9 +286,9 @@ class StoredText(NumberedText):
                 whole_words=False, spans=None, swap=False):
         """Yield (position, `Batch` of NumPy arrays) for an epoch's batches.
 
-        position: (chunk, index) of the batch after this one; `chunk` counts the
-        chunks of the epoch. As the argument `start` it gives the rest of the
-        epoch, bitwise equal. The batches depend only on the arguments and on
+        position: (chunk, index) of the batch after this one; `chunk` counts
+        the chunks of the epoch. With start=position, `batches` yields the
+        rest of the epoch, bitwise equal. The batches depend only on the arguments and on
         the text. The paragraphs are shuffled and processed a chunk at a time.
         With the book's max_len, WikiText-2 is one chunk. The examples of a
         chunk are shuffled, and the last batch of a chunk may be smaller.
@@ -350,7 +351,7 @@ class StoredText(NumberedText):
                 f'{self.source}: {no_pair_message(settings.max_len)}')
 
     def _chunks(self, first_chunk, settings):
-        """Yield (columns, order of their rows) for chunks from first_chunk on."""
+        """Yield (columns, order of their rows), for first_chunk and on."""
         seed, epoch, spans = settings.seed, settings.epoch, settings.spans
         num_chunks = self.num_chunks(settings.max_len, spans)
         chunks = onp.arange(num_chunks)

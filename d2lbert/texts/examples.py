@@ -1,13 +1,14 @@
 """This module draws pretraining examples of BERT from a numbered text.
 
 Two sentences make a pair, and some tokens of the pair are masked. Each pair is
-a row of NumPy arrays, the columns of a `Batch`. Compiled C++ (kernels/draw.py)
-draws and masks pairs if it can; otherwise `_draw_pairs` and `_mask_plainly`
-do. Both draw the same random numbers, and give the examples of the book's page
-"The Dataset for Pretraining BERT".
+a row of NumPy arrays, the columns of a `Batch`. Compiled C++ draws and masks
+the pairs if it can (see `kernels.draw.can_draw`). If not, `_draw_pairs` and
+`_mask_plainly` do this. C++ and Python draw the same random numbers, and give
+the examples of the book's page "The Dataset for Pretraining BERT".
 
-B: the number of examples of a batch, N: of examples of a data set, T: of
-tokens of a row (max_len), P: of predictions of a row (15% of T).
+B: the number of examples of a batch. N: the number of examples of a data set.
+T: the number of tokens of a row, max_len. P: the maximal number of masked
+tokens of a row, `num_predictions(T)`.
 """
 import hashlib
 import random
@@ -24,9 +25,9 @@ def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
 
     The longer text loses tokens until both are equally long. Then both lose
     tokens in turn until they have max_tokens in all. first_lens, second_lens:
-    two ints, or two arrays (N,); the result is of the same kind. odd_to_first:
-    True if the first text keeps one token more than the second text where
-    both lose tokens and max_tokens is odd.
+    two ints, or two arrays (N,); so are the results. odd_to_first: if both
+    texts lose tokens and max_tokens is odd, one text keeps one token more than
+    the other; True if this is the first text.
     """
     half = max_tokens // 2 + max_tokens % 2 * odd_to_first
     return (onp.minimum(first_lens,
@@ -47,18 +48,18 @@ def pad_rows(rows, pad_id=0):
 
 
 def derive_seed(*purpose):
-    """A seed of 31 bits, a hash of the arguments and not of earlier draws."""
+    """A seed of 31 bits, a hash of the arguments, not of earlier draws."""
     digest = hashlib.blake2b(repr(purpose).encode(), digest_size=4).digest()
     return int.from_bytes(digest, 'little') >> 1
 
 
 def derive_bytes(*purpose):
-    """32 random bytes, a hash of the arguments."""
+    """32 bytes, a hash of the arguments, from which to seed a generator."""
     return hashlib.sha256(repr(purpose).encode()).digest()
 
 
 def derive_shuffler(*purpose):
-    """A RandomState seeded by 256 bits, a hash of the arguments.
+    """A RandomState seeded by `derive_bytes` of the arguments.
 
     NumPy promises that this generator will always draw the same numbers.
     """
@@ -97,13 +98,13 @@ def check_max_len(max_len):
 
 
 def no_pair_message(max_len):
-    """The error message for a text that gives no example."""
+    """The error message for a text of which no pair fits into max_len."""
     return (f'not one pair of sentences fits max_len={max_len} with {CLS} '
             f'and two {SEP}: raise max_len')
 
 
 def num_predictions(num_tokens, mask_share=MASK_SHARE):
-    """The number of tokens to mask, at least 1; rounds a half to even."""
+    """The number of tokens to mask of num_tokens, at least 1."""
     return max(1, round(num_tokens * mask_share))
 
 
@@ -126,13 +127,15 @@ def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
 
     order (paragraphs,) int32: indices of all paragraphs, shuffled as in the
     book. Each sentence of the paragraphs order[first:last] makes a pair with
-    the next sentence, or with a random sentence of the whole text. Pairs
-    longer than max_len are dropped. mask_share: the share of masked tokens.
+    the next sentence or, in half of the cases, with a random sentence of the
+    whole text. Pairs longer than max_len are dropped. mask_share: the share of
+    masked tokens.
 
-    rng: `random` or a random.Random. Afterwards its state is the same as after
-    the book's code. whole_words: mask all pieces of a word or none. swap: swap
-    the two sentences in place of drawing a random sentence. This is sentence
-    order prediction, Lan et al. 2020, section 3.1.
+    rng: `random` or a random.Random. With the other defaults its state is
+    afterwards the same as after the book's code. whole_words: mask all pieces
+    of a word or none. swap: swap the two sentences in place of drawing a
+    random sentence, for sentence order prediction (Lan et al. 2020, section
+    3.1).
     """
     draw_pairs = draw.draw_pairs if draw.can_draw(rng) else _draw_pairs
     spans, is_next = draw_pairs(
@@ -165,7 +168,8 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     return columns
 
 
-# The same in Python, for other random generators or without a compiler
+# The functions of `kernels.draw` in Python, for other random generators or
+# without a compiler
 
 def _draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
                 max_len, rng, swap):
@@ -189,7 +193,7 @@ def _draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
 
 
 def _random_sentence(order, paragraph_offsets, rng):
-    # Draws the same numbers as the page's rng.choice(rng.choice(paragraphs))
+    # Draw the same numbers as the page's rng.choice(rng.choice(paragraphs))
     q = order[rng.choice(range(len(order)))]
     return rng.choice(range(paragraph_offsets[q], paragraph_offsets[q + 1]))
 
@@ -214,6 +218,7 @@ def _mask_plainly(pair_spans, word_types, type_ids, specials, num_preds,
         valid_lens_x[row] = length
         positions = _draw_positions(flags[tokens].tolist(), num_preds[length],
                                     whole_words, rng)
+        # {masked position: original token}
         labels = dict(sorted((k, tokens[k]) for k in positions))
         for k in positions:
             if rng.random() < 0.8:
@@ -230,9 +235,9 @@ def _draw_positions(flags, num_preds, whole_words, rng):
     """Draw at most num_preds positions of a row to mask: a list.
 
     flags: for each token of the row, the bits draw.FIXED (it is never masked)
-    and draw.GOES_ON (it continues a word). whole_words: choose all pieces of
-    random words. A word with more pieces than may still be masked is skipped,
-    and the next word is tried, as in the published BERT.
+    and draw.GOES_ON (it continues a word). whole_words: draw words, and mask
+    all their pieces. A word with more pieces than may still be masked is
+    skipped, and the next word is tried, as in the published BERT.
     """
     words = []
     for k, flag in enumerate(flags):

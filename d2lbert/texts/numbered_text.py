@@ -14,7 +14,7 @@ from d2lbert.text import RESERVED, Vocab
 from d2lbert.texts import text_files
 
 # The end of a sentence within a line. A line is stripped before it is split,
-# so its last full stop does not match
+# so a full stop at its end splits nothing
 STOP = ' . '
 
 
@@ -30,9 +30,6 @@ class TokenizedText(NamedTuple):
     sentences: onp.ndarray   # (number of sentences + 1,) int64
     paragraphs: onp.ndarray  # (number of paragraphs + 1,) int64
     names: list              # the different words, by first occurrence
-
-
-_SPACES = re.compile(r'\s{2,}')
 
 
 # From bytes to sentences
@@ -66,9 +63,9 @@ def read_lines(path):
 
 
 def paragraphs_of_lines(lines, lower=True):
-    """Split lines of at least two sentences: a list of lists of sentences.
+    """Split each line with STOP into sentences: a list of lists of sentences.
 
-    Shorter lines are left out. lower: convert the sentences to lower case.
+    Other lines are left out. lower: convert the sentences to lower case.
     """
     return [(line.strip().lower() if lower else line.strip()).split(STOP)
             for line in lines if STOP in line]
@@ -82,6 +79,7 @@ def tokens_of_paragraphs(paragraphs):
     numbers.default_factory = numbers.__len__       # the next number
     sentences = [sentence.split() for paragraph in paragraphs
                  for sentence in paragraph]
+    # The index of each sentence's first word, then the number of words
     offsets = onp.cumsum([0] + [len(words) for words in sentences])
     types = onp.fromiter(
         (numbers[word] for words in sentences for word in words), 'int32',
@@ -101,15 +99,18 @@ def tokens_of_lines(lines, lower=True):
     return TokenizedText(*arrays, names.decode().split('\n')[:-1])
 
 
+_SPACES = re.compile(r'\s{2,}')
+
+
 def tree_words(tree):
-    """The words of a parse tree in brackets, such as SNLI has: a string."""
+    """The words of a parse tree in brackets, as in SNLI's files: a string."""
     return _SPACES.sub(' ', tree.replace('(', '').replace(')', '')).strip()
 
 
 def read_tokens(path):
     """The `TokenizedText` of a file, by the book's rule.
 
-    Raises FileNotFoundError, or ValueError for a file that is not text.
+    Raises the errors of `read_lines`.
     """
     return tokens_of_lines(read_lines(path))
 
@@ -140,8 +141,9 @@ class NumberedText:
     types, sentences and paragraphs are as in `TokenizedText`. Word i has the
     number numbers[types[i]] in `vocab`. The arrays may be memory-mapped.
 
-    types (words,) uint16 or int32; numbers (types,) int32; sentences and
-    paragraphs, (sentences + 1,) and (paragraphs + 1,) int64.
+    types (number of words,) uint16 or int32; numbers (number of types,) int32;
+    sentences (number of sentences + 1,) int64; paragraphs (number of
+    paragraphs + 1,) int64.
     """
 
     def __init__(self, types, numbers, sentences, paragraphs, vocab):
@@ -151,7 +153,7 @@ class NumberedText:
 
     @classmethod
     def of_tokens(cls, tokens, order, min_freq):
-        """Number the words of a `TokenizedText` by its own vocabulary.
+        """Number the words of a `TokenizedText` by a vocabulary of its words.
 
         The vocabulary has the words that occur at least min_freq times,
         frequent words first. Equally frequent words are sorted by their first
@@ -215,7 +217,7 @@ class NumberedText:
 def shuffled_paragraphs(num_paragraphs, rng):
     """Indices of paragraphs, shuffled by rng.shuffle: (paragraphs,) int32.
 
-    rng: `random`, a random.Random, or another generator with its methods.
+    rng: `random`, a random.Random, or a generator with the same methods.
     """
     order = onp.arange(num_paragraphs, dtype='int32')
     if draw.can_draw(rng):
@@ -238,8 +240,8 @@ def types_by_frequency(text, freqs, order):
 def _first_positions(text, order, num_types):
     """The position of each type's first word, with paragraphs in `order`.
 
-    Reads the text as it is stored, a block at a time. A type without a word
-    gets the number of words.
+    Returns (num_types,) int64; a type that does not occur has the number of
+    words of the text. Reads the text as it is stored, a block at a time.
     """
     # The index of each paragraph's first word, as stored and in `order`
     starts = text.sentences[text.paragraphs]
@@ -247,7 +249,7 @@ def _first_positions(text, order, num_types):
     new_starts = onp.empty(len(lengths), 'int64')
     new_starts[order] = onp.cumsum(lengths[order]) - lengths[order]
     first = onp.full(num_types, len(text.types), 'int64')
-    # Blocks of whole paragraphs, of about BLOCK_WORDS words
+    # The first paragraph of each block, which has about BLOCK_WORDS words
     bounds = onp.searchsorted(
         starts, onp.arange(0, int(starts[-1]), BLOCK_WORDS), 'right') - 1
     bounds = [*onp.unique(bounds).tolist(), len(lengths)]

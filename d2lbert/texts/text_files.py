@@ -2,8 +2,9 @@
 
 A file may be compressed as .gz, .bz2, .xz or .zst, or be the only file in a
 .zip or .tar archive. The format is recognized by the first bytes of a file,
-not by its name. Python 3.14 and later can read .zst files, and earlier ones
-need a package in ZSTD. A pipe can be read only once, as it cannot be rewound.
+not by its name. Python 3.14 and later can read .zst files, and an earlier
+Python needs one of the packages in ZSTD. A pipe can be read only once, as it
+cannot be rewound.
 """
 import contextlib
 import errno
@@ -29,7 +30,8 @@ PIECE_BYTES = 1 << 22
 # The number of first bytes that show the format; 'ustar' is at 257 in a .tar
 HEAD_BYTES = 512
 
-# The maximal number of nested formats; a .zip file of a .tar.gz file has three
+# The maximal number of nested formats; a .zip file with a .tar.gz file in it
+# has three
 MAX_LAYERS = 3
 
 # The maximal number of an archive's files that an error lists
@@ -41,7 +43,7 @@ DIGEST = 'sha256 of the text'
 
 
 class Packing(NamedTuple):
-    """A compression format."""
+    """A compression format of a single file."""
 
     head: bytes         # a regular expression that matches the first bytes
     ending: str         # the suffix of file names
@@ -82,8 +84,8 @@ class TextFileError(ValueError):
 def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """Yield a file's unpacked content, at most `size` bytes at a time.
 
-    path: a path or a `text_sources.Source`. advance: called after each piece
-    with the number of packed bytes that were read for this piece. Raises
+    path: a path or a `text_sources.Source`. advance: called for each piece
+    with the number of bytes of the file that were read for it. Raises
     `TextFileError`, a ValueError, if the file is empty, broken or not text;
     PermissionError if the user may not read it.
     """
@@ -100,7 +102,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
             if is_stream:
                 _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
             while True:
-                # `read1` returns what a pipe has, and waits only for a byte
+                # `read1` returns what a pipe has; it waits for an empty pipe
                 piece = f.read1(size) if is_stream else f.read(size)
                 new_position = (position + len(piece) if is_stream
                                 else raw.tell())
@@ -110,8 +112,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                     break
                 is_empty = False
                 yield piece
-            # The checksum of an outer format comes after the inner file, so
-            # read each packed file to its end, except the file on the disk
+            # The checksum of an outer format comes after the inner file. It is
+            # checked at the end of each packed file inside of the one on disk
             for _, packed in reversed(layers[1:]):
                 while packed.read(size):
                     pass
@@ -121,8 +123,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:
-        # An errno means a fault of the disk, except EINVAL: in a damaged
-        # archive, a library may seek to before the start of the file
+        # An errno means a fault of the disk, except EINVAL: for a damaged
+        # archive, a library may seek to a position below 0
         if (not layers or isinstance(error, TextFileError) or getattr(
                 error, 'errno', None) not in (None, errno.EINVAL)):
             raise
@@ -134,7 +136,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
 
 
 def decoded(path, data, number=1):
-    """Decode bytes of UTF-8, which begin with line `number` of a file.
+    """Decode bytes of UTF-8, which begin in line `number` of a file.
 
     A byte order mark at the start of a file is removed. Raises
     `TextFileError`, which names the line that is not UTF-8.
@@ -161,9 +163,9 @@ def lines(path):
         end = piece.rfind(b'\n')
         held.append(piece if end < 0 else piece[:end])
         if end >= 0:
-            some = decoded(path, b''.join(held), number).split('\n')
-            yield from some
-            number, held = number + len(some), [piece[end + 1:]]
+            whole = decoded(path, b''.join(held), number).split('\n')
+            yield from whole
+            number, held = number + len(whole), [piece[end + 1:]]
     if any(held):
         yield from decoded(path, b''.join(held), number).split('\n')
 
@@ -198,8 +200,9 @@ def _open(path, stack):
     if stream is None:
         file = stack.enter_context(open(path, 'rb'))
         return file, not file.seekable()
-    return (stream if hasattr(stream, 'peek') else io.BufferedReader(stream)
-            ), True
+    if not hasattr(stream, 'peek'):
+        stream = io.BufferedReader(stream)
+    return stream, True
 
 
 def _is_packed(stream):
@@ -235,8 +238,8 @@ def _library_errors():
 def _unpack(path, f, layers, stack):
     """Return a file object with the text that the file object `f` contains.
 
-    layers: an empty list, which is filled as in `pieces`. stack: an ExitStack
-    that closes the opened file objects.
+    layers: an empty list, to which each format is added as (suffix, file
+    object of packed bytes). stack: an ExitStack that closes the file objects.
     """
     while True:
         head = f.read(HEAD_BYTES)
@@ -302,7 +305,7 @@ class _ZstandardReader(io.RawIOBase):
             self._file.seek(0)
             self.__init__(self._file)
         elif (position, whence) not in ((0, 1), (self._position, 0)):
-            # These two would stay at the current position
+            # Not the current position
             raise io.UnsupportedOperation('a .zst file can only be rewound '
                                           'to its begin')
         return self._position
@@ -335,8 +338,9 @@ def _check_is_text(path, head, layers):
         if re.match(pattern, head):
             raise TextFileError(f'{path} is {format_name}, not text: name a '
                                 'file of UTF-8 text, packed or not')
-    # `decoded` raises an error with the line for UTF-16 with a byte order
-    # mark. Zeros after unpacking may come from damage, which `pieces` reports
+    # UTF-16 with a byte order mark has zeros, too, but for it `decoded` raises
+    # an error with the line. Zeros after unpacking may come from damage, which
+    # `pieces` reports
     if (b'\0' in head and not layers
             and not head.startswith((b'\xff\xfe', b'\xfe\xff'))):
         raise TextFileError(
@@ -351,7 +355,7 @@ def _open_zip(path, stack, f):
     infos = [info for info in archive.infolist()
              if not info.filename.endswith('/')]
     names = {info.filename for info in infos}
-    # Members of Office, OpenDocument and e-book files
+    # Office, OpenDocument and e-book files contain one of these
     if names & {'[Content_Types].xml', 'mimetype'}:
         raise TextFileError(f'{path} is a document or an e-book, not text: '
                             'save it as UTF-8 text')

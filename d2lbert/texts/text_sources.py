@@ -22,7 +22,7 @@ from d2lbert.texts.text_files import TextFileError
 #: The name of standard input among paths, and in messages.
 STDIN, STDIN_NAME = '-', 'standard input'
 
-#: The number of bytes that `Lines` reads at once, and the maximum for a line.
+#: The number of bytes that `Lines` reads at once, and that a line may have.
 READ_BYTES, MAX_LINE_BYTES = 1 << 16, 1 << 24
 
 #: The number of texts of JSON lines in a batch of `Lines`.
@@ -34,7 +34,7 @@ MAX_FIELDS = 8
 #: The byte order mark of UTF-8.
 BOM = b'\xef\xbb\xbf'
 
-#: Beginnings of formats that contain text but are not plain text.
+#: Beginnings of a JSON object, a JSON list of objects, and HTML or XML.
 _JSON = re.compile(rb'\s*\{\s*"(\\.|[^"\\])*"\s*:', re.DOTALL)
 _JSON_LIST = re.compile(rb'\s*\[\s*\{\s*("|\})')
 _MARKUP = re.compile(
@@ -48,8 +48,8 @@ class Source(os.PathLike):
     path: its path; name: its name in messages, by default the path.
     text_field: the field of JSON lines that has the text, or None for plain
     text. stream: the open binary file of a pipe, which can be read once, or
-    None. temporary_file: the file at `path` with the content of a pipe, or
-    None. It is removed with this object.
+    None. temporary_file: the file at `path`, if it is a copy of a pipe's
+    content, or None. The copy is removed with this object.
     """
 
     def __init__(self, path, name=None, text_field=None, stream=None,
@@ -70,7 +70,7 @@ class Source(os.PathLike):
 
     @property
     def digest_name(self):
-        """The key of the digest in the cache `Unchanged`; see `DIGEST`."""
+        """The key of the digest in a cache; see `text_files.DIGEST`."""
         if self.text_field is None:
             return text_files.DIGEST
         return f'{text_files.DIGEST} in {self.text_field!r}'
@@ -144,8 +144,9 @@ def pieces(source, advance=lambda num_bytes: None,
     """Yield the text of a path or `Source` as UTF-8, a piece at a time.
 
     For JSON lines this is the text of each object, followed by an empty
-    line. Raises `TextFileError` for JSON if the source has no text_field, and
-    for HTML. Arguments and other errors are as for `text_files.pieces`.
+    line. Raises `TextFileError` for HTML and XML, for a JSON list, for JSON if
+    the source has no text_field, and for plain text if it has one. Arguments
+    and other errors are as for `text_files.pieces`.
     """
     data = text_files.pieces(source, advance, size)
     first = next(data)
@@ -166,9 +167,9 @@ def pieces(source, advance=lambda num_bytes: None,
 
 
 def _check_format(source, first, field):
-    """Reject markup, JSON without a field, and a field without JSON.
+    """Raise the errors of `pieces` for a source in a wrong format.
 
-    first: the first piece of the source. field: its text_field.
+    first: the first piece of the source. field: the source's text_field.
     """
     head = first[len(BOM) * first.startswith(BOM):][:1 << 16]
     if _MARKUP.match(head):
@@ -191,10 +192,10 @@ def _check_format(source, first, field):
 
 
 def _list_text_fields(data):
-    """The text fields of the first object, for an error message."""
+    """The text fields of the first object in bytes, for an error message."""
     with contextlib.suppress(ValueError, AttributeError):
-        first = parse_json(data.decode('utf-8-sig').strip().split('\n')[0])
-        names = [name for name, value in first.items()
+        item = parse_json(data.decode('utf-8-sig').strip().split('\n')[0])
+        names = [name for name, value in item.items()
                  if isinstance(value, str)]
         if names:
             return (f', one of {", ".join(map(repr, names[:MAX_FIELDS]))}'
@@ -234,7 +235,7 @@ def with_line_feeds(byte_pieces):
     held = b''
     for piece in byte_pieces:
         piece = held + piece
-        # The next piece may begin with the line feed of '\r\n'
+        # Hold a last '\r', as the next piece may begin with the '\n' of '\r\n'
         held = b'\r' if piece.endswith(b'\r') else b''
         if b'\r' in piece:
             piece = piece[:len(piece) - len(held)].replace(
@@ -272,7 +273,7 @@ class Lines:
     """The texts of a file, one per line.
 
     path, text_field, single_pass: as for `sources`. skip_empty: skip empty
-    lines, and count them in `skipped`; if False, an empty line is an error.
+    lines, and count them in `skipped`; otherwise an empty line is an error.
     flag: the command's flag that named the path, for messages.
     """
 
@@ -307,9 +308,10 @@ class Lines:
                                 'each line')
 
     def _check_texts(self, source, texts):
-        """Return the `Line`s before the first wrong line, and its error.
+        """Return (the `Line`s before the first wrong line, the error in it).
 
-        texts: an item of `_text_batches`. The error is None if all are right.
+        texts: an item of `_text_batches`. Without a wrong line, the error is
+        None.
         """
         batch = []
         try:
@@ -329,11 +331,11 @@ class Lines:
         return batch, None
 
     def count(self):
-        """Read the lines and return the number of texts; raises any error."""
+        """Read all lines and return the number of texts, or raise an error."""
         return sum(1 for _ in self)
 
     def skipped_note(self):
-        """A message with the number of skipped lines, or None if 0."""
+        """A message on the skipped lines, or None if no line was skipped."""
         if not self.skipped:
             return None
         return (f'{self.skipped:,} empty line'
@@ -342,7 +344,7 @@ class Lines:
 
 
 def _text_batches(source):
-    """Yield iterables of (number of a line, its stripped text)."""
+    """Yield iterables of (number of a line, the line's stripped text)."""
     data = text_files.pieces(source, size=READ_BYTES)
     first = next(data)
     _check_format(source, first, source.text_field)

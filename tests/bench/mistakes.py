@@ -880,8 +880,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "endswith('\\r') else line).replace('\"', '').split('\\t')",
      'test_quotes_are_letters_between_tabs'),
     ('a table is cut at whatever Python takes for a line end',
-     "some = decoded(path, b''.join(held), number).split('\\n')",
-     "some = decoded(path, b''.join(held), number).splitlines()",
+     "whole = decoded(path, b''.join(held), number).split('\\n')",
+     "whole = decoded(path, b''.join(held), number).splitlines()",
      'test_nothing_but_a_line_feed_ends_a_line_between_tabs'),
     ('lines with too many columns are examples',
      'if len(cells) <= last_index or any(cells[indices.width:]):',
@@ -1048,8 +1048,9 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'kept &= ~is_masked | (left + 2 >= columns)',
      'test_thirty_per_cent_are_in_spans'),
     ('spans of no word are forgotten',
-     'shuffler.negative_binomial(num_spans[has_spans],\n'
-     '                                                   1 - LENGTH_PROBS[0])',
+     'noise_rng.negative_binomial(num_spans[has_spans],\n'
+     '                                                    '
+     '1 - LENGTH_PROBS[0])',
      '0',
      'test_spans_are_as_long_as_poisson_s_law_says'),
     ('sentences of a part come into another one',
