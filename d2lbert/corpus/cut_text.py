@@ -62,13 +62,13 @@ class CutText:
             self._out = self._open_files(stack, 'ids', 'sentences',
                                          'paragraphs')
             progress_bar = stack.enter_context(bar(
-                sum(path.stat().st_size for path in files), 'cutting', 'B',
+                sum(file.stat().st_size for file in files), 'cutting', 'B',
                 unit_scale=True, quiet=not progress))
             # `closing` stops the threads before the stack closes the files
             for new_cut in stack.enter_context(contextlib.closing(in_order(
                     cutter.cut, itertools.chain.from_iterable(
-                        stretches_of(path, progress_bar.update)
-                        for path in files),
+                        stretches_of(file, progress_bar.update)
+                        for file in files),
                     cutter.num_threads))):
                 self._add(new_cut)
         self._chain_renumberings()

@@ -4,12 +4,11 @@ A row holds a pair of sentences, a pair of runs of sentences as in the
 published BERT, or full sentences as in RoBERTa. A run is several consecutive
 sentences. The text is mapped into memory. Examples are drawn a chunk at a
 time. A chunk is a group of paragraphs or, for full sentences, a stretch of the
-text.
-All data that grows with the text is on disk, except 4 bytes a paragraph for
-the order of an epoch.
+text. All data that grows with the text is on disk, except 4 bytes a paragraph
+for the order of an epoch.
 
-N: the number of examples of a chunk. M: the number of parts (ranges of words)
-in all rows of a chunk.
+N: the number of examples of a chunk. M: the number of parts (ranges of words) in
+all rows of a chunk.
 """
 import bisect
 import itertools
@@ -262,7 +261,7 @@ class StoredText(NumberedText):
         """Release the mapped pages that this process has read.
 
         They stay in the system's cache, but no longer count as memory of this
-        process. Random access may have read the whole file.
+        process. Random access may have read all pages of the file.
         """
         for memory_map in self._maps:
             if hasattr(mmap, 'MADV_DONTNEED'):
@@ -287,11 +286,11 @@ class StoredText(NumberedText):
         """Yield (position, `Batch` of NumPy arrays) for an epoch's batches.
 
         position: (chunk, index) of the batch after this one; `chunk` counts
-        the chunks of the epoch. With start=position, `batches` yields the
-        rest of the epoch, bitwise equal. The batches depend only on the arguments and on
-        the text. The paragraphs are shuffled and processed a chunk at a time.
-        With the book's max_len, WikiText-2 is one chunk. The examples of a
-        chunk are shuffled, and the last batch of a chunk may be smaller.
+        the chunks of the epoch. start=position gives the rest of the epoch,
+        bitwise equal. The batches depend only on the arguments and on the
+        text. The paragraphs are shuffled and processed a chunk at a time. With
+        the book's max_len, WikiText-2 is one chunk. The examples of a chunk
+        are shuffled, and the last batch of a chunk may be smaller.
 
         Without the arguments below, examples are the book's. Each sentence
         makes a pair with the next sentence or, in half of the cases, with a
