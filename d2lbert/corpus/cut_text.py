@@ -221,7 +221,7 @@ class CutText:
 def split_held_out(cut, share):
     """Two lists of ranges (begin, end) of paragraphs: training, held-out.
 
-    share: the share of the articles that is held out.
+    share: the share of the articles (or of small blocks) that is held out.
     """
     if not share or not cut.num_paragraphs:
         return [(0, cut.num_paragraphs)], []

@@ -166,7 +166,7 @@ def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
                     for k in range(len(units))]
         missing += mask_millionths * len(tokens)
         while missing > 0:
-            length = 1
+            length = 1      # if it is the only length, no number is drawn
             if max_length > 1:
                 length = 1 + bisect.bisect_right(length_cdf, rng.random(), 0,
                                                  max_length - 1)

@@ -303,8 +303,8 @@ class BookCutter:
                              self.lower, text_reader.MAX_WORDS,
                              self._thread_local.memory)
         if found is None:
-            # A paragraph has more bytes, and Python splits it if necessary; or
-            # the text is not UTF-8, and Python raises an error with the line
+            # Nothing is compiled, or a paragraph has more bytes and may need a
+            # split, or bytes are not UTF-8 and Python names their line
             return self.cut_plainly(stretch)
         found = Cut(*found)
         # The first paragraph of a file begins an article
@@ -317,7 +317,7 @@ class BookCutter:
         kept = [STOP in text for text in paragraphs.texts]
         return Cut.of(paragraphs, kept, paragraphs_of_lines(
             itertools.compress(paragraphs.texts, kept), self.lower),
-            lower=False)        # the sentences are in lower case already
+            lower=False)    # `paragraphs_of_lines` converts to lower case
 
 
 class ProseCutter:

@@ -7,8 +7,8 @@ time. A chunk is a group of paragraphs or, for full sentences, a stretch of the
 text. All data that grows with the text is on disk, except 4 bytes a paragraph
 for the order of an epoch.
 
-N: the number of examples of a chunk. M: the number of parts (ranges of words) in
-all rows of a chunk.
+N: the number of examples of a chunk. M: the number of parts (ranges of words)
+in all rows of a chunk.
 """
 import bisect
 import itertools
@@ -57,7 +57,7 @@ def draw_runs(text, order, max_len, rng, swap=False):
         offsets = _sentence_offsets(text, begin, end, q, max_len)
         # Indices of sentences, 0 for the paragraph's first one. The runs are
         # a to b - 1 and b to stop - 1; `last` is the last sentence in
-        # `offsets`. 3 more tokens are <cls> and two <sep>
+        # `offsets`. The 3 tokens beside the words are <cls> and two <sep>
         a, last = 0, len(offsets) - 2
         while a < min(end - begin, last):
             stop = a + 2

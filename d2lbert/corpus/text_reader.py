@@ -2,6 +2,7 @@
 
 Any thread can split a stretch into paragraphs without the other stretches.
 `Unchanged` caches facts about files, such as digests, until the files change.
+An argument `path` is a path or a `text_sources.Source`.
 """
 import contextlib
 import itertools
@@ -35,9 +36,9 @@ BOM = b'\xef\xbb\xbf'
 def _blocks(path, advance):
     """Yield blocks of a file's lines: (number of the first line, bytes).
 
-    A block is without its last line feed. It is a part of a line if the line
-    has more than MAX_BYTES.
-    advance: called with the number of bytes read, as by `text_files.pieces`.
+    A block is without its last line feed. A line of more than MAX_BYTES may be
+    split into several blocks. advance: called with the number of bytes read,
+    as by `text_files.pieces`.
     """
     number, rest = 1, b''
     for piece in text_sources.with_line_feeds(
@@ -154,7 +155,7 @@ class Stretch(NamedTuple):
     blank lines around it.
     """
 
-    path: str       # or a `text_sources.Source`
+    path: str       # or a Source
     number: int
     before: bytes
     data: bytes

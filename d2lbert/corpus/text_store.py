@@ -61,13 +61,13 @@ STORED_WORDS = 1 << 20
 
 
 class Counts(NamedTuple):
-    """The numbers of paragraphs and words (or word pieces) of a text."""
+    """The numbers of paragraphs and words of a text, used and left out."""
 
     paragraphs: int         # used paragraphs
     left_out: int           # other paragraphs, of a single sentence
-    words: int              # words of used paragraphs
+    words: int              # words, or word pieces, of used paragraphs
     left_out_words: int     # words of other paragraphs
-    unknown: int            # words of used paragraphs that are <unk>
+    unknown: int            # the words (or word pieces) that are <unk>
     # The minimum frequency of a word in the vocabulary; None if the caller
     # gave the vocabulary, or if it has word pieces
     min_freq: Any
@@ -111,7 +111,7 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         (folder / VOCAB).write_bytes(tokens)
         onp.save(folder / FREQS, freqs)
         table = narrow(table, len(freqs))
-        if valid_files:         # the vocabulary numbers their words, too
+        if valid_files:         # whose words get numbers of this vocabulary
             vocab = Vocab.load(folder / VOCAB)
     else:
         vocab.save(folder / VOCAB)

@@ -8,7 +8,7 @@ the examples of the book's page "The Dataset for Pretraining BERT".
 
 B: the number of examples of a batch. N: the number of examples of a data set.
 T: the number of tokens of a row, max_len. P: the maximal number of masked
-tokens of a row, `num_predictions(T)`.
+tokens of a row, `num_predictions(T, mask_share)`.
 """
 import hashlib
 import random
