@@ -13,8 +13,9 @@ from d2lbert.kernels.cut import SPARE, Names
 from d2lbert.texts.numbered_text import concat_ranges, line_ends
 
 # The limits of the number of different words, and of their letters in all.
-# Above a limit the rarer half of the words is pruned, and becomes <unk>. A
-# pruned word that occurs again is a new word, and its count begins at 0
+# Above a limit the rarest words are pruned and become <unk>. At most half of
+# each limit is left. A pruned word that occurs again is a new word, and its
+# count begins at 0
 MAX_TYPES = 1 << 21
 MAX_CHARS = 1 << 26
 
@@ -156,7 +157,7 @@ class WordTypes:
         return len(self) > MAX_TYPES or self._names.letters > MAX_CHARS
 
     def prune(self):
-        """Prune the rarer half of the words.
+        """Prune the rarest words, so that half of each limit is left at most.
 
         Returns the new number of each word, or -1: int32.
         """
