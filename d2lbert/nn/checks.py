@@ -14,9 +14,9 @@ def on_device(X, ctx=None, dtype=None):
     """Return X, a host or device array, as a device array.
 
     A device array stays on its device. A host array is copied to the device
-    ctx, by default MXNet's current device. On a CPU the copy is made at once.
-    MXNet's own `np.array` would wait for all earlier operators, and the device
-    would be idle while Python prepares the next operators.
+    ctx; None: MXNet's current device. If that is a CPU, the copy is made
+    without waiting. MXNet's own `np.array` would wait for all earlier
+    operators, and the CPU would be idle while Python prepares the next ones.
     """
     if isinstance(X, np.ndarray):
         return X if dtype is None else X.astype(dtype, copy=False)
@@ -26,10 +26,10 @@ def on_device(X, ctx=None, dtype=None):
         return np.array(X, dtype=dtype, ctx=ctx)
     X = onp.asarray(X, dtype, order='C')
     # No operator uses this memory yet, so it may be written without waiting
-    array, memory = np.empty(X.shape, dtype, ctx=ctx), ctypes.c_void_p()
+    array, address = np.empty(X.shape, dtype, ctx=ctx), ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(
-        array.handle, ctypes.byref(memory)))
-    ctypes.memmove(memory, X.ctypes.data, X.nbytes)
+        array.handle, ctypes.byref(address)))
+    ctypes.memmove(address, X.ctypes.data, X.nbytes)
     return array
 
 
@@ -46,11 +46,11 @@ def _on_host(X):
 
 
 def check_whole(X, name):
-    """Raise ValueError if an element of X is not a whole number.
+    """Raise ValueError if an element of X has a fraction or is NaN.
 
-    Floats with whole values are accepted, since some of the book's arrays
-    hold them. MXNet would truncate other floats, and NaN, without an error.
-    Arrays on a GPU are not checked. name: a name of X for the message.
+    MXNet would truncate it without an error. Floats without a fraction are
+    accepted, since the book's valid_lens, for example, are floats. Arrays on
+    a GPU are not checked. name: the name of an element in the message.
     """
     X = _on_host(X)
     if X is not None and X.dtype.kind == 'f':
@@ -62,8 +62,8 @@ def check_whole(X, name):
 def check_ids(ids, bound, name):
     """Raise ValueError unless all ids are whole numbers from 0 to bound - 1.
 
-    Raises it also if there is no id. Arrays on a GPU are not checked. name: a
-    name of an id for the message.
+    Raises ValueError also if there is no id. Arrays on a GPU are not checked.
+    name: the name of an id in the message.
     """
     ids = _on_host(ids)
     if ids is None:
@@ -79,7 +79,7 @@ def check_ids(ids, bound, name):
 
 
 def check_tokens(tokens, vocab_size, max_len):
-    """Check tokens (B, T); return them as `host_unless_gpu` does.
+    """Check tokens (B, T); return them on the host, unless on a GPU.
 
     Raises ValueError if the batch is empty, if T is more than `max_len`, or if
     an id is out of range, which MXNet would clip without an error.
@@ -106,7 +106,7 @@ def host_unless_gpu(X):
 
 
 def number_of_blocks(num_layers, num_blks):
-    """The number of blocks, given as one of two arguments, not as both."""
+    """The number of blocks; exactly one of the two arguments must give it."""
     if (num_layers is None) == (num_blks is None):
         raise TypeError('give the number of blocks once, as num_layers or as '
                         f'num_blks, not {num_layers} and {num_blks}')
@@ -116,8 +116,10 @@ def number_of_blocks(num_layers, num_blks):
 def check_labels(net, vocab_size, mlm_Y, nsp_y):
     """Raise ValueError unless a net has a score for each label.
 
-    vocab_size: the expected size. mlm_Y: token ids. nsp_y: 0 or 1.
+    vocab_size: the size of the vocabulary, which must be the net's. mlm_Y:
+    token ids. nsp_y: 0 or 1 for each pair.
     """
+    # A user's own net without these attributes passes
     own_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
                        vocab_size)
     if vocab_size != own_size:
@@ -135,8 +137,10 @@ def predicts_real_tokens(shard):
     """True if a shard has predictions and none is at a padding token.
 
     Predictions of weight 0 only pad `pred_positions_X`, and are ignored.
+    Raises ValueError for a position with a fraction.
     """
     check_whole(shard.pred_positions_X, 'prediction position')
+    # Prediction p[s] of sequence b[s] is masked token s
     b, p = onp.nonzero(host(shard.mlm_weights_X))
     positions = host(shard.pred_positions_X)[b, p]
     lens = host(shard.valid_lens_x).reshape(-1)[b]

@@ -1,4 +1,4 @@
-"""Gluon's layers, computed by the package's operators, and their parameters.
+"""Define Gluon's layers on the package's operators; load their parameters.
 
 `Model` is the base class of all models of this package.
 """
@@ -15,7 +15,7 @@ from d2lbert.machine.backend import gluon, init, mx, nn, np, npx
 
 
 class Model(nn.Block):
-    """A network with an `encoder`, and attributes that are None by default.
+    """A network with an `encoder`, and with the attributes below.
 
     `config` holds the keyword arguments that construct the network again.
     """
@@ -26,13 +26,15 @@ class Model(nn.Block):
     #: The vocabulary that `train_bert` or `load_run` set
     vocab = None
 
-    #: The `pretrained.contents.Pretrained` of the folder, if one was loaded
+    #: The folder of a pretrained model from which the net was loaded, a
+    #: `pretrained.contents.Pretrained`; None for other nets
     pretrained = None
 
-    #: Of a fine-tuned model: the kind of its head, a `pretrained.heads.About`
+    #: Of a fine-tuned model: the kind of its head, such as 'classify', and
+    #: its task, a `pretrained.heads.About`
     kind = about = None
 
-    #: Tokens of the longest text in the model's training, None if unknown
+    #: The largest number of tokens of a text in training, None if unknown
     trained_len = None
 
     #: Names of heads with random weights, since the loaded folder lacked them
@@ -40,7 +42,7 @@ class Model(nn.Block):
 
     @property
     def parts(self):
-        """{name of a file in a run folder: the block that it stores}."""
+        """{name of a .params file of a run, without suffix: its block}."""
         return dict(model=self)
 
 
@@ -66,8 +68,9 @@ def is_unmodified(block):
 def has_plain_call(block):
     """True if a call of the block runs only the `forward` of its class.
 
-    The class must be this package's or one of _GLUON_BLOCKS. `is_unmodified`
-    also checks children and parameters.
+    The `forward` must be this package's or that of one of _GLUON_BLOCKS, and
+    `packable` must not be False. `is_unmodified` also checks children and
+    parameters.
     """
     return (_has_known_forward(type(block))
             and _CALL_METHODS.isdisjoint(vars(block))
@@ -76,7 +79,10 @@ def has_plain_call(block):
 
 
 def _has_known_forward(cls):
-    """True if this package or Gluon defines the class's _CALL_METHODS."""
+    """True if a class inherits _CALL_METHODS from this package or Gluon.
+
+    False if a user's class defines one of them in its place.
+    """
     for base in cls.__mro__:
         if base in _GLUON_BLOCKS or base.__module__.startswith('d2lbert.'):
             return True
@@ -97,7 +103,7 @@ def grad_reqs(*parameters):
 
 
 def parameter_values(layer, X):
-    """{name: array} of the layer's parameters, on X's device.
+    """{name: array} of a layer's parameters, on the device of its input X.
 
     If the shape of a parameter is still unknown, it is inferred from X.
     """
@@ -122,6 +128,7 @@ class _FromFunction(init.Initializer):
         array[:] = np.array(self._make_array())
 
 
+# Only one thread at a time may fill a parameter
 _fill_lock = threading.Lock()
 
 
@@ -146,7 +153,7 @@ def fill_on_first_read(param, make_array, ctx):
 
 
 class GELU(nn.HybridBlock):
-    """Gaussian error linear unit: 'gelu', or 'gelu_new' with tanh."""
+    """GELU: act_type is 'gelu', or 'gelu_new' to approximate it by a tanh."""
 
     def __init__(self, act_type, **kwargs):
         super().__init__(**kwargs)
@@ -157,7 +164,7 @@ class GELU(nn.HybridBlock):
         return ops.activation(X, self._act_type)
 
 
-# Activations that `ops.dense` applies in the same operator
+# Activations that the operator `ops.dense` can apply to its output
 _FUSED_ACTIVATIONS = {'relu', 'tanh', 'gelu', 'gelu_new'}
 
 
@@ -183,14 +190,14 @@ class Dense(nn.Dense):
         requests = grad_reqs(self.weight, self.bias)
         if requests != self._requests:
             self._requests = requests
-            # A hybridized layer was traced with the old requests
+            # A hybridized layer was traced with the old grad_req
             self._clear_cached_op()
         return super().forward(X)
 
     def hybrid_forward(self, F, X, weight, bias=None):
         """Apply the operator to arrays, or to the symbols of a graph."""
         if self._flatten and (isinstance(X, mx.symbol.Symbol) or X.ndim != 2):
-            X = F.npx.reshape(X, (-2, -1))
+            X = F.npx.reshape(X, (-2, -1))  # -2 keeps the first axis
         act = self.fused_activation()
         Y = ops.dense(X, weight, bias, self._units, act, self.precision,
                       grad_reqs(self.weight, self.bias))
@@ -213,7 +220,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 def cross_entropy(scores, labels):
-    """-log softmax of scores (M, K) at labels (M,) int32: (M,)."""
+    """The losses (M,) of scores (M, K) for labels (M,) int32."""
     return -npx.pick(npx.log_softmax(scores), labels)
 
 
@@ -237,7 +244,8 @@ def load_parameters(net, path, ctx=None):
     arrays = array_files.read_params(path)
     params = net._collect_params_with_prefix()
     if not any('.' in name for name in arrays):
-        # Files of old versions have the names of `collect_params`, unprefixed
+        # Old files of Gluon have the names of `collect_params`, without the
+        # net's prefix
         arrays = {f'{net.prefix}{re.sub("^(arg|aux):", "", name)}': array
                   for name, array in arrays.items()}
         params = dict(net.collect_params().items())
@@ -253,7 +261,7 @@ def _check_fit(arrays, params):
 
     arrays: {name: array}; params: {name: parameter}.
     """
-    # A shared parameter has several names; a file may hold only one of them
+    # A shared parameter has several names; one of them is enough in a file
     present = {id(param) for name, param in params.items() if name in arrays}
     for name, param in params.items():
         if id(param) not in present:
@@ -272,6 +280,6 @@ def _check_fit(arrays, params):
 
 
 def log_softmax(scores):
-    """The log-softmax of scores (..., V) float64 over the last axis."""
+    """The log-softmax of a host array (..., V) float64 over its last axis."""
     scores = scores - scores.max(axis=-1, keepdims=True)
     return scores - onp.log(onp.exp(scores).sum(axis=-1, keepdims=True))

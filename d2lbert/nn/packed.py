@@ -3,8 +3,9 @@
 A block of a page computes an array (B, T, H). This module has a twin of each
 block, a function that computes the same numbers as an array (R, H), by fused
 operators. Each row belongs to a token, and the tokens of all sequences follow
-one another. A twin takes the block as an argument and reads its parameters. It
-is valid only if no block was modified, which `Packable` and `encode` check.
+one another. A twin takes the block as an argument and reads the parameters of
+the block. It is valid only if no block was modified, which `Packable` and
+`encode` check. The `padded_` twins compute the rows of padding, too.
 
 B: the number of sequences. T: the length of a padded sequence. R: the number
 of rows. H: the number of hidden units. S: the number of selected tokens, for
@@ -33,7 +34,7 @@ class Packable(nn.Block):
     """
 
     def packed_forward(self, *args):
-        """Return the result of `forward`, or NotImplemented to run that."""
+        """The result of `forward`; NotImplemented makes `forward` run."""
         return NotImplemented
 
     def __call__(self, *args):
@@ -56,27 +57,27 @@ class PackedTokens(NamedTuple):
 # From a batch to rows
 
 class EncodedRows(NamedTuple):
-    """The output of a net for the real tokens of a batch, see `encode`."""
+    """The output of `encode` for the real tokens of a batch."""
 
     X: Any              # (R, H), the vectors of all tokens
     begins: Any         # (B,), the first row of each sequence, on the host
     nsp_Y_hat: Any      # (B, 2), or None without a head for sentence pairs
-    taken_X: Any        # (S, H), the vectors of the tokens `at`, or None
+    taken_X: Any        # (S, H), the vectors of selected tokens, or None
 
 
 def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     """Encode the real tokens of a batch; returns `EncodedRows`.
 
     tokens (B, T), segments (B, T) or None for zeros, and valid_lens (B,) are
-    host or device arrays. layer: as for `BERTEncoder`; only -1, the last one,
-    gives nsp_Y_hat. at: None, or two host arrays (S,), the sequence and the
-    position of each token to select for taken_X. device: the device for host
-    arrays; None: the net's first device.
+    host or device arrays. layer: as for `BERTEncoder`; nsp_Y_hat is None
+    unless layer is -1, the last one. at: None, or two host arrays (S,), the
+    sequence and the position of each token to select for taken_X. device: the
+    device for host arrays; None: the net's first device.
 
     In the result, token t of sequence b is row begins[b] + t of X, for each t
     below valid_lens[b]. If the net has modified blocks or a sequence is empty,
-    the net is called as on the page. Then X also has rows for padding, and R
-    is B * T.
+    the net is called as on the book's page. Then X also has rows for padding,
+    and R is B * T.
     """
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')
@@ -85,7 +86,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
         return _encode_as_the_page(net, tokens, segments, lens, layer, at,
                                    device)
     packed, begins = pack(net.encoder, tokens, segments, lens, device)
-    X = _run(net.encoder, packed, layer)
+    X = _layer_output(net.encoder, packed, layer)
     taken_rows = [] if at is None else [_rows_of(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.scores_pairs:
@@ -120,8 +121,9 @@ def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
 def encode_firsts(encoder, tokens, segments, valid_lens):
     """The encoder's output for the first token of each sequence, (B, H).
 
-    Arguments as for `BERTEncoder`. If no block was modified, the last block
-    computes only keys and values of the other tokens, which saves time.
+    The arguments are as for `BERTEncoder`. To save time, the last block
+    computes only keys and values of the other tokens. If the encoder has
+    modified blocks or a sequence is empty, the encoder is called as it is.
     """
     if valid_lens is None:
         lens = onp.full(len(tokens), onp.shape(tokens)[1], 'int32')
@@ -143,7 +145,10 @@ def encode_firsts(encoder, tokens, segments, valid_lens):
 
 
 def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
-    """The twin of `BERTEncoder.forward`: (B, T, H), with padding."""
+    """The twin of `BERTEncoder.forward`; returns (B, T, H), with padding.
+
+    Returns NotImplemented if valid_lens are not (B,).
+    """
     ctx = _device_of(tokens, encoder)
     tokens, segments = encoder.check(tokens, segments)
     B, T = tokens.shape
@@ -162,31 +167,32 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
                             for A in (tokens, segments, positions)),
                           padded_rows(B, T, valid_lens, ctx))
-    return _run(encoder, packed, layer).reshape(B, T, -1)
+    return _layer_output(encoder, packed, layer).reshape(B, T, -1)
 
 
 def _device_of(tokens, block):
-    """The device of tokens, or of a block if they are on the host."""
+    """The device of tokens; the block's device if tokens are on the host."""
     if isinstance(tokens, np.ndarray):
         return tokens.ctx
     return next(iter(block.collect_params().values())).list_ctx()[0]
 
 
 def pack(encoder, tokens, segments, lens, ctx):
-    """Pack the real tokens: (`PackedTokens` on ctx, begins (B,) on the host).
+    """Pack the real tokens; returns (`PackedTokens` on ctx, begins).
 
-    begins: the first row of each sequence. tokens and segments (B, T) are
-    checked here. lens (B,) int32 on the host, all above 0.
+    begins (B,): the first row of each sequence, on the host. tokens and
+    segments (B, T) are checked here. lens (B,) int32 on the host, all above 0.
     """
     tokens, segments = map(host, encoder.check(tokens, segments))
     T = tokens.shape[1]
-    real = onp.arange(T) < lens[:, None]                # (B, T)
+    is_real = onp.arange(T) < lens[:, None]             # (B, T)
     offsets = onp.concatenate([[0], onp.cumsum(onp.minimum(lens, T))])
 
     def put(A):
         return on_device(A, ctx, 'int32')
     return PackedTokens(
-        put(tokens[real]), put(segments[real]), put(onp.nonzero(real)[1]),
+        put(tokens[is_real]), put(segments[is_real]),
+        put(onp.nonzero(is_real)[1]),
         ops.Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]
 
 
@@ -212,7 +218,7 @@ def _rows_of(at, begins, ctx):
     return on_device(begins[sequences] + tokens, ctx, 'int32')
 
 
-def _run(encoder, packed, layer):
+def _layer_output(encoder, packed, layer):
     """The output of a layer of an encoder for `PackedTokens`, (R, H)."""
     if encoder.quantized is not None:
         return _run_quantized(encoder.quantized, packed, layer)
@@ -234,6 +240,7 @@ def _run_quantized(quantized, packed, layer=-1, returned_rows='all'):
 
 
 def _check_not_recording():
+    """Raise ValueError if gradients are being recorded."""
     if autograd.is_recording():
         raise ValueError("a net with precision='int8' has no gradients: load "
                          "it with precision='fp32' to train it")
@@ -247,18 +254,20 @@ def embed(encoder, tokens, segments, positions):
     tokens, segments and positions (...) are int32 device arrays.
     """
     ctx = tokens.ctx
-    words = encoder.token_embedding.weight
+    token_weight = encoder.token_embedding.weight
     if encoder.segment_embedding is None:
-        segment_table, request = np.zeros((1, words.shape[1]), ctx=ctx), 'null'
+        segment_table = np.zeros((1, token_weight.shape[1]), ctx=ctx)
+        segment_req = 'null'
     else:
-        weight = encoder.segment_embedding.weight
-        segment_table, request = weight.data(ctx), weight.grad_req
+        segment_weight = encoder.segment_embedding.weight
+        segment_table = segment_weight.data(ctx)
+        segment_req = segment_weight.grad_req
     # 'write' is safe for the position table, which is a reshaped parameter:
     # MXNet's reshape obeys the grad_req of the parameter
     X = ops.embed(tokens, segments, positions,
-                  encoder.scale(words.data(ctx)), segment_table,
+                  encoder.scale(token_weight.data(ctx)), segment_table,
                   encoder.position_table(ctx),
-                  grad_req=(*grad_reqs(words), request, 'write'))
+                  grad_req=(*grad_reqs(token_weight), segment_req, 'write'))
     if not encoder.learnable:
         X = encoder.pos_encoding.dropout(X)
     return encoder.finish_embedding(X)
@@ -289,9 +298,9 @@ def block_of_first_tokens(blk, X, rows):
 
 
 def padded_block(blk, X, valid_lens):
-    """The twin of `TransformerEncoderBlock.forward` with padding.
+    """The twin of `TransformerEncoderBlock.forward` on X (B, T, H).
 
-    X (B, T, H).
+    Returns NotImplemented for pre-LN, or if valid_lens are not (B,).
     """
     if blk.pre_norm or valid_lens is not None and valid_lens.ndim != 1:
         return NotImplemented
@@ -301,7 +310,11 @@ def padded_block(blk, X, valid_lens):
 
 
 def padded_attention(attention, queries, keys, values, valid_lens):
-    """The twin of `MultiHeadAttention.forward`, for self-attention only."""
+    """The twin of `MultiHeadAttention.forward` for self-attention (B, T, H).
+
+    Returns NotImplemented for other attention, or valid_lens that are not
+    (B,).
+    """
     if not (queries is keys and keys is values) or (
             valid_lens is not None and valid_lens.ndim != 1):
         return NotImplemented
@@ -327,6 +340,7 @@ def self_attention(attention, X, rows, wanted=None):
     QKV = ops.joined_dense(X, *_parameters(X, layers),
                            precision=attention.precision,
                            grad_req=_requests(layers))
+    # The operator stores no weights; those of an earlier call would mislead
     attention.attention.attention_weights = None
     Y = ops.attention_qkv(
         QKV, rows.offsets, rows.lens, num_heads=attention.num_heads,
@@ -337,7 +351,7 @@ def self_attention(attention, X, rows, wanted=None):
 
 def _add_self_attention(attention, X, rows, addnorm):
     """Return addnorm(X, self-attention of X), for X (R, H)."""
-    attention.attention.attention_weights = None
+    attention.attention.attention_weights = None    # see `self_attention`
     layers = attention.W_q, attention.W_k, attention.W_v, attention.W_o
     return ops.self_attention(
         X, *_parameters(X, layers), _norm(addnorm, X), rows,
@@ -364,7 +378,7 @@ def _add_feed_forward(ffn, X, addnorm):
 
 
 def _parameters(X, layers):
-    """(weights, biases) of dense layers on X's device; biases may be ()."""
+    """(weights, biases) of dense layers on X's device; () without biases."""
     parameters = [*zip(*(parameter_values(layer, X).values()
                          for layer in layers))]
     return parameters if len(parameters) == 2 else [*parameters, ()]
@@ -395,19 +409,20 @@ class MaskedTokens(NamedTuple):
 
     X: Any              # (R, H), the vectors of all tokens
     masked_X: Any       # (S, H), the vectors of the masked tokens
-    rows: Any           # (S,), the rows of masked tokens in X, on the host
+    masked_rows: Any    # (S,), the rows of masked tokens in X, on the host
     left: Any           # (S,), the row before each token's span, on the host
-    right: Any          # (S,), the row after it; both are None without spans
+    right: Any          # (S,), the row after the span; None without spans
     labels: Any         # (S,) int32, the original tokens, on the host
     weights: Any        # (S,) float32, on the device
     count: float        # the number of masked tokens, may be 0
     nsp_Y_hat: Any      # (B, 2), None without a head for sentence pairs
-    nsp_y: Any          # (B,) on the host; None if there are no pairs
+    nsp_y: Any          # (B,), a host or device array; None without pairs
 
     @classmethod
     def of(cls, net, shard, device=None):
-        """Encode a shard, a `Batch` or `MaskedRows`, by a `BERTModel`.
+        """Encode a shard by a `BERTModel`.
 
+        shard: a `texts.examples.Batch` or `corpus.masking.MaskedRows`.
         device: as for `encode`. If the shard has no masked token, its first
         token is taken with weight 0, since each device must compute all
         gradients.
@@ -420,7 +435,7 @@ class MaskedTokens(NamedTuple):
             b = p = onp.zeros(1, 'int64')
 
         def column(name):
-            """The shard's field `name` of the masked tokens, (S,), or None."""
+            """The values (S,) of a field at the masked tokens, or None."""
             field = getattr(shard, name, None)
             return None if field is None else host(field)[b, p]
         positions = column('pred_positions_X')
@@ -436,25 +451,25 @@ class MaskedTokens(NamedTuple):
                    float(count), encoded.nsp_Y_hat,
                    getattr(shard, 'nsp_y', None))
 
-    def at(self, rows):
-        """The vectors (S, H) in some rows (S,) of X."""
-        return ops.take_rows(self.X, self.put(rows))[0]
+    def at(self, row_indices):
+        """The vectors (S, H) in the rows row_indices (S,) of X."""
+        return ops.take_rows(self.X, self.put(row_indices))[0]
 
     def put(self, numbers):
         """Return numbers (S,) as int32 on the device of X."""
         return on_device(numbers, self.X.ctx, 'int32')
 
     def mlm_loss(self, head):
-        """(mean loss, number of predictions) of a `MaskLM` head."""
+        """(mean loss, number of predictions) of a `bert.MaskLM` head."""
         return head.loss(self.masked_X, self.put(self.labels),
                          self.weights), self.count
 
     def losses(self, net):
         """[(MLM loss, number of predictions), (NSP loss, number of pairs)].
 
-        Each loss is a mean. The NSP loss equals Gluon's `SoftmaxCELoss`. It
-        takes two operators instead of Gluon's five, which saves time in small
-        batches.
+        Each loss is a mean. The NSP loss equals the mean of Gluon's
+        `SoftmaxCELoss`, but takes two operators instead of five, which saves
+        time in small batches.
         """
         count, ctx = len(self.nsp_Y_hat), self.X.ctx
         nsp_l = ops.softmax_ce(

@@ -20,7 +20,7 @@ PRECISIONS = 'fp32', 'bf16', 'int8'
 def check_precision(precision):
     """Raise ValueError for a precision that is unknown or unsupported here.
 
-    None stands for the precision in which the weights are stored.
+    None is accepted: it is the precision in which the weights are stored.
     """
     if precision is not None and precision not in PRECISIONS:
         raise ValueError("precision must be 'fp32', 'bf16' or 'int8', not "
@@ -33,11 +33,11 @@ def set_precision(net, precision):
     """Set the precision of a net with an `encoder`; return the net.
 
     'fp32' and None leave the net as it is. 'bf16' multiplies matrices in
-    bfloat16; if that is not faster on this CPU, a warning is printed. 'int8'
-    quantizes the current weights of the encoder, unless it is quantized
-    already. Heads are not quantized, except for token embeddings that they
-    share. Raises ValueError if the net or this CPU does not support the
-    precision.
+    bfloat16; on a CPU where bfloat16 is not faster, a warning is printed, and
+    matrices are multiplied in fp32. 'int8' quantizes the current weights of
+    the encoder, unless they are quantized already. Heads are not quantized,
+    except for token embeddings that they share with the encoder. Raises
+    ValueError if the net or this CPU does not support the precision.
     """
     check_precision(precision)
     if precision == 'bf16':
@@ -49,8 +49,8 @@ def set_precision(net, precision):
                  'matrices are multiplied in fp32')
     elif precision == 'int8' and net.encoder.quantized is None:
         quantized = _quantize_encoder(net)
-        # A head that shares the token embeddings must give the same scores as
-        # after an export, which stores the quantized embeddings
+        # A head that shares the token embeddings must give the same scores
+        # now as after an export, which stores the quantized embeddings
         net.encoder.token_embedding.weight.set_data(
             np.array(quantized.weights[TOKENS].values()))
         net.encoder.quantized = quantized
@@ -88,5 +88,6 @@ def _quantize_encoder(net):
 
 
 def _to_bf16(block):
+    """Set the precision of one block, without its children."""
     if hasattr(block, 'precision'):
         block.precision = 'bf16'

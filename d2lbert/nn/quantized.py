@@ -1,16 +1,18 @@
-"""Encoders with 8-bit weights (int8), for inference only.
+"""Define encoders with 8-bit integer weights (int8), for inference only.
 
-Weights are quantized once, with a scale for each output. Token embeddings
-have a scale for each token. The inputs of dense layers are quantized during
-encoding, with a scale for each token. A scale follows from the largest
-absolute value. So the vectors of a text depend on the text alone: not on its
-batch, the number of threads or the processor.
+The weights of dense layers are quantized once, with a scale for each output,
+and token embeddings with a scale for each token. The inputs of dense layers
+are quantized during encoding, with a scale for each token. A scale depends
+only on the largest absolute value of the numbers that it scales. So the
+vectors of a text depend on the text alone: not on the other texts of a batch,
+the number of threads or the processor.
 
-This file needs only NumPy and the C++. MXNet is imported where a net is
-quantized (`precision.py`) and where rows come from its arrays (`packed.py`).
+This file needs only NumPy and the C++. MXNet is imported by the files that
+quantize a net (`precision.py`) or encode MXNet's arrays (`packed.py`).
 
-B: the number of sequences. T: of tokens in each. R: of the tokens of all
-sequences. H: of hiddens. N, K: of rows and columns of a matrix.
+B: the number of sequences. T: the number of tokens in a padded sequence. R:
+the number of tokens in all sequences together, without padding. H: the number
+of hidden units. N, K: the numbers of rows and columns of a matrix.
 """
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +29,7 @@ __all__ = ['Layout', 'QuantizedEncoder', 'QuantizedWeight', 'check_layout',
 #: The least number of rows for which `encode_async` uses another thread.
 MIN_ASYNC_ROWS = 1 << 9
 
-#: Names of a `BERTEncoder`'s parameters that are embeddings.
+#: Names of the embeddings among the parameters of a `BERTEncoder`.
 TOKENS, SEGMENTS, POSITIONS = (
     'token_embedding.weight', 'segment_embedding.weight', 'pos_embedding')
 _QUANTIZED = re.compile(
@@ -100,9 +102,9 @@ class QuantizedEncoder:
 
     layout: a `Layout`. params: {name: NumPy array} of all parameters of a
     `BERTEncoder`, with a `QuantizedWeight` for each name that `is_quantized`
-    accepts. `POSITIONS` may be a table of sinusoidal positions. Raises
-    ValueError as `check_layout` does. Attribute weights: the quantized part of
-    params. max_len: the largest length of a sequence.
+    accepts. params[POSITIONS] may be a table of sinusoidal positions. Raises
+    ValueError as `check_layout` does. Attributes: weights, the quantized part
+    of params; max_len, the largest length of a sequence.
     """
 
     def __init__(self, layout, params):
@@ -110,6 +112,7 @@ class QuantizedEncoder:
         self.weights = {name: values for name, values in params.items()
                         if isinstance(values, QuantizedWeight)}
         self._layers = layout.layers
+        # The blocks of all layers; a block that layers share occurs again
         self._order = onp.array([block for blocks in layout.layers
                                  for block in blocks], 'int32')
         positions = params[POSITIONS]
@@ -130,10 +133,11 @@ class QuantizedEncoder:
         """Encode sequences, and return vectors (R, H) of their tokens.
 
         offsets (B + 1,): the row where each sequence begins, and R. ids,
-        segments (R,): of each token. layer: as for `BERTEncoder`. rows='first'
-        returns the vector of the first token of each sequence, (B, H), and
-        'mean' the mean vector of its tokens. All arrays are NumPy's. Raises
-        ValueError for ids, segments or a layer that the encoder does not have.
+        segments (R,): the id and segment of each token. layer: as for
+        `BERTEncoder`. rows='first' returns the vector of the first token of
+        each sequence, (B, H), and 'mean' the mean vector of each sequence,
+        (B, H). All arrays are NumPy's. Raises ValueError for ids, segments or
+        a layer that the encoder does not have.
         """
         num_blocks = sum(map(len, self._layers[:number_of_layers(
             layer, len(self._layers))]))
@@ -146,8 +150,8 @@ class QuantizedEncoder:
     def encode_async(self, offsets, *arguments):
         """Start `encode` in another thread, and return a future of its result.
 
-        A batch of fewer than MIN_ASYNC_ROWS rows is encoded before this
-        returns. For others the caller can work in Python meanwhile.
+        A batch of fewer than MIN_ASYNC_ROWS rows is encoded before this method
+        returns. A larger one is encoded while the caller works in Python.
         """
         if offsets[-1] < MIN_ASYNC_ROWS:
             done = Future()
@@ -161,7 +165,8 @@ class QuantizedEncoder:
         """Encode a batch with padding, whose vectors are zeros.
 
         tokens, segments (B, T). valid_lens (B,): the number of tokens before
-        the padding, or None. Returns (B, T, H).
+        the padding, of which 0 counts as 1; None: no padding. Returns (B, T,
+        H).
         """
         B, T = tokens.shape
         lens = (onp.full(B, T) if valid_lens is None
@@ -192,7 +197,7 @@ def _norm(params, name):
 
 
 def _dense(params, *names):
-    """(q, scale, bias or None) of a dense layer, or of several as one."""
+    """(q, scale, bias or None) of a dense layer, or of several, joined."""
     weights = [params[f'{name}.weight'] for name in names]
     biases = [params[f'{name}.bias'] for name in names
               if f'{name}.bias' in params]

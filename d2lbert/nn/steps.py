@@ -13,7 +13,7 @@ from d2lbert.progress import Accumulator, Timer
 
 
 def part_of(batch, k, num_parts):
-    """Part k of num_parts nearly equal parts of a batch, counted from 0.
+    """Part k of a batch in num_parts nearly equal parts; k is 0 or more.
 
     batch: a named tuple of arrays with a row for each example.
     """
@@ -35,7 +35,7 @@ def shards(batch, devices):
 def split_over_devices(X, devices, dtype=None):
     """Split an array (B, ...) by rows; returns a list of device arrays.
 
-    Gluon splits it as on the book's pages: the first parts may have one row
+    Gluon splits X as on the book's pages: the first parts may have one row
     more. If there are fewer rows than devices, the last devices are left out.
     """
     devices = devices[:len(X)]
@@ -47,8 +47,8 @@ def wait_for_last_step():
     """Wait until the devices are idle; to be called before a forward pass.
 
     The next batch may already be on the devices. But its forward pass must not
-    allocate memory before the last step has freed its memory. The free memory
-    would become fragmented, and large arrays would need more memory.
+    allocate memory while the last step still holds some. Otherwise the free
+    memory becomes fragmented, and large arrays need new memory.
     """
     npx.waitall()
 
@@ -61,7 +61,8 @@ class History:
     `nsp_loss` are the losses of the step itself.
     """
 
-    #: Held-out results by step, and lines of the log. Runs set both.
+    #: {step: held-out figures}, and lines of log.txt. Only the subclass
+    #: `training.history.RunHistory` sets these two.
     held_out, log_lines = {}, ()
 
     def __init__(self, losses=('mlm', 'nsp')):
@@ -71,15 +72,16 @@ class History:
         for name in self.columns:
             setattr(self, name, [])
         # The sum of each loss, and the numbers of sentence pairs and steps,
-        # for all steps whose losses were read
+        # for all steps whose losses were read; and the time of all steps
         self.sums, self.seconds = Accumulator(len(losses) + 2), 0.0
-        self._unread = []   # the arguments of `add` for all later steps
+        self._unread = []   # arguments of `add` for steps that were not read
 
     def add(self, read, num_pairs):
         """Add a step, without waiting for its losses.
 
         read: a function that waits for the losses of the step and returns
-        them as numbers; it is called later. num_pairs: sentence pairs.
+        them as numbers; it is called later. num_pairs: the number of sentence
+        pairs in the step.
         """
         self._unread.append((read, num_pairs))
 
@@ -142,7 +144,7 @@ def run_steps(steps, is_over, log_interval, history, animator,
     called after each step. describe(number of pairs in a step) is called
     once, after the first step; it returns a line that describes the training.
     """
-    # Compile before the clock starts, since that takes longer than many steps
+    # Compile before the clock starts: compiling takes longer than many steps
     kernels.load()
     draw.DRAW.get()
     timer = Timer()
@@ -158,7 +160,7 @@ def run_steps(steps, is_over, log_interval, history, animator,
                 history.log(step)       # waits for the devices
             history.seconds += timer.stop()
             if is_over() and history.step[-1:] != [step]:
-                history.log(step)       # a limit of time ended the run here
+                history.log(step)       # the time of this step was the last
             if history.step[-1:] == [step]:
                 animator.add(step, history.means)
             if after is not None:
@@ -190,10 +192,10 @@ def num_parameters(net):
 
 
 def zero_gradients(net, devices, like=None):
-    """Set the gradients on devices without a shard to zero for this step.
+    """Set the gradients of a net on `devices` to zero, as new gradients.
 
-    like: a device with a shard, or None. A parameter that has no new gradient
-    on this device is left as it is.
+    like: None, or a device that computed a shard in this step. Then only
+    parameters that have a new gradient on that device are set.
     """
     for param in net.collect_params().values():
         if param.grad_req != 'null' and (

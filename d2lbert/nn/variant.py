@@ -19,8 +19,8 @@ class Variant:
 
     Of every model:
     positional: 'learnable', or 'sinusoidal' as in the book's first edition;
-    precision: 'fp32', or 'bf16' to multiply matrices in bfloat16 and compute
-    sums, weights and everything else in float32.
+    precision: 'fp32', or 'bf16' to multiply matrices in bfloat16, while
+    sums, weights and everything else stay in float32.
 
     Of BERT as published (Devlin et al. 2018):
     activation: of the feed-forward networks, one of `ACTIVATIONS`;
@@ -38,7 +38,8 @@ class Variant:
     num_groups, inner_group_num: there are num_groups groups of blocks, each
     of inner_group_num blocks; consecutive layers share a group.
 
-    Of pre-LN models, XLM and FlauBERT:
+    Of pre-LN models such as FlauBERT large (f: attention or feed-forward
+    network):
     pre_norm: X + dropout(f(LayerNorm(X))) in place of
     LayerNorm(X + dropout(f(X)));
     final_norm: with pre_norm, one LayerNorm after the last block.
@@ -56,7 +57,7 @@ class Variant:
     heads: the heads that exist, of 'pooler', 'mlm' and 'nsp'; 'nsp' needs
     'pooler';
     mlm_hidden: the masked language model head has a hidden layer;
-    mlm_activation: activation of that layer; None: `activation`.
+    mlm_activation: activation of this hidden layer; None: `activation`.
     """
 
     positional: str = 'learnable'
@@ -113,7 +114,7 @@ class Variant:
         more groups than layers.
         """
         groups, inner = self.num_groups, self.inner_group_num
-        if groups is None:
+        if groups is None:      # each block is a layer
             return [[k] for k in range(inner * num_layers)]
         if groups > num_layers:
             raise ValueError(f'num_groups={groups} is more than the '
@@ -127,7 +128,7 @@ class Variant:
         """Return a variant with some fields replaced by keywords.
 
         variant: a `Variant`, or None for the book's. keywords: a dict of
-        keyword arguments. The names of fields are removed from it.
+        keyword arguments, from which those of a `Variant` are removed.
         """
         changed = {name: keywords.pop(name) for name in FIELDS
                    if name in keywords}
@@ -145,21 +146,23 @@ class Variant:
                 if i < 8 or getattr(self, name) != getattr(BOOK, name)}
 
 
+#: The names of the fields.
 FIELDS = tuple(field.name for field in dataclasses.fields(Variant))
 
 #: The book's model.
 BOOK = Variant()
 
 
-def number_of_layers(layer, count):
+def number_of_layers(layer, num_layers):
     """The number of layers to compute for the output of `layer`.
 
-    layer: 1 to count, or -1 for the last layer, -2 for the one before it, and
-    so on. 0 is the embeddings. count: the number of all layers. Raises
-    ValueError for a layer that does not exist.
+    layer: 1 to num_layers, or -1 for the last layer, -2 for the layer before
+    it, and so on; 0 is the embeddings. num_layers: the number of all layers.
+    Raises ValueError for a layer that does not exist.
     """
-    if not -count - 1 <= layer <= count:
-        raise ValueError(f'layer must lie between {-count - 1} and {count}, '
-                         f'not {layer}: there are {count} layers after the '
-                         'embeddings, which are layer 0')
-    return layer % (count + 1)
+    if not -num_layers - 1 <= layer <= num_layers:
+        raise ValueError(
+            f'layer must lie between {-num_layers - 1} and {num_layers}, not '
+            f'{layer}: there are {num_layers} layers after the embeddings, '
+            'which are layer 0')
+    return layer % (num_layers + 1)

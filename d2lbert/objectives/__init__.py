@@ -1,5 +1,6 @@
 """Training objectives: each defines batches, losses and held-out figures.
 
 `objective.py` has the base class, which documents each member. `pretrain`
-chooses one by a setting, from `OBJECTIVES` in `training.pretraining`.
+chooses one by its setting `objective`, from `OBJECTIVES` in
+`training.pretraining`.
 """

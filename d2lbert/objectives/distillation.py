@@ -1,7 +1,7 @@
 """Train a student on the outputs of a teacher, as in DistilBERT.
 
-R and S: the numbers of tokens without padding (see `nn.packed`) and of masked
-words. H: the number of hidden units. V: the size of the vocabulary.
+R: the number of tokens without padding (see `nn.packed`). S: the number of
+masked words. H: the number of hidden units. V: the size of the vocabulary.
 """
 from d2lbert.kernels import ops
 from d2lbert.machine import workers
@@ -22,8 +22,8 @@ class Distillation(Objective):
     settings soft_weight and cosine_weight are the factors of these losses;
     a loss with factor 0 is not computed.
 
-    teacher: a `training.teacher.Teacher`. is_new: True if the student takes
-    initial weights from the teacher; False for a resumed run.
+    teacher: a `training.teacher.Teacher`. is_new: False for a resumed run,
+    which takes no initial weights from the teacher.
     """
 
     def __init__(self, objective, teacher, is_new=True):
@@ -49,7 +49,11 @@ class Distillation(Objective):
         return dict(self.inner.recorded, teacher=self.teacher.sha256)
 
     def net(self, devices):
-        """The net on every device, with weights of the teacher if possible."""
+        """The net on every device.
+
+        In a new run, it has weights of the teacher if `copy_from_teacher` can
+        copy them.
+        """
         net = self.inner.net(devices)
         self.teacher.net.collect_params().reset_ctx(devices)
         if self._is_new:
@@ -63,7 +67,10 @@ class Distillation(Objective):
         return self.inner.batches(epoch, start)
 
     def counts(self, batch):
-        """The number of items of each loss; for `cosine`, of all tokens."""
+        """The number of items of a batch that each loss is a mean of.
+
+        These are masked words for `soft`, and all tokens for `cosine`.
+        """
         counts = dict(soft=batch.mlm_weights_X.sum(),
                       cosine=batch.valid_lens_x.sum())
         return (*self.inner.counts(batch),
@@ -84,8 +91,9 @@ class Distillation(Objective):
         student_tokens = MaskedTokens.of(student, shard, device)
         losses = self.inner.losses_of(net, student_tokens)
         if 'soft' in self.added_losses:
-            # Masked words only: scoring all tokens costs seven times as much
-            masked_X = student_tokens.at(student_tokens.rows)
+            # Masked words only: scoring all tokens would cost about seven
+            # times as much, since about one token in seven is masked
+            masked_X = student_tokens.at(student_tokens.masked_rows)
             losses.append((soft_loss(
                 student.mlm.mlp(masked_X), teacher_scores,
                 student_tokens.weights, self.settings['temperature']),
@@ -114,11 +122,11 @@ class Distillation(Objective):
 
 
 def soft_loss(scores, teacher_scores, weights, temperature):
-    """T^2 KL(teacher || student), a weighted mean over masked words: a scalar.
+    """T² KL(teacher || student), a weighted mean over masked words: a scalar.
 
-    scores and teacher_scores (S, V) are both divided by the temperature T
-    before softmax. This divides the gradients by T^2, hence the factor
-    (Hinton et al. 2015, section 2). weights (S,).
+    scores (of the student) and teacher_scores (S, V) are divided by the
+    temperature T before softmax. This divides gradients by about T², hence
+    the factor (Hinton et al. 2015, section 2). weights (S,).
     """
     losses = ops.divergence(scores, teacher_scores, temperature)    # (S,)
     return temperature ** 2 * (losses * weights).sum() / (
@@ -128,15 +136,16 @@ def soft_loss(scores, teacher_scores, weights, temperature):
 def cosine_loss(X, teacher_X):
     """The mean over rows of 1 - cosine of X and teacher_X: a scalar.
 
-    X, teacher_X (R, H). 1e-12 is added to squared lengths, as in PyTorch's
-    CosineEmbeddingLoss.
+    X, teacher_X (R, H). 1e-12 is added to the squared norm of each row, as in
+    PyTorch's CosineEmbeddingLoss.
     """
     squares = ((X * X).sum(axis=1) + 1e-12) * (
         (teacher_X * teacher_X).sum(axis=1) + 1e-12)
     return (1 - (X * teacher_X).sum(axis=1) / np.sqrt(squares)).mean()
 
 
-#: Arguments that may differ if a student takes weights of its teacher.
+#: Arguments of a student that may differ from those of its teacher if the
+#: student takes weights of the teacher.
 _MAY_DIFFER = {'num_layers', 'dropout', 'attention_dropout', 'precision',
                'max_len', 'num_segments', 'family', 'heads'}
 
@@ -144,10 +153,10 @@ _MAY_DIFFER = {'num_layers', 'dropout', 'attention_dropout', 'precision',
 def copy_from_teacher(net, teacher):
     """Copy weights of a `Teacher` to a net; returns a sentence about them.
 
-    A net of n layers takes the embeddings, the common heads, and n of the N
-    layers of the teacher: k N // n for k = 0, 1, ... It keeps its random
-    weights if it has more layers than the teacher, or if an argument outside
-    _MAY_DIFFER differs.
+    A net of n layers takes the embeddings, the heads that both nets have, and
+    n of the N layers of the teacher: k N // n for k = 0, 1, ..., n - 1. The
+    net keeps its random weights if it has more layers than the teacher, or if
+    an argument outside _MAY_DIFFER differs.
     """
     n, N = (config['num_layers'] for config in (net.config,
                                                 teacher.net.config))
@@ -161,7 +170,7 @@ def copy_from_teacher(net, teacher):
     blks = teacher.net.encoder.blks.up_to(-1)
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
         _copy(blk, blks[k])
-    # The teacher has random weights for heads that its folder lacks
+    # The teacher has random weights in heads that its folder lacks
     random_heads = [attribute for attribute, part in (
         ('hidden', 'pooler'), ('nsp', 'nsp')) if teacher.lacks(part)]
     _copy(net, teacher.net, skipped=('encoder.blks', 'encoder.pos_embedding',
@@ -197,8 +206,8 @@ def _copy(block, other, skipped=()):
 def _copy_positions(encoder, other):
     """Copy from `other` the embeddings of positions that both encoders have.
 
-    If only `other` has segments, its first segment embedding is added, since
-    `other` adds it to each token of a text.
+    If only `other` has segments, its embedding of segment 0 is added, since
+    `other` adds it to each token of a single text.
     """
     other_rows = _value(other.pos_embedding)
     if (encoder.segment_embedding is None

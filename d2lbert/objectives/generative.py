@@ -25,7 +25,7 @@ from d2lbert.pretrained.families.family import STRUCTURE
 from d2lbert.pretrained.families.nets import PUBLISHED
 from d2lbert.progress import Accumulator
 
-#: The number of tokens to score at a time in `figures`, to save memory.
+#: `figures` scores this number of tokens at a time, to save memory.
 CHUNK_TOKENS = 1 << 10
 
 
@@ -36,9 +36,9 @@ class Generative(TextObjective):
 
     @staticmethod
     def states(net, shard, device):
-        """Vectors X (M, H), and labels (M,), the tokens that they predict.
+        """(X, labels): vectors (M, H), and the tokens (M,) to predict from X.
 
-        X is on the device; the labels, int32, are on the host.
+        X is on the device; the labels are integers on the host.
         """
         raise NotImplementedError
 
@@ -87,7 +87,7 @@ class CLM(Generative):
     Rows are full sentences as in `mlm.MLM`, without masks. The model is a
     `BERTModel` with causal=True: it has BERT's head and encoder, but no token
     attends to a later one. The vector of a token predicts the next token,
-    also if that is `<sep>`.
+    even if the next token is `<sep>`.
     """
 
     losses = 'clm',
@@ -114,26 +114,26 @@ class CLM(Generative):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The batches of a held-out `StoredText`, always the same."""
+        """The same batches of a held-out `StoredText` in each call."""
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, spans=NO_MASKS))
 
     @classmethod
     def counts(cls, batch):
-        """The number of tokens; the first of each row is not predicted."""
+        """The number of tokens except the first of each row, in a tuple."""
         return (batch.valid_lens_x - 1).sum(),
 
     @staticmethod
     def states(net, shard, device):
-        """Vectors (M, H), and the token after each: labels (M,) int32."""
+        """(X, labels): the label of a token's vector is the next token."""
         lens = shard.valid_lens_x.astype('int64')
         tokens = shard.tokens_X[:, :int(lens.max())]
         # All tokens except the last of each row, which has no next token
-        row, column = onp.nonzero(
+        b, t = onp.nonzero(
             onp.arange(tokens.shape[1]) < lens[:, None] - 1)
         encoded = packed.encode(net, tokens, None, shard.valid_lens_x,
-                                at=(row, column), device=device)
-        return encoded.taken_X, tokens[row, column + 1]
+                                at=(b, t), device=device)
+        return encoded.taken_X, tokens[b, t + 1]
 
     @staticmethod
     def line(figures):
@@ -161,10 +161,10 @@ class DenoiseFigures(NamedTuple):
 class Denoise(Generative):
     """Restore the original of a noisy text: Lewis et al. 2020.
 
-    Rows are full sentences as in `mlm.MLM`. The noise is drawn again each
-    epoch, unless dynamic=False. The model is a `BARTModel`. Its decoder is
-    trained with teacher forcing: to predict a token, it reads the original
-    text before it.
+    Rows are full sentences as in `mlm.MLM`. The noise is drawn again in each
+    epoch, unless the setting dynamic is False. The model is a `BARTModel`. Its
+    decoder is trained with teacher forcing: to predict a token, the decoder
+    reads all earlier tokens of the original text.
     """
 
     losses = 'denoise',
@@ -193,10 +193,10 @@ class Denoise(Generative):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The batches of a held-out `StoredText`, always the same.
+        """The same batches of a held-out `StoredText` in each call.
 
         They have the default noise, whatever noise a run trains on, so that
-        figures of runs can be compared.
+        the figures of different runs can be compared.
         """
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False,
@@ -204,12 +204,12 @@ class Denoise(Generative):
 
     @classmethod
     def counts(cls, batch):
-        """The number of tokens of the originals."""
+        """The number of tokens of the original texts, in a tuple."""
         return batch.target_lens_y.sum(),
 
     @staticmethod
     def states(net, shard, device):
-        """Vectors (M, H) of the decoder, and labels (M,): the original tokens.
+        """(X, labels): the label of a decoder's vector is an original token.
         """
         def put(A):
             return on_device(A, device, 'int32')
@@ -219,7 +219,7 @@ class Denoise(Generative):
         tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
         X = teacher_forced_states(net, put(tokens), put(shard.valid_lens_x),
                                   put(targets))
-        # Rows and columns of the original tokens, without padding
+        # Token t[m] of sequence b[m] is predicted token m; padding is not
         b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
         return (X.reshape(-1, X.shape[-1]).take(put(b * longest + t), axis=0),
                 targets[b, t])

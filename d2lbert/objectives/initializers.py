@@ -12,8 +12,8 @@ from d2lbert.bert import BERTEncoder
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.transformer import PositionWiseFFN
 
-# The number of words to analyze at most; of a longer text, every n-th
-# paragraph is used
+# Of a longer text, only paragraphs at equal distances are analyzed, with about
+# this number of words in all
 MAX_WORDS = 1 << 22
 
 # Parameters of the randomized singular value decomposition: additional
@@ -22,26 +22,27 @@ OVERSAMPLING, POWER_ITERATIONS = 16, 3
 
 
 def topic_vectors(text, size):
-    """Latent semantic analysis of a text: (tokens, vectors).
+    """Latent semantic analysis of a text; returns (tokens, vectors).
 
-    text: a `NumberedText`. tokens (n,) int64: the n tokens, other than <unk>,
-    that occur in some paragraphs and not in all. vectors (n, size) float32,
-    of length 1: tokens of paragraphs on the same topic have similar vectors.
-    If the text has fewer different tokens or paragraphs than `size`, the last
-    columns are zero. Deerwester et al. 1990, "Indexing by Latent Semantic
+    text: a `NumberedText`. tokens (n,) int64: the tokens other than <unk>
+    that occur in some of the analyzed paragraphs and not in all. vectors (n,
+    size) float32, of length 1: tokens of paragraphs on the same topic have
+    similar vectors. Tokens with a vector of zeros are left out. If there are
+    fewer tokens or paragraphs than `size`, the last columns are zero.
+    Deerwester et al. 1990, "Indexing by Latent Semantic
     Analysis".
     """
     paragraphs, tokens, weights = _tf_idf(text)
-    terms, columns = onp.unique(tokens, return_inverse=True)
-    rank = min(size, len(terms), len(onp.unique(paragraphs)))
+    unique_tokens, columns = onp.unique(tokens, return_inverse=True)
+    rank = min(size, len(unique_tokens), len(onp.unique(paragraphs)))
     if not rank:
-        return terms, onp.zeros((0, size), 'float32')
+        return unique_tokens, onp.zeros((0, size), 'float32')
     row_begins = onp.searchsorted(paragraphs, onp.arange(paragraphs[-1] + 2))
-    # A row for each paragraph, a column for each term
+    # A row for each paragraph, a column for each of unique_tokens
     matrix = mx.nd.sparse.csr_matrix((weights, columns, row_begins), shape=(
-        len(row_begins) - 1, len(terms)))
+        len(row_begins) - 1, len(unique_tokens)))
     basis = onp.random.RandomState(0).normal(
-        size=(len(terms), rank + OVERSAMPLING)).astype('float32')
+        size=(len(unique_tokens), rank + OVERSAMPLING)).astype('float32')
     for _ in range(POWER_ITERATIONS):
         basis = _orthonormal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
             matrix, mx.nd.array(basis)), transpose_a=True).asnumpy())
@@ -52,16 +53,17 @@ def topic_vectors(text, size):
     kept = lengths[:, 0] > 1e-6
     vectors = onp.zeros((int(kept.sum()), size), 'float32')
     vectors[:, :rank] = rotated[kept] / lengths[kept]
-    return terms[kept], vectors
+    return unique_tokens[kept], vectors
 
 
 def _tf_idf(text):
     """TF-IDF weights of tokens in paragraphs, sorted by paragraph.
 
-    Returns (paragraphs, tokens, weights), three arrays of one length, without
-    weights of 0. For a token that occurs n times in a paragraph, and in m of
-    the M paragraphs, the weight is (1 + log n) log(M / m). The weights of
-    each paragraph are then scaled to length 1.
+    Returns (paragraphs, tokens, weights), three arrays with an entry for each
+    weight above 0: the index of the analyzed paragraph, the token id, and the
+    weight. For a token that occurs n times in the paragraph, and in m of the
+    M analyzed paragraphs, the weight is (1 + log n) log(M / m). The weights
+    of each paragraph are then divided by their Euclidean norm.
     """
     # Index of the first word of each paragraph; the number of words at the end
     begins = text.sentences[text.paragraphs]
@@ -71,7 +73,7 @@ def _tf_idf(text):
         chosen = onp.unique(onp.linspace(
             0, len(chosen) - 1, max(1, len(chosen) * MAX_WORDS
                                     // text.num_words)).astype('int64'))
-    # `text.numbers` maps a stored type of word to the number of a token
+    # Words are stored as word types, which `text.numbers` maps to token ids
     types = onp.concatenate([text.read(begin, end) for begin, end in zip(
         begins[chosen].tolist(), begins[chosen + 1].tolist())])
     V, num_chosen = len(text.vocab), len(chosen)
@@ -84,11 +86,11 @@ def _tf_idf(text):
     idf = onp.log(num_chosen / onp.bincount(tokens, minlength=V).clip(1))
     idf[text.vocab.unk] = 0
     weights = (1 + onp.log(counts)) * idf[tokens]
-    lengths = onp.sqrt(onp.bincount(paragraphs, weights ** 2, num_chosen))
+    norms = onp.sqrt(onp.bincount(paragraphs, weights ** 2, num_chosen))
     kept = weights > 0
     paragraphs, tokens = paragraphs[kept], tokens[kept]
     return paragraphs, tokens, (
-        weights[kept] / lengths[paragraphs]).astype('float32')
+        weights[kept] / norms[paragraphs]).astype('float32')
 
 
 def _gram_eigenpairs(matrix):
@@ -100,7 +102,7 @@ def _gram_eigenpairs(matrix):
 def _orthonormal(matrix):
     """Orthonormal columns with the span of a matrix's columns, float32."""
     values, vectors = _gram_eigenpairs(matrix)
-    kept = values > values[0] * 1e-10
+    kept = values > values[0] * 1e-10       # smaller ones are rounding errors
     return (matrix @ vectors[:, kept]
             / onp.sqrt(values[kept])).astype('float32')
 
@@ -110,8 +112,8 @@ def _orthonormal(matrix):
 STD, PUBLISHED_HIDDENS = 0.02, 768
 
 #: The mean initial attention score of a token with itself, with `mimetic`. In
-#: a text of 64 tokens, other tokens of the same word then get about a tenth of
-#: the attention.
+#: a text of 64 tokens, another occurrence of the same word then gets about a
+#: tenth of the attention.
 SELF_SCORE = 3.5
 
 #: The weight of the topic in the initial vector of a token, with `topical`.
@@ -128,9 +130,10 @@ def initialize(net, method, devices, text=None):
     - 'normal': N(0, 0.02²), as in the published BERT;
     - 'mimetic': tokens attend to similar tokens from the first step on, as
       in trained nets (Trockman and Kolter 2023, "Mimetic Initialization of
-      Self-Attention Layers"). Key weights equal query weights. Segment and
-      position embeddings have half the scale of token embeddings. The other
-      matrices of the blocks are N(0, 0.02² 768 / H) for H hiddens;
+      Self-Attention Layers"). Key weights equal query weights; SELF_SCORE
+      determines their scale. The other matrices of the blocks are
+      N(0, 0.02² 768 / H) for H hiddens. Segment and position embeddings have
+      half the standard deviation of token embeddings;
     - 'topical': 'mimetic', with similar embeddings for tokens of the same
       topics, which `topic_vectors` finds in `text`, a `NumberedText`.
       Without a text it equals 'mimetic'.
@@ -161,7 +164,7 @@ def _set_topics(block, text):
 
 
 def _set_mimetic_scales(block):
-    """Set the initializers of parameters that are not N(0, STD²)."""
+    """Set the initializers of parameters that do not begin as N(0, STD²)."""
     if isinstance(block, BERTEncoder):
         if block.segment_embedding is not None:
             block.segment_embedding.weight.init = init.Normal(STD / 2)
@@ -174,8 +177,9 @@ def _set_mimetic_scales(block):
         H = block.W_o._units
         for layer in (block.W_v, block.W_o):
             layer.weight.init = _normal_for(H)
-        # For a head of d units, and a normalized input x of H, the score of
-        # x with itself is |Wx|² / √d: for W of N(0, σ²) on average √d H σ²
+        # For a head of d units and an input x of H normalized numbers, the
+        # score of x with itself is |Wx|² / √d. For W of N(0, σ²), this is on
+        # average √d H σ²
         block.W_q.weight.init = init.Normal(math.sqrt(
             SELF_SCORE / (H * math.sqrt(H / block.num_heads))))
 

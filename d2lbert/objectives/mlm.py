@@ -1,6 +1,6 @@
 """Define objectives on masked words, as in BERT, ALBERT, RoBERTa, SpanBERT.
 
-BERT's objective, which is the chapter's, and ALBERT's also have pairs of
+The objectives of BERT (the chapter's) and of ALBERT also have pairs of
 sentences. RoBERTa's has masked words only. SpanBERT's adds the span boundary
 objective (SBO): a second head predicts each masked word.
 
@@ -26,7 +26,7 @@ from d2lbert.objectives.text_objective import (
     mlm_figures,
     mlm_line,
     mlm_sums,
-    pairs_line,
+    task_line,
 )
 from d2lbert.progress import Accumulator
 
@@ -38,7 +38,7 @@ class MLMAndNSP(TextObjective):
     Figures = Figures
     plotted = 'mlm_loss', 'nsp_loss'
     unit = 'sentence pairs'
-    swap = False        # True: half of the pairs are swapped, and get label 0
+    swap = False        # True: half of the pairs are swapped and get label 0
 
     @property
     def weights(self):
@@ -74,7 +74,7 @@ class MLMAndNSP(TextObjective):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The batches of a held-out `StoredText`, always the same."""
+        """The same batches of a held-out `StoredText` in each call."""
         return held_out_batches(text, batch_size, max_len, cls.swap)
 
     @classmethod
@@ -85,7 +85,7 @@ class MLMAndNSP(TextObjective):
     def line(self, figures):
         """Figures as a line of the log."""
         return (f'{mlm_line(figures)}; '
-                f'{pairs_line(self.losses[1], figures)}')
+                f'{task_line(self.losses[1], figures)}')
 
 
 class SOPFigures(NamedTuple):
@@ -116,7 +116,10 @@ class MLMAndSOP(MLMAndNSP):
 
 
 def held_out_batches(text, batch_size, max_len, swap=False):
-    """The batches of a held-out `StoredText`, always the same."""
+    """The same batches of sentence pairs in each call.
+
+    text: a held-out `corpus.stored_text.StoredText`. swap: as in `MLMAndNSP`.
+    """
     return (batch for _, batch in text.batches(
         batch_size, max_len, seed=0, dynamic=False, swap=swap))
 
@@ -131,8 +134,8 @@ class BoundaryHead(nn.Block):
     Joshi et al. 2020, section 3.2: y = f(x left of the span, x right of the
     span, p), where p embeds the word's position within the span. f has two
     layers of H units, each with GELU and LayerNorm. As in SpanBERT's code,
-    the output weight is the token embedding (V, H), and the head has a bias
-    of its own.
+    the weight that maps y to scores is the token embedding (V, H), and the
+    head has a bias of its own.
 
     num_positions: the largest number of tokens in a span.
     """
@@ -169,7 +172,10 @@ class BoundaryHead(nn.Block):
                          grad_req=grad_reqs(embedding.weight, self.bias))
 
     def loss(self, Y, embedding, labels, weights):
-        """The weighted mean cross-entropy at Y (S, H), like `MaskLM.loss`."""
+        """The weighted mean cross-entropy at Y (S, H), like `MaskLM.loss`.
+
+        embedding: as for `scores`. labels, weights (S,).
+        """
         total = ops.vocab_ce(
             Y, embedding.weight.data(Y.ctx), self.bias.data(Y.ctx), labels,
             weights, precision=self._precision,
@@ -181,7 +187,7 @@ class BERTWithBoundary(nn.Block):
     """A `BERTModel` and the boundary head that is trained with it.
 
     A run stores the model in model.params, as every run does, and the head
-    in boundary.params, which only this objective needs.
+    in boundary.params, which only `MLMAndSBO` needs.
     """
 
     def __init__(self, bert, num_positions, **kwargs):
@@ -194,7 +200,7 @@ class BERTWithBoundary(nn.Block):
 
     @property
     def parts(self):
-        """The blocks by the names of their files in a run folder."""
+        """{name of a .params file of a run, without suffix: its block}."""
         return dict(boundary=self.boundary, model=self.bert)
 
     @property
@@ -238,8 +244,8 @@ class MLM(TextObjective):
 
     Each row is one segment, which `corpus.stored_text` fills with full
     sentences. Single tokens are masked, or whole words if the setting
-    whole_word_masking is True. Masks are drawn again each epoch, unless
-    dynamic=False. The next-sentence layers `hidden` and `nsp` keep their
+    whole_word_masking is True. Masks are drawn again in each epoch, unless
+    the setting dynamic is False. The next-sentence layers `hidden` and `nsp` keep their
     initial weights and have no gradient.
     """
 
@@ -267,10 +273,10 @@ class MLM(TextObjective):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The batches of a held-out `StoredText`, always the same.
+        """The same batches of a held-out `StoredText` in each call.
 
         The setting whole_word_masking has no effect here, so that figures of
-        runs can be compared.
+        runs with and without it can be compared.
         """
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, spans=cls.masking))
@@ -297,7 +303,7 @@ class MLM(TextObjective):
         """`Figures` of a net on the batches of `held_out_batches`."""
         totals = None
         for batch in batches:
-            # Start all devices before waiting for the first
+            # Start all devices before waiting for the first device
             with autograd.pause():
                 shard_sums = [cls.sums_of(net, masked) for masked in (
                     MaskedTokens.of(cls.model_of(net), shard, device)
@@ -328,9 +334,9 @@ class MLM(TextObjective):
 class MLMAndSBO(MLM):
     """Words masked in spans, each predicted by two heads: Joshi et al. 2020.
 
-    The MLM head reads the vector of the word's own position. The boundary
-    head reads the vectors of the two positions beside the span. Rows are
-    single sequences, as in `MLM`.
+    The MLM head reads the vector of the masked word. The boundary head reads
+    the vectors of the two tokens beside the span, and the word's position in
+    the span. Rows are single sequences, as in `MLM`.
     """
 
     losses, weights = ('mlm', 'sbo'), (1, 1)
@@ -370,15 +376,16 @@ class MLMAndSBO(MLM):
 
     @staticmethod
     def figures_of_sums(*sums):
-        """The values of `SpanFigures`, from the ten of `sums_of`."""
-        # sums[8:] would give known_accuracy, which is not reported for SBO
+        """The values of `SpanFigures`, from the ten sums of `sums_of`."""
+        # sums[8:] are for known_accuracy, which is not reported for SBO
         return *mlm_figures(*sums[:5]), *loss_and_accuracy(*sums[5:8])
 
     @staticmethod
     def _boundary_vectors(net, masked):
         """The vectors (S, H) from which the boundary head predicts words."""
-        # A shard without masked words has one of weight 0, at position -1
-        positions = masked.rows - masked.left - 1
+        # In a shard without masked words, the first token has their place,
+        # with weight 0. There `left` equals the token's row: position -1
+        positions = masked.masked_rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),
             masked.put(onp.maximum(positions, 0)))
@@ -386,4 +393,4 @@ class MLMAndSBO(MLM):
     @staticmethod
     def line(figures):
         """Figures as a line of the log."""
-        return f'{mlm_line(figures)}; {pairs_line("sbo", figures)}'
+        return f'{mlm_line(figures)}; {task_line("sbo", figures)}'

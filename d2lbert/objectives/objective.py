@@ -28,14 +28,14 @@ class Objective:
     #: Names of the figures to plot beside the losses, in the same order.
     plotted = ()
 
-    #: Steps of the whole run; None if a clock ends it.
+    #: The number of steps of the whole run; None if a clock ends the run.
     num_steps = None
 
-    #: Steps between two evaluations; None for no evaluation.
+    #: The number of steps between two evaluations; None for no evaluation.
     eval_every = None
 
-    #: `score(figures)` returns a number, the larger the better. The run then
-    #: keeps the weights of its best step. None: it keeps the last weights.
+    #: `score(figures)` returns a number, the larger the better. A finished run
+    #: has the weights of its best step, or of its last step if this is None.
     score = None
 
     #: Vocabulary or tokenizer to save in the run folder. It has `files`, the
@@ -57,25 +57,26 @@ class Objective:
     def net(self, devices):
         """The net with its initial weights on every device.
 
-        It has `config`, the arguments to make such a net, and `vocab`. Its
-        `parts` are the blocks to save, by the names of their files.
+        Attributes of the net: `config`, the arguments to make such a net;
+        `vocab`; and `parts`, the blocks to save, by the names of their files.
         """
         raise NotImplementedError
 
     def batches(self, epoch, start):
         """Yield (position, batch) from the position `start` of an epoch.
 
-        A batch is a named tuple of NumPy arrays with one row an example. The
-        position, two integers, is where the batch after this one begins.
+        A batch is a named tuple of NumPy arrays with a row for each example.
+        The position, two integers, is where the next batch begins.
         """
         raise NotImplementedError
 
     def counts(self, batch):
-        """The number of items of a batch that each loss is a mean over."""
+        """For each loss, the number of items of a batch that it is a mean of.
+        """
         raise NotImplementedError
 
     def shard_losses(self, net, batch, devices):
-        """For each device that gets examples, [(loss, count), ...].
+        """For each device that gets examples of a batch, [(loss, count), ...].
 
         Each list has an entry for each of `losses`: the loss, a scalar on the
         device, and the number of items that the loss is a mean over.
@@ -83,7 +84,7 @@ class Objective:
         raise NotImplementedError
 
     def evaluate(self, net, devices):
-        """`Figures` of the held-out examples."""
+        """The `Figures` of a net on the held-out examples."""
         raise NotImplementedError
 
     def line(self, figures):
@@ -92,7 +93,7 @@ class Objective:
                          in figures._asdict().items())
 
     def described(self, history):
-        """Further entries of config.json, besides net and settings."""
+        """Further entries of config.json, {name: value}."""
         return {}
 
     def summary(self, history, devices):

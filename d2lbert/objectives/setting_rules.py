@@ -24,16 +24,16 @@ class SettingRules(NamedTuple):
                 raise ValueError(f'objective={objective} {message_end}')
 
 
-#: Values of the setting `corpus` that are no paths. By default their
-#: vocabularies have the book's min_freq, even for the small sample.
+#: Values of the setting `corpus` that are no paths. If min_freq is not given,
+#: these texts have the book's, not the lower one that other small texts get.
 NAMED_CORPORA = 'wikitext-2', 'sample'
 
 #: The default of the setting `noise`, which only `denoise` reads.
 DEFAULT_NOISE = 'infilling+sentences'
 
-_NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, which is for '
-                  'objective=denoise: add that (--objective denoise), or '
-                  'leave noise (--noise) out')
+_NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise: give '
+                  'objective=denoise (--objective denoise), or leave noise '
+                  '(--noise) out')
 
 #: Objectives on pairs of sentences.
 PAIRS = SettingRules({}, (
@@ -55,12 +55,12 @@ SENTENCES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE_RULE))
 
 
 def _bart_rule(name, value):
-    """The rule that a setting has the value which a BART has."""
+    """The rule that a setting has the only value that BART has."""
     return (name, (value,), f'trains a BART, which has {name}={value}: leave '
             f'{name} (--{name.replace("_", "-")}) out')
 
 
-#: Noisy text, restored by a BART.
+#: The objective that restores noisy text, with a BART.
 DENOISE = SettingRules(
     dict(_FULL_DEFAULTS, mask_share=0.3, architecture='published'), (
         *_FULL_RULES, _bart_rule('architecture', 'published'),
@@ -75,7 +75,7 @@ def _no_mask_rule(name, value):
             f'leave {name} (--{name.replace("_", "-")}) out')
 
 
-#: Next tokens of full sentences.
+#: The objective that predicts the next tokens of full sentences.
 NEXT_TOKENS = SettingRules(_FULL_DEFAULTS, (
     *_FULL_RULES, _NO_NOISE_RULE, _no_mask_rule('mask_share', 0.15),
     _no_mask_rule('whole_word_masking', False),

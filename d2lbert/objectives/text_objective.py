@@ -1,8 +1,7 @@
 """Define `TextObjective`, the base class of the objectives of `pretrain`.
 
 `read_corpus` opens the text that the settings name. `evaluate` returns the
-held-out figures of the chapter's two tasks, MLM and NSP: losses and
-accuracies on unseen text.
+figures of the chapter's two tasks, MLM and NSP: losses and accuracies.
 """
 import math
 from pathlib import Path
@@ -29,10 +28,11 @@ from d2lbert.texts.numbered_text import MIN_FREQ
 #: Number of word pieces to learn if the setting vocab_size is not given.
 NUM_PIECES = 8000
 
-#: Least number of position embeddings, as in the book.
+#: Least number of position embeddings with the architecture 'book'.
 MIN_POSITIONS = 1000
 
-#: Arguments of a net besides its sizes, for each setting `architecture`.
+#: {value of the setting `architecture`: arguments of a net}. The method
+#: `net_config` adds the arguments that other settings determine.
 ARCHITECTURES = {'book': dict(max_len=MIN_POSITIONS), 'published': PUBLISHED,
                  'distilbert': DISTILLED}
 
@@ -40,11 +40,11 @@ ARCHITECTURES = {'book': dict(max_len=MIN_POSITIONS), 'published': PUBLISHED,
 class TextObjective(Objective):
     """An objective on a text of any size, which trains a new net.
 
-    settings: all of `training.settings`, a dictionary. vocab: the `Vocab` of
-    a resumed run or of a teacher, which replaces the setting `vocab`.
-    progress: True to show progress, and to describe the text of a new run.
-    is_new: False if the run is resumed, so that a checkpoint replaces the
-    initial weights.
+    settings: {name: value} of all settings in `training.settings`. vocab: the
+    `Vocab` of a resumed run or of a teacher, which replaces the setting
+    `vocab`. progress: True to show progress, and to describe the text of a
+    new run. is_new: False if the run is resumed, so that a checkpoint
+    replaces the initial weights.
 
     `d2lbert evaluate` makes no object of this class. It uses the class
     methods `net_to_train`, `held_out_batches` and `figures`.
@@ -76,7 +76,8 @@ class TextObjective(Objective):
     @property
     def recorded(self):
         """Entries of a checkpoint that must be the same in a resumed run."""
-        # Checked in this order: another teacher changes the fingerprint, too
+        # Checked in this order, since another teacher may change the
+        # fingerprint, too. `Distillation` replaces None
         return dict(teacher=None, fingerprint=self.fingerprint)
 
     @property
@@ -89,8 +90,8 @@ class TextObjective(Objective):
         if s['embedding_size'] is not None:
             config['embedding_size'] = s['embedding_size']
             if s['architecture'] == 'published':
-                # An ALBERT has groups of layers that share weights. Without
-                # sharing, each group has one layer
+                # An ALBERT has groups of layers that share weights. Unless
+                # share_layers is given, each group has one layer
                 config.setdefault('num_groups', s['num_layers'])
                 config['family'] = 'albert'
         return dict(
@@ -107,7 +108,7 @@ class TextObjective(Objective):
         bert = net_of(self.net_config)
         bert.vocab = self.vocab
         net = self.net_to_train(bert)
-        # 4 bytes each: weight, gradient, Adam's two moments, average
+        # 4 bytes for each of weight, gradient, Adam's two moments, average
         bytes_per_weight = 20 if self.settings['average'] else 16
         require_memory(
             bytes_per_weight * sum(
@@ -132,18 +133,21 @@ class TextObjective(Objective):
 
     @staticmethod
     def model_of(net):
-        """The model within the net that `net_to_train` returned."""
+        """The model in a net that `net_to_train` returned."""
         return net
 
     def evaluate(self, net, devices):
-        """`Figures` of the held-out text."""
+        """The `Figures` of a net on the held-out text."""
         s = self.settings
         return self.figures(net, self.held_out_batches(
             self.text.valid, s['batch_size'], s['max_len']), devices)
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The batches of a held-out `StoredText`, always the same."""
+        """The same batches of a held-out text in each call.
+
+        text: a `corpus.stored_text.StoredText`.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -152,11 +156,12 @@ class TextObjective(Objective):
         raise NotImplementedError
 
     def described(self, history):
-        """Further entries of config.json: `wanted`, see `pretrain`."""
+        """Further entries of config.json: the argument wanted of `pretrain`.
+        """
         return {} if history.wanted is None else dict(wanted=history.wanted)
 
     def summary(self, history, devices):
-        """The lines of `run_summary`."""
+        """The lines of `objective.run_summary`."""
         return run_summary(history, devices, self.unit)
 
 
@@ -168,7 +173,7 @@ def freeze_pair_layers(bert):
 
 
 def read_corpus(settings, vocab=None, progress=False):
-    """The `Corpus` that the settings name, with its held-out part.
+    """The `corpus.corpus.Corpus` that the settings name.
 
     vocab: the `Vocab` of a resumed run or of a teacher, which numbers the
     words. None: use the file that the setting `vocab` names, or build a
@@ -186,34 +191,34 @@ def read_corpus(settings, vocab=None, progress=False):
     if min_freq is None and settings['corpus'] in NAMED_CORPORA:
         min_freq = MIN_FREQ
     # A vocabulary of a file or a teacher is used as it is. A vocabulary of
-    # the text is built again in a resumed run, so that the stored text is
-    # the same; `numbered_by` then replaces it by `vocab`
+    # the text is built again in a resumed run, so that the text has the same
+    # key in the cache; `numbered_by` then replaces this vocabulary by `vocab`
     if vocab is not None and (vocab_source,
                               settings['teacher']) != (None, None):
         vocab_source = vocab
 
-    def paths(files):
-        return [files] if isinstance(files, (str, Path)) else files
+    def as_list(paths):
+        return [paths] if isinstance(paths, (str, Path)) else paths
     share = settings['valid_share'] if settings['eval_every'] else 0.0
     keywords = dict(
-        valid_paths=None if valid is None else paths(valid),
+        valid_paths=None if valid is None else as_list(valid),
         valid_share=share if valid is None else 0.0,
         split=settings['split'], text_field=settings['text_field'],
         progress=progress)
     vocab_size = settings['vocab_size']
     if settings['tokenizer'] == 'wordpiece':
         if vocab_source is None:
-            text = open_corpus(paths(corpus), pieces=vocab_size or NUM_PIECES,
-                               **keywords)
+            text = open_corpus(as_list(corpus),
+                               pieces=vocab_size or NUM_PIECES, **keywords)
             if vocab is None or same_pieces(text.vocab, vocab):
                 return text
-            # Another version of the library learned other pieces
+            # Another version of the library `tokenizers` learned other pieces
             vocab_source = vocab
         elif vocab is None:
             vocab_source = PieceVocab.load(vocab_source)
-        return open_corpus(paths(corpus), vocab=vocab_source, **keywords)
-    text = open_corpus(
-        paths(corpus), vocab=vocab_source, max_vocab=vocab_size,
+        return open_corpus(as_list(corpus), vocab=vocab_source, **keywords)
+    text = open_corpus(     # the seed affects only a new vocabulary
+        as_list(corpus), vocab=vocab_source, max_vocab=vocab_size,
         min_freq=min_freq,
         seed=settings['seed'] if vocab is None else None, **keywords)
     return text if vocab is None else text.numbered_by(vocab)
@@ -241,7 +246,7 @@ def evaluate(net, batches, devices):
     """The `Figures` of `net` on batches as `load_data_wiki` yields them."""
     totals = Accumulator(8)
     for batch in batches:
-        # Start all devices before waiting for the first
+        # Start all devices before waiting for the first device
         shard_sums = [_sums(net, shard, device) for shard, device in shards(
             type(batch)(*map(host, batch)), devices)]
         for sums in shard_sums:
@@ -257,13 +262,13 @@ def evaluate(net, batches, devices):
                    unknown_share, known_accuracy)
 
 
-def mlm_figures(loss, hits, num_preds, known_hits, num_known):
-    """Figures of masked words, from the sums that `mlm_sums` returns.
+def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
+    """Figures of predicted tokens, from the sums that `mlm_sums` returns.
 
     Returns mean loss, perplexity, accuracy, share of <unk>, and accuracy on
-    words other than <unk>.
+    tokens other than <unk>.
     """
-    loss, accuracy = loss_and_accuracy(loss, hits, num_preds)
+    loss, accuracy = loss_and_accuracy(loss_sum, hits, num_preds)
     if math.isnan(loss):
         known_hits = math.nan
     # After training has failed, exp(loss) can overflow
@@ -272,17 +277,17 @@ def mlm_figures(loss, hits, num_preds, known_hits, num_known):
             known_hits / num_known if num_known else math.nan)
 
 
-def loss_and_accuracy(loss, hits, count):
+def loss_and_accuracy(loss_sum, hits, count):
     """(mean loss, accuracy), from sums over `count` predictions."""
-    if math.isnan(loss):        # argmax of NaN scores is no prediction
+    if math.isnan(loss_sum):        # argmax of NaN scores is no prediction
         hits = math.nan
-    return loss / count, hits / count
+    return loss_sum / count, hits / count
 
 
 def _sums(net, shard, device):
     """Sums over a shard, the part of a batch on one device: (8,).
 
-    They are the five of `mlm_sums`, and loss, hits and number of pairs.
+    They are the five sums of `mlm_sums`, and loss, hits and number of pairs.
     """
     with autograd.pause():      # the caller may be recording
         masked = MaskedTokens.of(net, shard, device)
@@ -291,9 +296,9 @@ def _sums(net, shard, device):
                                   on_device(shard.nsp_y, device))
         if not masked.count:
             return np.concatenate([np.zeros(5, ctx=device), nsp])
-        # Called as on the page, so that the user's own head can be called
-        scores = net.mlm(
-            np.expand_dims(masked.X, 0), masked.put(masked.rows[None]))
+        # Called as on the book's page, since the head may be a user's own
+        scores = net.mlm(np.expand_dims(masked.X, 0),
+                         masked.put(masked.masked_rows[None]))
     return np.concatenate([mlm_sums(scores[0], masked.labels), nsp])
 
 
@@ -301,8 +306,9 @@ def mlm_sums(scores, labels):
     """Sums over M predictions of tokens: (5,).
 
     They are loss, hits and number of all predictions, then hits and number
-    of the predictions whose label is not <unk>. A hit ranks the label first.
-    scores (M, V) for the V tokens of the vocabulary; labels (M,) on the host.
+    of the predictions whose label is not <unk>. A prediction is a hit if its
+    label has the highest score. scores (M, V) for the V tokens of the
+    vocabulary; labels (M,) on the host.
     """
     known = on_device(labels != UNK_ID, scores.ctx, 'float32')
     mlm, hits = _loss_hits_count(scores, on_device(labels, scores.ctx))
@@ -311,8 +317,9 @@ def mlm_sums(scores, labels):
 
 
 def _loss_hits_count(scores, labels):
-    """Sums of loss, hits and predictions, (3,), and each hit, 0 or 1, (M,).
+    """Loss, number of hits and of predictions (3,), and the hits (M,).
 
+    The loss is a sum over the predictions. hits (M,) are 1 for a hit, else 0.
     scores (M, K) for K classes; labels (M,).
     """
     labels = labels.astype('int32')
@@ -324,14 +331,14 @@ def _loss_hits_count(scores, labels):
 
 
 def mlm_line(figures):
-    """Held-out figures of masked words, for a line of the log."""
+    """The held-out figures of masked words, for a line of the log."""
     return (f'held-out MLM loss {figures.mlm_loss:.3f}, accuracy '
             f'{figures.mlm_accuracy:.3f} (of known words '
             f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
             'are <unk>)')
 
 
-def pairs_line(name, figures):
+def task_line(name, figures):
     """The figures `name`_loss and `name`_accuracy, for a line of the log."""
     loss, accuracy = (getattr(figures, f'{name}_{what}')
                       for what in ('loss', 'accuracy'))
