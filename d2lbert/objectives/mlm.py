@@ -245,8 +245,8 @@ class MLM(TextObjective):
     Each row is one segment, which `corpus.stored_text` fills with full
     sentences. Single tokens are masked, or whole words if the setting
     whole_word_masking is True. Masks are drawn again in each epoch, unless
-    the setting dynamic is False. The next-sentence layers `hidden` and `nsp` keep their
-    initial weights and have no gradient.
+    the setting dynamic is False. The next-sentence layers `hidden` and `nsp`
+    keep their initial weights and have no gradient.
     """
 
     losses = 'mlm',

@@ -1,4 +1,7 @@
-"""Write and read checkpoints, from which a run resumes as if never stopped."""
+"""Write and read checkpoints, from which a stopped run is resumed.
+
+`run` is the path of a run folder.
+"""
 import contextlib
 import json
 import os
@@ -73,9 +76,8 @@ def all_of(run):
 def save(run, step, state, arrays, kept=3):
     """Write the checkpoint of `step`, then remove all but the last `kept`.
 
-    run: the run folder. state: a dictionary that JSON can hold. arrays:
-    {name: NumPy array}. kept: 0 keeps all. If writing fails, earlier
-    checkpoints stay.
+    state: a dictionary that JSON can hold. arrays: {name: NumPy array}. kept:
+    0 keeps all. If writing fails, earlier checkpoints stay.
     """
     folder = folder_of(run)
     path = folder / f'step-{step:08d}.npz'
@@ -97,9 +99,9 @@ def save(run, step, state, arrays, kept=3):
             f'the checkpoint {path} cannot be written ({error.strerror}): '
             f'make room and {advice}') from None
     # Remove later steps, too: the run was resumed before them. With kept=0,
-    # [-0:] keeps all others
-    keep = [old for old in all_of(run) if old.name <= path.name][-kept:]
-    for old in set(all_of(run)) - set(keep):
+    # [-0:] keeps all other checkpoints
+    kept_paths = [old for old in all_of(run) if old.name <= path.name][-kept:]
+    for old in set(all_of(run)) - set(kept_paths):
         with contextlib.suppress(OSError):
             old.unlink()
     return path
@@ -128,8 +130,8 @@ def remove_temporary_files(run):
 def load(path):
     """Read a checkpoint; returns (state, arrays).
 
-    Raises `CheckpointError` if it is missing or damaged. The message names
-    the previous checkpoint, if there is one.
+    Raises `CheckpointError` if it is missing or damaged. If it is damaged,
+    the message names the checkpoint before it, if there is one.
     """
     path = Path(path)
     try:
@@ -155,8 +157,8 @@ def load(path):
 def check_net_sizes(path, config, shapes):
     """Raise `CheckpointError` if arguments of a net contradict its tensors.
 
-    config: arguments of the net, or settings with their names. shapes:
-    {name: shape} of the checkpoint's arrays.
+    config: arguments of the net, or settings, which have the same names.
+    shapes: {name: shape} of the arrays of the checkpoint `path`.
     """
     try:
         check_sizes(config, _weights(shapes).values())
@@ -166,7 +168,7 @@ def check_net_sizes(path, config, shapes):
 
 
 def remedy(path):
-    """The end of a message about damage: which checkpoint to resume from."""
+    """The end of a message about a damaged checkpoint: what to resume from."""
     run = path.parent.parent
     earlier = [other for other in all_of(run) if other.name < path.name]
     if path.parent != folder_of(run) or not earlier:
@@ -203,6 +205,7 @@ def vocab_arrays(vocab):
 
 
 def _vocab_of(arrays):
+    """The inverse of `vocab_arrays`."""
     if 'tokenizer' in arrays:
         return PieceVocab(WordPiece.from_json(
             arrays['tokenizer'].tobytes().decode()))
@@ -223,7 +226,7 @@ def load_weights(path, net):
     if not params.keys() <= _weights(arrays).keys():
         prefix = 'bert.'
     set_weights(path, params, _weights(arrays, f'param/{prefix}'))
-    # Averages last: a shared weight has two names but one average
+    # Averages replace weights. A shared weight has two names but one average
     for name, array in _weights(arrays, f'average/{prefix}').items():
         if name in params:
             set_weights(path, {name: params[name]}, {name: array})

@@ -22,20 +22,20 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
                  precision=None):
     """The figures of a run on a held-out text, a named tuple.
 
-    folder: the run folder. The objective defines the figures. corpus: another
-    text, as for `pretrain`; only the held-out part is used if there is one.
-    None: the held-out text of the run. text_field: as for `pretrain`.
-    precision: as for `load_pretrained`.
+    folder: the run folder. The objective of the run defines the figures.
+    corpus: another text, as for `pretrain`, of which only the held-out part is
+    used if there is one; None: the held-out text of the run. text_field: as
+    for `pretrain`. precision: as for `load_pretrained`.
     """
     check_precision(precision)
     contexts = parse_devices(devices)
     net, vocab = load_pretraining_run(folder, contexts, trainable=False)
     settings, fingerprint = _settings_of(Path(folder))
     if corpus is not None:
-        path = complete(dict(corpus=corpus))['corpus']      # checked
-        # 'book' fits texts in the book's format; this may have another one
+        path = complete(dict(corpus=corpus))['corpus']  # a checked value
+        # 'book' fits only the book's format, and this text may have another
         split = 'auto' if settings['split'] == 'book' else settings['split']
-        # Any value of `vocab` makes `read_corpus` use the argument instead
+        # With any setting `vocab`, `read_corpus` uses its argument `vocab`
         opened = read_corpus(dict(BOOK, corpus=path, vocab='of the run',
                                  text_field=text_field, split=split,
                                  tokenizer=settings['tokenizer']), vocab)
@@ -52,7 +52,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
                 '(a file, its entry in config.json, or the version of '
                 'Unicode or NLTK that cuts it), so its held-out part is not '
                 'known: name files with --corpus')
-        # None without --eval-every: the run trained on the whole text
+        # None for a run without eval_every, which trained on the whole text
         text = opened.valid
     if text is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '
@@ -64,7 +64,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     def batches():
         return objective.held_out_batches(text, settings['batch_size'],
                                           settings['max_len'])
-    # Counting all batches for the progress bar takes little time
+    # The progress bar needs the number of batches; counting takes little time
     total = None if is_quiet() else sum(1 for _ in batches())
     figures = objective.figures(
         net, watched(batches(), 'evaluating', 'batches', total), contexts)
@@ -81,7 +81,7 @@ def _settings_of(folder):
     try:
         config = dict(read_config(folder))
         settings = dict(config['training'])
-        settings.pop('devices', None)   # not a setting, but stored with them
+        settings.pop('devices', None)   # stored there, but no setting
         return complete_saved(settings), config['fingerprint']
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, RunError):

@@ -21,7 +21,7 @@ from d2lbert.training.state import Stateful
 #: this many nats if that is more. Smaller growth may be chance.
 MAX_GROWTH = 2
 
-#: The first step after which a run may warn, since earlier losses fluctuate.
+#: The first step at which a run may warn, since earlier losses fluctuate.
 FIRST_CHECKED_STEP = 10
 
 
@@ -48,11 +48,11 @@ class RunHistory(History, Stateful):
                 f'could not be had: {wanted["reason"]}\n')
 
     def add(self, read, num_pairs):
-        """Count a step, and read the losses of the previous step.
+        """Add a step, and read the losses of the step before it.
 
-        read() returns the losses of this step. The devices have finished the
-        previous step, so that reading does not wait. Hence a run that
-        diverges stops soon, not at its next log entry.
+        read() returns the losses of the new step. The devices have finished
+        the step before it, so this method does not wait for them. A run that
+        diverges stops here, not only at its next log entry.
         """
         super().add(read, num_pairs)
         self.read_losses(num_unread=1)
@@ -61,7 +61,7 @@ class RunHistory(History, Stateful):
     def recent(self):
         """(number of steps, mean losses) of about the last tenth of the run.
 
-        These steps begin after the last log entry in the first nine tenths
+        They are all steps after the last log entry in the first nine tenths
         of the run. None if there is no such entry.
         """
         return self._since(bisect.bisect(self.step, 0.9 * self.step[-1]) - 1)
@@ -166,10 +166,10 @@ def held_out_entry(figures):
 
 
 def history_rows(run):
-    """The rows of losses.csv of a run folder, or of a `History`.
+    """The rows of losses.csv, of a run folder or a `History`.
 
     A row is {column: number}, without empty columns. Raises `RunError`, a
-    ValueError, for a folder without a history.
+    ValueError, for a folder without a history or with a damaged one.
     """
     if isinstance(run, History):
         rows = {row[0]: dict(zip(run.columns, row)) for row in zip(
@@ -239,7 +239,7 @@ class LossGrowth:
         self._warned_at = None      # the step of the warning
 
     def warning_after(self, step):
-        """A warning after a logged step, at most once in a run; else None."""
+        """A warning after a logged step, if it is the first one; else None."""
         if (self._warned_at is not None or step < FIRST_CHECKED_STEP
                 or self._history.step[-1:] != [step]):
             return None
@@ -249,7 +249,10 @@ class LossGrowth:
         return warning
 
     def final_warning(self):
-        """A warning about the last tenth of a finished run; else None."""
+        """A warning about the last tenth of a finished run, or None.
+
+        It is None if `warning_after` has just warned of the last step.
+        """
         if self._warned_at == self._history.step[-1]:
             return None
         return self._warning(self._history.recent)

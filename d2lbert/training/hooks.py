@@ -16,13 +16,13 @@ from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import Stopped
 from d2lbert.training.run_folder import has_held_out, log
 
-#: Line styles of the losses and then of the held-out losses.
+#: Line styles in the plot, of the losses and then of the held-out losses.
 LINE_STYLES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'
 
 #: Bits of the request that the first worker sends to all workers.
 STOP, SAVE = 1, 2
 
-#: Message of a run that a second signal ends, if it has a checkpoint.
+#: The message if a second signal ends a run that has a checkpoint.
 STOPPED_WITH_CHECKPOINT = 'stopped; the last checkpoint is whole'
 
 #: Seconds between the checkpoints of a run without `save_every`.
@@ -30,15 +30,15 @@ SAVE_SECONDS = 300
 
 
 class EvaluationHook:
-    """Evaluate the net every `eval_every` steps and after the last one."""
+    """Evaluate the net every `eval_every` steps and after the last step."""
 
     def after(self, run, step, is_last):
-        """Store and plot the figures; keep the weights if they are the best.
+        """Store and plot the figures; save the weights if they are the best.
         """
         every = run.objective.eval_every
         if not every or step % every and not is_last:
             return
-        run.history.read_losses()   # raises `Diverged` if a loss is NaN
+        run.history.read_losses()   # `Diverged` if a loss is not finite
         if workers.rank() != 0:
             return
         with run.average.applied():
@@ -78,7 +78,7 @@ def draw_history(objective, history, xlim):
 
 
 class CallbackHook:
-    """Call the user's function after each step; it may end the run."""
+    """Call the user's function, which may end the run, after each step."""
 
     def __init__(self, callback):
         if not callable(callback):
@@ -93,12 +93,12 @@ class CallbackHook:
         """End the run if the function returns True."""
         history = run.history
         result = self.callback(history.entry(step))
-        # Only True ends the run: a callback may return other true values.
-        # A comparison of NumPy numbers gives a numpy.bool_
+        # Only True ends the run, not another value that counts as true. A
+        # comparison of NumPy numbers gives a numpy.bool_ in place of a bool
         if not (isinstance(result, (bool, onp.bool_)) and result) or is_last:
             return
         history.is_ended = True
-        if history.step[-1:] != [step]:     # log the last step of a run
+        if history.step[-1:] != [step]:     # not logged yet
             history.log(step)
             run.animator.add(step, history.means)
         if step not in history.held_out:
@@ -108,10 +108,11 @@ class CallbackHook:
 
 
 class LogHook:
-    """Append a logged step to losses.csv, and warn of growing losses."""
+    """Append logged steps to losses.csv, and warn of growing losses."""
 
     def after(self, run, step, is_last):
-        """Append the row of the step, if it has one, in the first worker."""
+        """In the first worker, append the row of a logged or evaluated step.
+        """
         if workers.rank() == 0:
             run.folder.append('losses.csv', run.history.last_csv_row(
                 step, has_held_out(run)))
@@ -122,8 +123,8 @@ class SaveHook:
     """Save checkpoints, and end the run after a request to stop.
 
     A request is 0, STOP, SAVE or STOP + SAVE. With several workers, the
-    first worker's request reaches all workers together with the losses.
-    `Run._read` stores it in `request`, so that all act after the same step.
+    first worker's request reaches all workers together with the losses, and
+    `Run._read` stores it in `request`. So all workers act after the same step.
     """
 
     def __init__(self):
@@ -131,7 +132,7 @@ class SaveHook:
         self._has_saved = False
 
     def own_request(self, run):
-        """The current request of this worker."""
+        """The request of this worker, by its signals and its clock."""
         is_due = (run.settings['save_every'] is None
                   and time.monotonic() - self._saved_at >= SAVE_SECONDS)
         return STOP * (run.stop.signal is not None) + SAVE * is_due
@@ -145,7 +146,7 @@ class SaveHook:
         if every:
             is_due = step % every == 0 or is_last
         else:
-            # A run that has saved a checkpoint also saves its last step
+            # By the clock: a run that was saved once also saves its last step
             is_due = request & SAVE or is_last and self._has_saved
             self._has_saved |= bool(is_due)
         if is_due or must_stop:
@@ -154,7 +155,8 @@ class SaveHook:
             raise Stopped(self._stop_message(run, step), run.stop.signal)
 
     def _save(self, run, step):
-        run.history.read_losses()   # in all workers: it sums their losses
+        # In every worker, since this call sums the losses of all workers
+        run.history.read_losses()
         self.request, self._saved_at = 0, time.monotonic()
         if workers.rank() == 0:
             run.check_finite()

@@ -58,6 +58,7 @@ class StopRequest:
 
     def __exit__(self, *_):
         for number, handler in self._handlers_before.items():
+            # None is a handler that Python code did not install
             signal.signal(number, handler or signal.SIG_DFL)
 
     def _handle(self, number, frame):
@@ -69,8 +70,8 @@ class StopRequest:
         if self.stores_first and self.signal is None:
             self.signal = number
         elif _is_in_destructor(frame):
-            # In __del__ Python only prints an exception: send the signal
-            # again, when __del__ may be over
+            # Python ignores an exception in __del__: send the signal again
+            # after 10 ms, when __del__ may be over
             threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
         elif time.monotonic() - self._raised_at > CLEANUP_SECONDS:
             self._raised_at = time.monotonic()
@@ -78,7 +79,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def delayed(self):
-        """Delay signals until the end of a `with` statement."""
+        """Handle no signal until the end of a `with` statement."""
         self._is_delaying = True
         try:
             yield
@@ -90,7 +91,7 @@ class StopRequest:
 
 
 def _is_in_destructor(frame):
-    """True if a stack frame, or a caller of it, runs a method __del__."""
+    """True if a stack frame, or one of its callers, runs a __del__."""
     while frame is not None:
         if frame.f_code.co_name == '__del__':
             return True

@@ -58,9 +58,9 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     or a fine-tuned model, as `transformers`, sentence-transformers or
     `save_pretrained` write it. ctx, heads, trainable and precision are as
     for `load_pretrained`; with trainable=False a net takes half the memory.
-    task_head=False: load only the pretrained model of a fine-tuned folder,
-    and reject a run of `finetune`. Raises `RunError` or `PretrainedError`,
-    both ValueErrors.
+    task_head=False: load only the pretrained model of a fine-tuned FOLDER,
+    and raise an error for a RUN of `finetune`. Raises `RunError` or
+    `PretrainedError`, both ValueErrors.
     """
     path = Path(path)
     if not path.is_dir():
@@ -145,8 +145,8 @@ def load_pretraining_run(folder, ctx=None, trainable=True):
 def _check_vocabulary(net, vocab, folder):
     """Raise `RunError` if a vocabulary or tokenizer does not fit its net.
 
-    A `Vocab` must have all tokens of the net, since random tokens of
-    examples are drawn from it. A tokenizer may have fewer tokens.
+    A `Vocab` must have as many tokens as the net, since the random tokens of
+    masked examples are drawn from it. A tokenizer may have fewer tokens.
     """
     size, expected = len(vocab), net.config['vocab_size']
     if size > expected or isinstance(vocab, Vocab) and size < expected:
@@ -181,11 +181,11 @@ def _described_net(folder, trainable):
 
 
 def tuned_of_config(config, folder, check=None):
-    """(`FineTuned` without weights, tokenizer) of a run of `finetune`.
+    """Make (`FineTuned` without weights, tokenizer) of a run of `finetune`.
 
     config: the contents of config.json. folder: the run folder, which has
-    the tokenizer. check: a function that is called with the arguments of the
-    net before the net is made, and may raise ValueError.
+    the tokenizer. check: None, or a function that is called with config's
+    arguments of the net before the net is made, and may raise ValueError.
     """
     if not isinstance(config, dict) or 'finetuned' not in config:
         raise RunError(f'{folder} is no run of d2lbert finetune: name the '
@@ -213,8 +213,9 @@ def tuned_of_config(config, folder, check=None):
 def check_described(model, folder):
     """Compare the arguments of a net with the tensors in a run folder.
 
-    model: the arguments, from config.json. Raises ValueError for a size that
-    no tensor has, and `RunError` if model.params is damaged.
+    model: the arguments, from config.json. Raises TypeError if `model` is no
+    dictionary, ValueError for a size that no tensor has, and `RunError` if
+    model.params is damaged.
     """
     if not isinstance(model, dict):
         raise TypeError(f'a model is a table of arguments, not {model!r}')
@@ -228,7 +229,7 @@ def check_described(model, folder):
 
 def _trained_len(config):
     """The setting max_len of a run; None for an imported run."""
-    if config.get('fingerprint') is None:       # it was imported
+    if config.get('fingerprint') is None:       # an imported run
         return None
     return dict(config.get('training', {})).get('max_len')
 
@@ -255,9 +256,10 @@ def stored_parts(net):
 
     Heads that the folder of the net lacked are random and are not saved.
     """
-    if net.about is not None or net.pretrained is None:
+    loaded_folder = net.pretrained      # None for the net of a run
+    if net.about is not None or loaded_folder is None:
         return None
-    return [part for part in PARTS if not net.pretrained.lacking(part)]
+    return [part for part in PARTS if not loaded_folder.lacking(part)]
 
 
 def import_run(folder, run):
@@ -269,10 +271,11 @@ def import_run(folder, run):
     """
     net, tokenizer = load_pretrained(folder, trainable=False,
                                      precision='fp32')
-    words = WholeWords.of(tokenizer)
+    words = WholeWords.of(tokenizer)    # None for word pieces
+    loaded_folder = net.pretrained
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
-        random_heads=[head for head in HEADS if net.pretrained.lacking(head)],
+        random_heads=[head for head in HEADS if loaded_folder.lacking(head)],
         training=dict(tokenizer='wordpiece' if words is None else 'words',
                       batch_size=64,
                       max_len=min(128, net.encoder.max_len),
@@ -284,13 +287,13 @@ def import_run(folder, run):
                    json.dumps(config, indent=2) + '\n')
         if words is None:
             tokenizer.save(partial_path)
-        else:  # as a run of whole words
+        else:
             words.vocab.save(partial_path / VOCAB)
         save_parameters(net, partial_path / 'model.params')
 
 
 def _objective_of(net):
-    """The objective that the heads of a pretrained net were trained for."""
+    """The objective for which the heads of a pretrained net were trained."""
     if net.nsp is None:
         return 'mlm' if net.decoder is None else 'denoise'
     return 'mlm+sop' if net.config.get('family') == 'albert' else 'mlm+nsp'

@@ -40,8 +40,8 @@ class Run:
     vocabulary of a checkpoint, or None. settings: a dictionary. devices: as
     for `parse_devices`. stop: a `StopRequest`. wanted: a corpus that could
     not be had, see `RunHistory`. callback: see `pretrain`. To resume a run,
-    set the attribute `checkpoint` to its `Checkpoint`, and `settings` to all
-    its settings.
+    set the attribute `checkpoint` to a `Checkpoint` of the run, and `settings`
+    to all settings of the run.
     """
 
     def __init__(self, make_objective, settings, devices, stop=None,
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def out(self):
-        """The path of the run folder; None in all workers but the first."""
+        """The path of the run folder; None except in the first worker."""
         return self.folder and self.folder.path
 
     def open_folder(self, create, *args):
@@ -83,12 +83,12 @@ class Run:
                 'batch_size (--batch-size) or raise accumulate '
                 '(--accumulate)') from None
         except Exception:
-            # A failed run keeps its logged losses. `Interrupted` is no
-            # Exception: such a run is kept only if it has a checkpoint
+            # Keep the folder for the logged losses. An `Interrupted` does not
+            # pass here: `close` keeps its run only if it has a checkpoint
             keep = self.steps_taken > 0
             raise
         finally:
-            # A signal would leave half of a folder
+            # A signal during `close` would leave half of a folder
             self.stop.ignores_all = True
             self.close(keep)
         return self.out
@@ -125,7 +125,7 @@ class Run:
         self.best = BestWeights(self.objective, self.history, self.net,
                                 self.out)
         self.average = WeightAverage(self.net, s.get('average', 0.0))
-        # The order of `restore`: `best` reads the restored history and net
+        # In the order of `restore`: `best` reads the restored history and net
         self.stateful = [
             self.updater, self.history, self.schedule, self.position,
             self.conditions, self.best, self.average]
@@ -164,11 +164,11 @@ class Run:
                                      self.schedule.xlim)
         if self.folder is not None:
             begin_files(self)
-        self.stop.stores_first = True
+        self.stop.stores_first = True   # `SaveHook` stops the run after a step
         run_steps(self.steps(), self.schedule.is_over,
                   self.settings['log_interval'], self.history, self.animator,
                   self._after, self._describe)
-        self.stop.ignores_all = True    # only files remain to be written
+        self.stop.ignores_all = True    # only the last files are missing
         if self.folder is not None:
             print(finish_files(self))
 
@@ -178,13 +178,14 @@ class Run:
         if num_workers > 1:
             devices = (f'{self.conditions.num_devices} devices of '
                        f'{num_workers} workers')
-        # The argument, the size of the first batch, may be below batch_size
+        # The argument is the size of the first batch, which may be below the
+        # setting batch_size, for example with grow_batch
         return describe_training(
             self.net, self.schedule.length_text, devices,
             self.settings['batch_size'], self.objective.unit)
 
     def batches(self):
-        """Yield batches from the position of the run, without end."""
+        """Yield batches from `position` on, without end."""
         def next_size():
             return grown_batch_size(
                 self.settings['batch_size'],
@@ -193,7 +194,7 @@ class Run:
         return self.position.batches(self.objective, next_size)
 
     def steps(self):
-        """Take steps; yield (read, number of examples) of each one.
+        """Take steps; yield (read, number of examples) for each step.
 
         read() waits for the losses of the step and returns them.
         """
@@ -210,9 +211,9 @@ class Run:
 
     def _read(self, step, losses):
         """Wait for the losses of a step; return them, or raise `Diverged`."""
-        # Only the first worker sends a request, so the sum is its request
-        own = self.save_hook.own_request(self) if workers.rank() == 0 else 0
-        *totals, request = self.updater.totals(losses, own)
+        # The other workers send 0, so the sum is the first worker's request
+        sent = self.save_hook.own_request(self) if workers.rank() == 0 else 0
+        *totals, request = self.updater.totals(losses, sent)
         self.save_hook.request = int(request)
         for name, total in zip(self.history.losses, totals):
             if not math.isfinite(total):
@@ -224,7 +225,7 @@ class Run:
 
     def _after(self, step):
         self.steps_taken += 1
-        # Ask is_over() before each hook, since a callback can end the run
+        # Call is_over() for each hook, since a callback can end the run
         for hook in self.hooks:
             hook.after(self, step, self.schedule.is_over())
 
@@ -236,5 +237,6 @@ class Run:
                                  f'{name} is no longer finite after')
 
     def _raise_diverged(self, step, what):
+        """Raise `Diverged`; what: the first words of the message."""
         saved = checkpoints.all_of(self.out) if self.folder else []
         raise Diverged.at(what, step, self.updater.rate(step), saved)

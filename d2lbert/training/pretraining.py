@@ -121,10 +121,10 @@ def _joined_texts(texts):
 
 
 def _objective(settings, vocab, teacher=None):
-    """Make the objective of a run, with its teacher if it has one.
+    """Make the objective of a run, with a teacher if `settings` name one.
 
     vocab: from the checkpoint of a resumed run; None for a new run. teacher:
-    the `Teacher` if it is loaded already.
+    the `Teacher`, if it is loaded already.
     """
     is_new = vocab is None
     make = functools.partial(OBJECTIVES[settings['objective']], settings,
@@ -174,7 +174,7 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
     try:
         run.open_folder(RunFolder.reopen, folder)
         if is_folder:
-            # List only now: the last owner of the lock may have saved another
+            # Only now: the last owner of the lock may have saved another one
             path = checkpoints.all_of(folder)[-1]
         run.checkpoint = checkpoints.Checkpoint.read(path)
         run.settings = _resumed_settings(run.checkpoint, keywords, run_type)
@@ -188,8 +188,8 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
 def _check_sizes(path, run, folder):
     """Raise `CheckpointError` if a size of the net fits no tensor.
 
-    The sizes are in the settings and in config.json, and the tensors in the
-    checkpoint. Damaged sizes could request any amount of memory.
+    The sizes are in the settings and in config.json, and the tensors are in
+    the checkpoint. A net of damaged sizes could need any amount of memory.
     """
     settings = dict(run.settings)
     if settings.get('share_layers'):

@@ -33,8 +33,8 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: Names in a run folder, for texts and for examples of a labelled task that
-#: the caller passed in memory.
+#: Names in a run folder of data that the caller passed in memory: texts, or
+#: the examples of a labelled task.
 TEXTS, DATA = 'texts.txt', 'data'
 
 #: Name of a file that reserves disk space for the model.
@@ -45,8 +45,8 @@ class RunFolder:
     """A run folder that only this process writes to, until `close`.
 
     path: the folder. is_new: False if a run is resumed. new_parents: folders
-    above it that were made for it, removed if the run is not kept. moved: the
-    new path of an earlier run folder that had this name, or None.
+    above `path` that were made for this run, and are removed if the run is not
+    kept. moved: the new path of the earlier run folder at `path`, or None.
     """
 
     def __init__(self, path, is_new, new_parents=(), moved=None):
@@ -60,9 +60,9 @@ class RunFolder:
     def create(cls, out=None, force=False, inputs=()):
         """Make the folder of a new run; raises `RunError` if that fails.
 
-        out: its path; None for a name with the current time. force: move a
-        run folder of this name aside, unless it holds one of `inputs`, the
-        paths that the new run reads.
+        out: the path; None for a name with the current time. force: move a
+        run folder at `out` aside, unless it holds one of `inputs`, the paths
+        that the new run reads.
         """
         if out is None:
             new_parents = missing_folders(RUNS)     # before they are made
@@ -90,7 +90,7 @@ class RunFolder:
 
     @classmethod
     def create_with(cls, write, *args):
-        """Like create(*args); then write(path) adds the data of the run."""
+        """Call create(*args), then write(path), which adds data of the run."""
         folder = cls.create(*args)
         try:
             write(folder.path)
@@ -100,10 +100,10 @@ class RunFolder:
         return folder
 
     def begin(self, config, vocab, texts):
-        """Write config.json, the vocabulary, and texts: {file name: content}.
+        """Write config.json, the vocabulary, and further text files.
 
-        In the folder of a resumed run, config.json and the vocabulary are
-        written only if they are missing.
+        texts: {file name: content}. In the folder of a resumed run,
+        config.json and the vocabulary are written only if they are missing.
         """
         if self.is_new or not (self.path / 'config.json').is_file():
             self.write_config(config)
@@ -132,7 +132,7 @@ class RunFolder:
 
     def _write_or_give_up(self, name, write):
         """Call write(path of the file), unless that has failed before."""
-        # After a failure append nothing more, so that the file has no gap
+        # After a failure, append nothing more: the file would have a gap
         if name not in self._failed:
             try:
                 write(self.path / name)
@@ -172,8 +172,8 @@ class RunFolder:
         """
         with contextlib.suppress(OSError):
             self._reserve_path.unlink()
-            # If `write_run` removed the model of a finished run that was
-            # resumed, and then failed, the run is unfinished now
+            # `write_run` removes the model of a finished run that was resumed.
+            # If it has then failed, the run is unfinished now
             if self._was_finished and not (
                     self.path / 'model.params').is_file():
                 self._was_finished = False
@@ -194,7 +194,7 @@ class RunFolder:
 def check_free(out, force=False):
     """Raise `RunError` if a new run cannot be written to the folder `out`.
 
-    force: True if a run folder of this name may be moved aside.
+    force: True if a run folder at `out` may be moved aside.
     """
     out = Path(out)
     _check_writable(out)
@@ -275,7 +275,7 @@ def move_aside(out):
                         'another --out') from None
         folder = target
     finally:
-        if not was_unfinished:      # `_lock` made the file
+        if not was_unfinished:      # then `_lock` made the file UNFINISHED
             (folder / UNFINISHED).unlink()
         if lock is not None:
             os.close(lock)
@@ -288,7 +288,7 @@ def _is_run_folder(folder):
     try:
         return 'd2lbert' in dict(read_json(folder / 'config.json'))
     except FileNotFoundError:
-        # True if empty, or of a run that ended before its first step
+        # True for an empty folder, or a run that ended before its first step
         return {path.name for path in folder.iterdir()} <= {UNFINISHED}
     except (OSError, ValueError, TypeError):
         return False
@@ -314,7 +314,7 @@ def _was_given_up(out):
 
 
 def _unfinished_words(out):
-    """Words for an error message about an unfinished run in `out`, or ''."""
+    """Part of an error message, if an unfinished run is in `out`; else ''."""
     process = holder(out)
     if process:
         return f' and is being written by {process}'
@@ -349,8 +349,8 @@ def _lock(folder):
                            'until it has ended, or stop it') from None
         except OSError:
             pass        # a file system without locks
-        # The last owner may have finished just now and removed the file: then
-        # lock a new one
+        # The last owner may have removed the file just before `flock`: then
+        # make and lock a new file
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), os.stat(path)):
                 break
@@ -363,7 +363,7 @@ def _lock(folder):
 
 
 def _owner(lock):
-    """The process that has the lock, from the text of the open lock file."""
+    """The process that holds a lock, from the text of its open file."""
     text = os.pread(lock, 200, 0).decode('utf-8', 'replace').strip()
     return text or 'another process'
 
@@ -411,7 +411,7 @@ def has_held_out(run):
 
 
 def log(run, line, show):
-    """Append a line to log.txt, and call show(line), unless it is None."""
+    """Append a line to log.txt and call show(line); line may be None."""
     if line is not None:
         run.history.log_lines.append(f'{line}\n')
         run.folder.append('log.txt', f'{line}\n')
@@ -424,8 +424,8 @@ def begin_files(run):
     num_bytes = 4 * sum(param.data(run.devices[0]).size
                         for param in run.net.collect_params().values())
     keeps_best = run.best.is_kept
-    # The arrays of a checkpoint as large as the weights: the weights, Adam's
-    # two moments, the average, the best weights
+    # A checkpoint has these arrays of the size of the weights: the weights,
+    # Adam's two moments, the average, the best weights
     per_checkpoint = 3 + bool(run.average.decay) + keeps_best
     check_disk_space(run.out, num_bytes * (
         1 + keeps_best + per_checkpoint * num_checkpoints(run)))
@@ -436,10 +436,10 @@ def begin_files(run):
 
 
 def num_checkpoints(run):
-    """The largest number of checkpoints on disk at a time, by `save_every`.
+    """The largest number of checkpoints of `save_every` on disk at a time.
 
-    The number is unknown if all are kept until a clock ends the run; then
-    the least possible number is returned: 1.
+    The number is unknown if all are kept until a clock ends the run. Then
+    this returns 1, the least possible number.
     """
     s, num_steps = run.settings, run.objective.num_steps
     if not s['save_every']:
@@ -461,7 +461,7 @@ def finish_files(run):
     run.folder.release()
     run.best.load(run.devices)
     run.average.apply()
-    # Again: settings such as num_steps may have changed on resume
+    # Write it again: settings such as num_steps may have changed on resume
     run.folder.write_config(config_of(run))
     write_run(run.out, run.net, run.history, run.animator)
     run.best.close()

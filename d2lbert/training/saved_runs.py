@@ -23,11 +23,11 @@ class RunError(ValueError):
 
 
 def write_run(out, net, history, animator):
-    """Write the last files of a run, model.params at the end.
+    """Write the last files of a run, and model.params as the last of them.
 
-    out: the run folder, which is not finished without model.params. net: its
-    `parts` are the blocks to save, by the names of their files. history: a
-    `RunHistory`. animator: draws losses.png.
+    out: the run folder; a run without model.params is not finished. net:
+    net.parts are the blocks to save, by the names of their files. history: a
+    `RunHistory`. animator: the `progress.Animator` that draws losses.png.
     """
     with contextlib.suppress(FileNotFoundError):
         (out / 'model.params').unlink()     # if a finished run was resumed
@@ -41,7 +41,7 @@ def write_run(out, net, history, animator):
 
 
 def load_parts(net, folder, ctx=None):
-    """Load the parts of `net` besides the model from a run folder."""
+    """Load net.parts, except the model, from a run folder."""
     for name, block in net.parts.items():
         if name != 'model':
             load_parameters(block, Path(folder, f'{name}.params'), ctx)
@@ -52,7 +52,7 @@ def save_parameters(net, path):
     with replacing(path) as partial_path:
         try:
             net.save_parameters(MXNetPath(partial_path), deduplicate=True)
-            # Gluon does not notice a disk that is full at the last bytes, but
+            # Gluon raises no error if the disk is full at the last bytes, but
             # reading the file does
             array_files.stored_params(partial_path)
         except (mx.MXNetError, ValueError) as error:
@@ -107,13 +107,13 @@ def load_parameters(net, path, ctx=None):
 
 
 def unreadable(path, error):
-    """The `RunError` for a .params file that does not hold the weights."""
+    """The `RunError` for a .params file that cannot be loaded into its net."""
     return RunError(f'{path} does not hold the parameters of this model '
                     f'(damaged, or of another one): {error}')
 
 
 def complete_saved(settings):
-    """All settings of a run from its stored settings.
+    """All settings of a run, from those that config.json or a checkpoint has.
 
     Earlier versions stored neither split nor min_freq: they split every text
     as the book does, and built vocabularies with the book's min_freq. Some

@@ -9,7 +9,7 @@ def schedule_of(settings, num_steps, history, num_workers=1):
     """The schedule of a run: a `StepSchedule` or a `ClockSchedule`.
 
     num_steps: the length of a run without the setting `minutes`. history:
-    its `RunHistory`.
+    the `RunHistory` of the run.
     """
     minutes = settings.get('minutes')
     check_clock(minutes, num_workers)
@@ -20,7 +20,8 @@ def schedule_of(settings, num_steps, history, num_workers=1):
 class StepSchedule(Stateful):
     """The schedule of a run of `num_steps` steps.
 
-    xlim: the limits of the x axis of the plot. length_text: for a message.
+    xlim: the limits of the x axis of the plot. length_text: the length of the
+    run for a message, for example '50 steps'.
     """
 
     def __init__(self, num_steps, history):
@@ -28,7 +29,7 @@ class StepSchedule(Stateful):
         self.length_text, self.xlim = f'{num_steps} steps', [1, num_steps]
 
     def begin(self, step):
-        """Do nothing: only `ClockSchedule` reads a time here."""
+        """Do nothing: only `ClockSchedule` reads the clock here."""
 
     def is_over(self):
         """True if all steps were taken, or a callback ended the run."""
@@ -86,8 +87,8 @@ class ClockSchedule(Stateful):
         return rate_factor(self.seconds, self.end, self.end, warmup, decay)
 
     def restore(self, checkpoint):
-        # Checkpoints of earlier versions have a list of all readings; the
-        # last one is the time of the checkpoint
+        # Checkpoints of earlier versions have a list of all readings of the
+        # clock; the last reading is the time of the checkpoint
         readings = checkpoint.state.get('clock')
         if readings is not None:
             self.history.seconds = float(readings[-1])
@@ -117,9 +118,9 @@ def rate_factor(position, length, end, warmup, decay):
 
     position, length of the run, and end of the decay are steps or seconds.
     The factor rises from 0 to 1 in the share `warmup` of the length. Then it
-    stays 1 if decay is 'none'. With 'linear' it falls to 0 at `end` in a
-    straight line, and with 'cosine' along half a cosine (Loshchilov and
-    Hutter 2017).
+    stays 1 if `decay` is 'none'. If `decay` is 'linear' or 'cosine', the
+    factor falls to 0 at `end`, in a straight line or along half a cosine
+    (Loshchilov and Hutter 2017).
     """
     warmup_end = warmup * length
     if position < warmup_end:

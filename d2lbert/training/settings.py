@@ -21,7 +21,7 @@ from d2lbert.machine.arguments import (
 )
 from d2lbert.objectives.setting_rules import DEFAULT_NOISE, RULES
 
-#: The `Setting.kind` of a setting that holds the path of a file, or several.
+#: The `Setting.kind` of a setting that holds a path, or a list of paths.
 PATHS = 'paths'
 
 #: The choices of the setting `noise`, see `corpus.masking.Noise`.
@@ -34,17 +34,17 @@ class Setting(NamedTuple):
 
     name: str
     kind: Any               # str, int, float, bool or PATHS
-    default: Any            # None: may stay unset
+    default: Any            # None: the setting may stay unset
     help: str
     metavar: str = 'N'
     learn: Any = None       # the default in the recipe learn, if different
-    least: Any = None       # int: inclusive, float: exclusive minimum
+    least: Any = None       # the minimum; an int may equal it, a float not
     choices: tuple = ()     # the allowed values; (): all of the type
     share: bool = False     # True for a share, which must be below 1
-    several: bool = False   # PATHS: True if a list is allowed
-    changeable: bool = False    # True if it may change on resume
-    instead: Any = None     # name of the setting that replaces it if given
-    earlier: str = ''       # its earlier name, which is still accepted
+    several: bool = False   # True if a list of PATHS is allowed
+    changeable: bool = False    # True if the value may change on resume
+    instead: Any = None     # a setting that replaces this one if given
+    earlier: str = ''       # an earlier name, which is still accepted
 
     @property
     def type(self):
@@ -86,7 +86,8 @@ class Setting(NamedTuple):
 
 
 def _converted(name, value, kind):
-    """A value as `kind`: str, bool, int or float; raises an error if unfit."""
+    """Convert a value to `kind`: str, bool, int or float; may raise an error.
+    """
     if kind is str and isinstance(value, str):
         return value
     # numpy.bool_ is not a bool
@@ -287,16 +288,16 @@ RECIPES = {'book': BOOK, 'learn': LEARN}
 MIN_LOG_ENTRIES = 20
 
 #: Settings that may change on resume: the end of the run, how often it is
-#: saved and evaluated, and where the same text is found.
+#: saved and evaluated, and the paths of the same text and teacher.
 CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
                         if setting.changeable]
 
 
 def complete(keywords):
-    """All settings of a run: `keywords`, checked, defaults, and a seed.
+    """All settings of a run: checked `keywords`, and defaults for the others.
 
-    Raises ValueError or TypeError for unknown settings, wrong values, and
-    settings that do not fit each other.
+    A missing seed is drawn. Raises ValueError or TypeError for unknown
+    settings, wrong values, and settings that do not fit each other.
     """
     keywords = current_names(EARLIER, keywords)
     recipe = SETTINGS['recipe'].checked(keywords.get('recipe', 'book'))
@@ -306,7 +307,7 @@ def complete(keywords):
     values = checked(SETTINGS, {
         **RECIPES[recipe], **rules.defaults, 'recipe': recipe}, keywords)
     if 'log_interval' not in keywords and values['num_steps'] is not None:
-        # So that the plot of a short run has a curve, too
+        # More entries in a short run, so that its plot has a curve, too
         values['log_interval'] = min(values['log_interval'], max(
             1, values['num_steps'] // MIN_LOG_ENTRIES))
     rules.check(objective, values)
@@ -344,9 +345,9 @@ def check_heads(num_hiddens, num_heads):
 def check_files(settings, values, named=()):
     """Raise ValueError if a file or folder of a setting does not exist.
 
-    It is called before a text is fetched or read. settings: {name:
-    `Setting`}. values: {name: value}. named: names of texts or models, such
-    as 'sample', which are allowed in place of a path.
+    Call it before a text is fetched or read. settings: {name: `Setting`}.
+    values: {name: value}. named: names of texts or models, such as 'sample',
+    which are allowed in place of a path.
     """
     for name, value in values.items():
         if settings[name].kind != PATHS or value is None:
@@ -419,7 +420,7 @@ def checked(settings, defaults, keywords):
     return values
 
 
-def _flag(name):
+def _flag(name):    # without the two dashes
     return name.replace('_', '-')
 
 
@@ -463,7 +464,7 @@ def _bracketed_default(setting):
 
 
 def described_default(setting):
-    """The defaults of both recipes: '512; 64'; '' if there is none."""
+    """The defaults of both recipes, for the manual: '512; 64', or ''."""
     if setting.default is None or setting.kind is bool:
         return 'in learn' if setting.learn else ''
     text = f'{setting.default}'

@@ -1,4 +1,4 @@
-"""Define objects of a run whose state its checkpoints save and restore."""
+"""Define the objects of a run whose state is saved in checkpoints."""
 import contextlib
 import math
 
@@ -55,7 +55,7 @@ class Conditions(Stateful):
 
     @property
     def num_devices(self):
-        """The number of devices of all workers, which have equally many."""
+        """The number of devices of all workers; each has equally many."""
         return len(self.devices) * workers.num_workers()
 
     def state(self):
@@ -74,7 +74,7 @@ class Conditions(Stateful):
                     f'the number of {name} was {before} when {path} was '
                     f'written and is {now} now: the parameters are the '
                     'same, the random numbers of dropout are not')
-                break       # one line is enough if both have changed
+                break       # one line is enough if both numbers changed
         changed = kernels.products.resume(state.get('products'),
                                           *self._product_arguments())
         if changed:
@@ -93,7 +93,7 @@ class Conditions(Stateful):
                     f'({causes}): restore the original, or start a new run')
 
     def _product_arguments(self):
-        """The arguments of `kernels.products.record`: (precision, fused)."""
+        """(precision, fused); fused: True if C++ computes the operators."""
         return self.net.config['precision'], kernels.load() and all(
             device.device_type != 'gpu' for device in self.devices)
 
@@ -103,8 +103,8 @@ class DataPosition(Stateful):
 
     epoch: the epoch of the objective's next batch. position: two integers,
     the beginning of this batch, see `Objective.batches`. taken: the number of
-    examples of this batch that the run has used already. It is above 0 if the
-    setting grow_batch divides the objective's batches into smaller ones.
+    examples of this batch that the run has used already. `taken` can be above
+    0 if the setting grow_batch divides the objective's batches.
     """
 
     def __init__(self):
@@ -122,7 +122,7 @@ class DataPosition(Stateful):
                 begin, num_rows = self.taken, len(batch[0])
                 while begin < num_rows:
                     end = begin + next_size()
-                    # Set before `yield`, for a checkpoint after this step
+                    # Set this before `yield`: the step may save a checkpoint
                     if end < num_rows:
                         self.taken = end
                     else:
@@ -140,7 +140,7 @@ class DataPosition(Stateful):
         state = checkpoint.state
         self.epoch = int(state['epoch'])
         self.position = tuple(map(int, state['position']))
-        # Checkpoints of earlier versions lack the entry
+        # Checkpoints of earlier versions lack `taken`
         self.taken = int(state.get('taken', 0))
 
 
@@ -148,8 +148,8 @@ class WeightAverage(Stateful):
     """The exponential moving average of the weights.
 
     After each step the average becomes decay * average + (1 - decay) *
-    weight. In the first steps decay is (1 + step) / (10 + step) if that is
-    less, as in TensorFlow, so that the initial weights soon count little.
+    weight. In the first steps (1 + step) / (10 + step) replaces `decay` if it
+    is less, as in TensorFlow, so that the initial weights soon count little.
     With decay=0 there is no average.
     """
 
@@ -215,9 +215,9 @@ class BestWeights(Stateful):
     """The weights of the step with the highest score of the objective.
 
     Of steps with equal scores the first is the best. If the objective has no
-    score, nothing is stored. Only the first worker stores weights. folder:
-    the run folder, or None; its file `best.params` holds the weights until
-    the run is finished.
+    score, nothing is stored (is_kept is False). folder: the run folder, whose
+    file `best.params` holds the weights until the run is finished; None in
+    all workers but the first, which store nothing.
     """
 
     PREFIX = 'best/'
@@ -269,7 +269,7 @@ class BestWeights(Stateful):
             load_parameters(self.net, self.path, devices)
 
     def close(self):
-        """Remove the file, since model.params has the weights now."""
+        """Remove best.params, since model.params has the weights now."""
         if self.path is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()

@@ -23,8 +23,9 @@ class Teacher(NamedTuple):
     def load(cls, path):
         """Load the teacher from a RUN, or a FOLDER of a pretrained model.
 
-        Raises ValueError for a model without an MLM head, or whose
-        tokenizer does not fit it.
+        Raises ValueError for a model with a decoder, one that predicts next
+        tokens, one without an MLM head, or one with a tokenizer of another
+        size.
         """
         path = Path(path)
         _, net, tokenizer = load(path, heads=('mlm',), trainable=False,
@@ -53,19 +54,19 @@ class Teacher(NamedTuple):
         return teacher
 
     def lacks(self, part):
-        """True if `part` has random weights, since the folder lacked it.
+        """True if a part has random weights, since the folder lacked it.
 
-        part: one of `tensor_names.PARTS`.
+        part: one of `pretrained.families.tensor_names.PARTS`.
         """
-        loaded_folder = self.net.pretrained     # None for a run
+        loaded_folder = self.net.pretrained     # None for the net of a run
         return loaded_folder is not None and loaded_folder.lacking(part)
 
     def student_settings(self, keywords):
         """Return all settings of a student's run, {name: value}, checked.
 
-        keywords: the given settings; defaults are added. By default the
-        student has the tokenizer and the sizes of the teacher, and half as
-        many layers, rounded up.
+        keywords: the given settings. Unless they differ, the student has the
+        tokenizer and the sizes of the teacher, and half as many layers,
+        rounded up.
         """
         config = self.net.config
         # A single group: all layers share their weights, as in ALBERT
@@ -83,6 +84,7 @@ class Teacher(NamedTuple):
 
     @property
     def _tokenizer(self):
+        """The value of the setting `tokenizer` for the teacher."""
         return 'wordpiece' if isinstance(self.vocab, PieceVocab) else 'words'
 
     def check(self, settings, vocab=None):
@@ -146,6 +148,7 @@ def _architecture(config):
     for name in ('distilbert', 'published'):
         if all(config[key] == value
                for key, value in ARCHITECTURES[name].items()
+               # The architecture does not depend on these
                if key not in ('dropout', 'max_len', 'family')):
             return name
     return 'book'

@@ -1,7 +1,8 @@
 """Compute the gradients of a batch, and update the weights with `AdamW`.
 
 A batch is divided among the workers. Each worker divides its rows into
-`accumulate` parts, computed one after another, and a part among its devices.
+`accumulate` parts, which it computes one after another, and each part among
+its devices.
 """
 import math
 
@@ -61,7 +62,7 @@ class AdamW(mx.optimizer.Optimizer):
         """Update several parameters, or one.
 
         index: a list with the numbers of the parameters; weight, grad and
-        state are then lists, too. For one parameter, none is a list.
+        state are then lists, too. For one parameter, none of them is a list.
         """
         if not isinstance(index, (list, tuple)):
             index, weight, grad, state = [index], [weight], [grad], [state]
@@ -87,7 +88,7 @@ class AdamW(mx.optimizer.Optimizer):
                    for param in self.param_dict.values())
 
     def _bias_correction(self, t):
-        """Adam's factor of the rate at update t, as averages start at zero."""
+        """Adam's factor of the rate at update t, since means start at zero."""
         return math.sqrt(1 - self.beta2 ** t) / (1 - self.beta1 ** t)
 
 
@@ -122,8 +123,9 @@ class Updater(Stateful):
 
         A shard is the part of the batch that a device computes at a time.
         Each loss is a mean over items such as masked words. The loss of a
-        shard is weighted by its share of all items in the batch, so that
-        any division gives the same gradients. Returns a list for each loss:
+        shard is weighted by the shard's share of all items in the batch, so
+        that any division gives the same gradients. Returns a list for each
+        loss:
         the weighted losses of this worker's shards, scalars on the devices.
         Their sum over all workers is the loss of the batch.
         """
@@ -135,7 +137,7 @@ class Updater(Stateful):
         shard_terms, num_used = [[] for _ in batch_counts], 0
         for k in range(accumulate):
             part = part_of(worker_batch, k, accumulate)
-            if not len(part[0]):    # a batch with fewer rows than parts
+            if not len(part[0]):    # there are fewer rows than parts
                 continue
             wait_for_last_step()
             with autograd.record():
@@ -151,7 +153,7 @@ class Updater(Stateful):
             num_used = len(sums)
             for terms, losses in zip(shard_terms, zip(*weighted)):
                 terms += losses
-        if num_used < len(self.devices):    # the call takes a millisecond
+        if num_used < len(self.devices):    # the call alone takes about 1 ms
             zero_gradients(self.net, self.devices[num_used:])
         return shard_terms
 
@@ -176,13 +178,14 @@ class Updater(Stateful):
         """The sums over all workers of each loss and each extra number.
 
         losses: as `gradients` returns them. Waits for the devices. Raises
-        `RunError` if this worker has other settings or data than the first.
+        `RunError` if this worker has other settings or data than the first
+        worker.
         """
         numbers = [*(sum(map(float, terms)) for terms in losses),
                    *extra_numbers]
         if self.num_workers == 1:
             return numbers
-        # The next key: the trainer uses 0, 1, ..., one for each parameter
+        # A free key: the trainer uses 0, 1, ..., one for each parameter
         store, key = self.trainer._kvstore, len(self.trainer._params)
         sums = np.array(numbers, dtype='float32')
         if not self._is_worker_checked:
@@ -193,8 +196,8 @@ class Updater(Stateful):
 
     def _check_equals_first_worker(self, store, key, size):
         """Compare a hash of settings and data with the first worker's."""
-        # The hash of 31 bits is stored as two numbers, which float32 holds
-        # exactly, in an array of `size`, as all arrays of this key
+        # The hash of 31 bits is stored as two numbers that float32 can hold
+        # exactly. All arrays of this key must have the same size
         own_hash = np.zeros(size, dtype='float32')
         own_hash[:2] = np.array(divmod(derive_seed(
             self.settings, self.objective.recorded), 1 << 16))
@@ -254,7 +257,7 @@ class Updater(Stateful):
             updater.states[index] = tuple(
                 np.array(moment, ctx=device).as_nd_ndarray()
                 for moment in moments)
-            # They are on their device: MXNet need not copy them
+            # The moments are on their device: MXNet need not copy them
             updater.states_synced[index] = True
 
 
