@@ -67,9 +67,9 @@ class Distillation(Objective):
         return self.inner.batches(epoch, start)
 
     def counts(self, batch):
-        """The number of items of a batch that each loss is a mean of.
+        """For each loss, the number of items in a batch.
 
-        These are masked words for `soft`, and all tokens for `cosine`.
+        Items are masked words for `soft`, and all tokens for `cosine`.
         """
         counts = dict(soft=batch.mlm_weights_X.sum(),
                       cosine=batch.valid_lens_x.sum())

@@ -125,7 +125,7 @@ class CLM(Generative):
 
     @staticmethod
     def states(net, shard, device):
-        """(X, labels): the label of a token's vector is the next token."""
+        """(X, labels): vectors of tokens, and the next token after each."""
         lens = shard.valid_lens_x.astype('int64')
         tokens = shard.tokens_X[:, :int(lens.max())]
         # All tokens except the last of each row, which has no next token
@@ -209,8 +209,7 @@ class Denoise(Generative):
 
     @staticmethod
     def states(net, shard, device):
-        """(X, labels): the label of a decoder's vector is an original token.
-        """
+        """(X, labels): vectors of the decoder, and the original tokens."""
         def put(A):
             return on_device(A, device, 'int32')
         lens = shard.target_lens_y.astype('int64')
@@ -219,7 +218,7 @@ class Denoise(Generative):
         tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
         X = teacher_forced_states(net, put(tokens), put(shard.valid_lens_x),
                                   put(targets))
-        # Token t[m] of sequence b[m] is predicted token m; padding is not
+        # Token t[m] of sequence b[m] is predicted token m, without padding
         b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
         return (X.reshape(-1, X.shape[-1]).take(put(b * longest + t), axis=0),
                 targets[b, t])

@@ -29,8 +29,7 @@ def topic_vectors(text, size):
     size) float32, of length 1: tokens of paragraphs on the same topic have
     similar vectors. Tokens with a vector of zeros are left out. If there are
     fewer tokens or paragraphs than `size`, the last columns are zero.
-    Deerwester et al. 1990, "Indexing by Latent Semantic
-    Analysis".
+    Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
     """
     paragraphs, tokens, weights = _tf_idf(text)
     unique_tokens, columns = onp.unique(tokens, return_inverse=True)
@@ -131,7 +130,7 @@ def initialize(net, method, devices, text=None):
     - 'mimetic': tokens attend to similar tokens from the first step on, as
       in trained nets (Trockman and Kolter 2023, "Mimetic Initialization of
       Self-Attention Layers"). Key weights equal query weights; SELF_SCORE
-      determines their scale. The other matrices of the blocks are
+      determines the scale of both. The other matrices of the blocks are
       N(0, 0.02² 768 / H) for H hiddens. Segment and position embeddings have
       half the standard deviation of token embeddings;
     - 'topical': 'mimetic', with similar embeddings for tokens of the same

@@ -383,8 +383,8 @@ class MLMAndSBO(MLM):
     @staticmethod
     def _boundary_vectors(net, masked):
         """The vectors (S, H) from which the boundary head predicts words."""
-        # In a shard without masked words, the first token has their place,
-        # with weight 0. There `left` equals the token's row: position -1
+        # In a shard without masked words, the first token takes their place,
+        # with weight 0. Its row is also `left`, which gives position -1
         positions = masked.masked_rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),

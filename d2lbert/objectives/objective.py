@@ -71,15 +71,14 @@ class Objective:
         raise NotImplementedError
 
     def counts(self, batch):
-        """For each loss, the number of items of a batch that it is a mean of.
-        """
+        """For each loss, the number of items, as masked words, in a batch."""
         raise NotImplementedError
 
     def shard_losses(self, net, batch, devices):
         """For each device that gets examples of a batch, [(loss, count), ...].
 
         Each list has an entry for each of `losses`: the loss, a scalar on the
-        device, and the number of items that the loss is a mean over.
+        device, and the number of items over which the loss is a mean.
         """
         raise NotImplementedError
 

@@ -55,7 +55,7 @@ SENTENCES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE_RULE))
 
 
 def _bart_rule(name, value):
-    """The rule that a setting has the only value that BART has."""
+    """The rule that a setting has the only value that a BART can have."""
     return (name, (value,), f'trains a BART, which has {name}={value}: leave '
             f'{name} (--{name.replace("_", "-")}) out')
 

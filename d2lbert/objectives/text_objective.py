@@ -251,15 +251,16 @@ def evaluate(net, batches, devices):
             type(batch)(*map(host, batch)), devices)]
         for sums in shard_sums:
             totals.add(*sums.asnumpy())
-    (mlm_loss, mlm_hits, num_preds, known_hits, num_known, nsp_loss, nsp_hits,
-     num_pairs) = totals.data
+    (mlm_loss_sum, mlm_hits, num_preds, known_hits, num_known, nsp_loss_sum,
+     nsp_hits, num_pairs) = totals.data
     if not num_preds or not num_pairs:
         raise ValueError('there is nothing to evaluate on: the text has no '
                          'pair of sentences that fits')
     *mlm, unknown_share, known_accuracy = mlm_figures(
-        mlm_loss, mlm_hits, num_preds, known_hits, num_known)
-    return Figures(*mlm, *loss_and_accuracy(nsp_loss, nsp_hits, num_pairs),
-                   unknown_share, known_accuracy)
+        mlm_loss_sum, mlm_hits, num_preds, known_hits, num_known)
+    return Figures(
+        *mlm, *loss_and_accuracy(nsp_loss_sum, nsp_hits, num_pairs),
+        unknown_share, known_accuracy)
 
 
 def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
