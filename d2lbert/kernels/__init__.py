@@ -3,9 +3,9 @@
 A library is compiled and loaded at its first use, never by an import. The
 environment variable D2LBERT_KERNELS controls this: `auto` uses a library if it
 can be built, `off` uses none, and `require` raises an error if a library
-cannot be built. `ops` declares the fused operators, and README.md describes
-them. Only loading the fused operators imports MXNet. That import takes longer
-than it takes to encode a text with the library of `int8.py`.
+cannot be built. One library has the fused operators, which extend MXNet:
+`ops.py` declares them, and README.md describes them. The other libraries are
+loaded without MXNet, since its import takes longer than encoding a text.
 """
 import ctypes
 import os
@@ -28,8 +28,8 @@ FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
            'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc', 'rows.cc',
            'self_attention.cc', 'vocab.cc']
-#: Attempts to build and open a library. Another process may remove the file
-#: before it is opened.
+#: Attempts to build and open a library. Another process may remove its file
+#: between the two steps.
 ATTEMPTS = 3
 
 State = namedtuple('State', 'mode loaded path reason')
@@ -55,7 +55,7 @@ class Library:
     name: the start of the library's file name. sources: names of C++ files in
     this folder. open_library: a function that opens the library at a path;
     `get` returns its result. The function may raise OSError, AttributeError or
-    MXNetError. mxnet: True to build against the extension interface of MXNet.
+    RuntimeError. mxnet: True to use the extension interface of MXNet.
     what, takes: a description of the library and the duration of its
     compilation, for the progress line. options: further options of the
     compiler.
@@ -72,27 +72,28 @@ class Library:
         self.name, self.mxnet, self.options = name, mxnet, options
         self.what, self.takes = what, takes
         self.sources = [FOLDER / source for source in sources]
-        self.path = self.reason = self._handle = None
+        self.path = self.reason = self._opened = None
         self._open_library = open_library
 
     def get(self):
         """The result of `open_library`, or None if Python must do the work.
 
-        Compiles the library first if it is missing. If that or opening fails,
-        D2LBERT_KERNELS=require raises BuildError. With `auto` the first
-        failure of any library prints one line, and `get` returns None.
+        Compiles the library first if it is missing. If compiling or opening
+        fails, `get` raises BuildError with D2LBERT_KERNELS=require. With
+        `auto` it returns None, and the first library that fails prints a line.
         """
         policy = mode()
         if policy == 'off':
             return None
         if self.path is None:
             with Library._lock:
+                # After a failure, only `require` tries again
                 if not self.path and (not self.reason or policy == 'require'):
                     self._build_and_open(policy)
-        return self._handle
+        return self._opened
 
     def _build_and_open(self, policy):
-        """Set `path` or `reason`; policy: as `mode` returns it."""
+        """Set `path` or `reason`; policy: the value of D2LBERT_KERNELS."""
         for _ in range(ATTEMPTS):
             path = None
             try:
@@ -118,21 +119,22 @@ class Library:
         checked_path = path
         try:
             with build.checked(path) as checked_path:
-                self._handle = self._open_library(checked_path)
-        except BuildError:
+                self._opened = self._open_library(checked_path)
+        except BuildError:      # a RuntimeError, too
             raise
         except (OSError, AttributeError, RuntimeError) as error:
-            line = ([type(error).__name__] + str(error).splitlines())[-1]
-            line = line.replace(f'{checked_path}: ', '')
+            last_line = ([type(error).__name__] + str(error).splitlines())[-1]
+            cause = last_line.replace(f'{checked_path}: ', '')
             raise BuildError(
-                f'{path} cannot be loaded ({line}): if its folder is mounted '
+                f'{path} cannot be loaded ({cause}): if its folder is mounted '
                 'noexec, set D2LBERT_CACHE to a folder that is not') from error
         self.path, self.reason = path, None
 
     def find(self):
         """Open the library if it is compiled; return True if it is open.
 
-        Never compiles it. Raises BuildError if it cannot be opened.
+        Never compiles it. Raises BuildError if there is no compiler, or if
+        the library cannot be opened.
         """
         if self.path is None:
             path = build.library(self.name, self.sources, self.mxnet,
@@ -145,7 +147,7 @@ class Library:
 def _open_operators(path):
     """Register the operators of the library at `path` with MXNet."""
     from d2lbert.machine.backend import mx
-    # ctypes opens it first, since its errors are clearer than MXNet's
+    # First by ctypes, whose errors are clearer than those of mx.library.load
     library = ctypes.CDLL(str(path))
     library.d2lbert_bf16    # AttributeError if it is not our library
     library.d2lbert_isa.restype = ctypes.c_char_p
@@ -174,8 +176,8 @@ def state():
 def load():
     """Compile and load the fused operators; return True if they are loaded.
 
-    Raises BuildError if that fails and D2LBERT_KERNELS is `require`. With
-    `auto` the first failure prints one line.
+    If they cannot be loaded, raises BuildError with D2LBERT_KERNELS=require;
+    with `auto`, prints a line unless an earlier failure did.
     """
     return OPERATORS.get() is not None
 
@@ -184,9 +186,9 @@ def enabled(*arrays):
     """True if the fused operators are loaded and can take these arrays.
 
     They can take MXNet's float32 and int32 arrays on a CPU. Only the device of
-    the first array is checked. The first call compiles the operators.
+    the first array is checked. Compiles the operators if they are missing.
     """
-    # Of the class, since MXNet makes a new Context for each look at `ctx`
+    # hasattr(array, 'ctx') would construct a new Context each time
     return load() and all(
         hasattr(type(array), 'ctx')
         and array.dtype in (numpy.float32, numpy.int32)
@@ -196,7 +198,7 @@ def enabled(*arrays):
 def compiled_for():
     """(name of the instruction set, floats in a vector) of the operators.
 
-    None if the operators are not loaded; never loads them.
+    Returns None if the operators are not loaded; never loads them.
     """
     library = OPERATORS.path and OPERATORS.get()
     return library and (library.d2lbert_isa().decode(),

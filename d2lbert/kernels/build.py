@@ -1,8 +1,8 @@
 """Compile the package's C++ libraries, each once, into the user's cache.
 
-A library is loaded from the cache only if no other user can have written it
-and its content has the digest in the file beside it. Loading a truncated
-library would crash the process.
+A library is loaded from the cache only if no other user can have written it,
+and if its digest equals the digest in the file beside it. Without this check,
+a truncated library would be loaded and crash the process.
 """
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from d2lbert.machine.files import locked
 from d2lbert.machine.processor import find_compiler, find_processor, isa_flags
 from d2lbert.machine.terminal import warn
 
-# Without -ffast-math, which would not respect NaN and infinity.
+# -ffast-math is not among them: it would not respect NaN and infinity
 FLAGS = ['-std=c++17', '-O3', '-fopenmp', '-fPIC', '-fno-math-errno',
          '-fno-trapping-math', '-ffp-contract=fast']
 
@@ -40,7 +40,10 @@ def compiler():
 
 
 def _cpu_features():
-    """The features of the processor, which decide what -march=native means."""
+    """The processor's features, which decide what -march=native means.
+
+    Returns a string; if the features are unknown, the processor's name.
+    """
     processor = find_processor()
     return (' '.join(sorted(processor.features))
             or f'{processor.machine} {processor.name}')
@@ -59,10 +62,11 @@ def _mxnet_parts():
     return include, source, mx.__version__
 
 
-# This shell script runs a compiler, and kills it with its child processes if
-# this process is killed. A watcher in their process group waits for the end of
-# standard input, then kills the group. Standard input is a pipe. Its other end
-# is closed by this process, or by the system when this process is killed.
+# This shell script runs a compiler. If this Python process is killed, the
+# script kills the compiler and the compiler's child processes: a watcher in
+# their process group waits for the end of standard input, then kills the
+# group. Standard input is a pipe, and Python has the other end. Python closes
+# it, or the system does when Python is killed.
 WATCHED_COMMAND = '''\
 exec 3<&0 </dev/null
 { read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
@@ -87,7 +91,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     there is no compiler, if it rejects a source, or if the cache folder
     cannot be trusted.
     """
-    command, sources, file_name = _recipe(name, sources, mxnet, options)
+    command, all_sources, file_name = _recipe(name, sources, mxnet, options)
     try:
         folder = cache.folder('kernels')
     except OSError as error:
@@ -103,7 +107,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it
                 print_line(f'compiling {what or name}, once: {takes} ...')
-                _compile(command, sources, target)
+                _compile(command, all_sources, target)
         if not _is_sound(target):
             raise BuildError(f'{target} changed after it was written: is the '
                              'disk full or failing?')
@@ -115,25 +119,26 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
 def checked(library):
     """Check a library's digest, and yield a path that opens this library.
 
-    The path begins at an open file descriptor of the folder. Only this user
-    and root can write to the folder. So no one else can replace the library
-    between the check and its opening. Raises BuildError if the check fails.
+    The path begins with an open file descriptor of the folder, and the check
+    fails if a user other than this one and root can write to the folder. So no
+    one else can replace the library between the check and the use of the path.
+    Raises BuildError if the check fails.
     """
     try:
-        folder = os.open(library.parent, os.O_RDONLY)
+        folder_fd = os.open(library.parent, os.O_RDONLY)
     except OSError as error:
         raise BuildError(f'{library.parent} cannot be read '
                          f'({error.strerror})') from error
     try:
-        path = pathlib.Path(f'/proc/self/fd/{folder}', library.name)
+        path = pathlib.Path(f'/proc/self/fd/{folder_fd}', library.name)
         if not path.exists():   # not Linux
             path = library
-        if not (cache.is_trusted(os.fstat(folder)) and _is_sound(path)):
+        if not (cache.is_trusted(os.fstat(folder_fd)) and _is_sound(path)):
             raise BuildError(f'{library} was changed while it was opened: '
                              'try again')
         yield path
     finally:
-        os.close(folder)
+        os.close(folder_fd)
 
 
 def print_line(line):
@@ -142,9 +147,11 @@ def print_line(line):
 
 
 def _recipe(name, sources, mxnet, options=()):
-    """(compiler command, sources, file name of the library).
+    """(compiler command, all sources, file name of the library).
 
-    The file name has a digest of all that the library depends on.
+    The arguments are as for `library`. With mxnet=True, the source of MXNet's
+    interface is added to the sources. The file name has a digest of all that
+    the library depends on.
     """
     sources = [pathlib.Path(source) for source in sources]
     command, version = compiler()
@@ -167,21 +174,23 @@ def _recipe(name, sources, mxnet, options=()):
 
 
 def _digest_file(library):
+    """The path of the file with the digest of a library."""
     return library.with_name(library.name + '.sha256')
 
 
 def _is_sound(library):
-    """True if a trusted user wrote the library and its digest is right."""
+    """True if no other user can have written a library and its digest fits."""
     try:
         with open(library, 'rb') as file:
-            found = os.fstat(file.fileno())
-            return (stat.S_ISREG(found.st_mode) and cache.is_trusted(found)
+            status = os.fstat(file.fileno())
+            return (stat.S_ISREG(status.st_mode) and cache.is_trusted(status)
                     and _sha256(file) == _digest_file(library).read_text())
     except (OSError, ValueError):
         return False
 
 
 def _sha256(file):
+    """The digest of a file that is open for reading."""
     return hashlib.sha256(file.read()).hexdigest()
 
 
@@ -215,7 +224,7 @@ def _move_with_digest(built, target):
     digest = _digest_file(built)
     with open(built, 'rb') as file:
         digest.write_text(_sha256(file))
-    # With a umask of 002, which is common, the user's group could write
+    # With the common umask 002, the user's group could write to the library
     built.chmod(stat.S_IMODE(built.stat().st_mode) & ~0o022)
     os.replace(built, target)
     os.replace(digest, _digest_file(target))
@@ -224,9 +233,9 @@ def _move_with_digest(built, target):
 def _run(commands, subjects, folder):
     """Run commands in parallel; raise BuildError if one fails.
 
-    All commands end before this call or this process ends. The error describes
-    the first failed command. subjects: for each command the file that the
-    error names. folder: the folder for the commands' temporary files.
+    No command outlives this call or this process. The error describes the
+    first failed command of the list. subjects: for each command, the file that
+    the error names. folder: the folder for the commands' temporary files.
     """
     env = dict(os.environ, TMPDIR=folder, LC_ALL='C')
     read_end, write_end = os.pipe()
@@ -240,7 +249,7 @@ def _run(commands, subjects, folder):
         outputs = [process.communicate()[0] for process in running]
     finally:
         os.close(read_end)
-        os.close(write_end)
+        os.close(write_end)     # kills commands that still run
         for process in running:
             with contextlib.closing(process.stdout):
                 process.wait()
@@ -252,7 +261,7 @@ def _run(commands, subjects, folder):
 
 
 def _first_error(process, output):
-    """The first line of a compiler's output with an error, or its first line.
+    """The first line with 'error' in a compiler's output, else its first line.
 
     Without output, the exit status of the process.
     """

@@ -4,7 +4,8 @@ The C++ files are cut.cc, types.cc and pieces.cc. Callers check first that
 `draw.library()` is not None. Each function gives the same result as the Python
 code of its caller. Other Python threads run while the C++ code works.
 
-A type is the number of a different word, by first occurrence in the text.
+Equal words have the same number, their type. Types are numbered in the order
+of their first words in a text.
 """
 import ctypes
 import weakref
@@ -14,18 +15,18 @@ import numpy as onp
 from d2lbert.kernels import draw
 from d2lbert.machine.workers import interruptible
 
-#: The kinds of lines, an argument of `text`. PARAGRAPHS: each line is a
-#: paragraph. WIKI: lines of WikiText with headings; the first and last line
-#: are context for the others, and not cut. PARTS: lines are parts of
-#: paragraphs, with blank lines between paragraphs.
+#: The kinds of lines, for the argument `lines` of `text`. PARAGRAPHS: a line is
+#: a paragraph. WIKI: a line is a paragraph or a heading of WikiText; the first
+#: and last line only show if their neighbours are titles, and are not cut.
+#: PARTS: a line is a part of a paragraph; blank lines separate paragraphs.
 PARAGRAPHS, WIKI, PARTS = range(3)
 
 #: The number of unused entries at the end of a table for `spread`, which
 #: copies entries in groups of this size.
 SPARE = 4
 
-#: A text of this many bytes takes about 0.1 s. It is cut in another thread, so
-#: that signals are handled in the meantime.
+#: A text of this many bytes or more is cut in another thread, so that signals
+#: are handled in the meantime. Cutting this many bytes takes about 0.1 s.
 LONG_BYTES = 1 << 25
 
 #: No limit for the bytes of a paragraph.
@@ -33,10 +34,10 @@ NO_LIMIT = (1 << 63) - 1
 
 
 class TextMemory:
-    """Memory for `text`, which several texts use one after the other.
+    """Memory that calls of `text` use one after the other.
 
-    New memory for each text would take most of the time. One thread at a time
-    may use it.
+    Without it, requesting memory would take most of the time of a call. Only
+    one thread at a time may use a `TextMemory`.
     """
 
     def __init__(self):
@@ -48,19 +49,20 @@ def text(data, lines, lower=True, max_paragraph_bytes=NO_LIMIT, memory=None):
     """Cut a text, bytes of UTF-8, into words.
 
     lines: PARAGRAPHS, WIKI or PARTS. lower: convert words to lower case.
-    memory: a `TextMemory` to use. Returns types (words,) int32; sentences and
-    paragraphs, (their number + 1,) int64, as in `TokenizedText`; articles
-    (titles,) int64, the paragraph after each title; names, bytes, a line for
-    each different word; left_out (2,) int64, the number of paragraphs that
-    were left out and the number of their words. Paragraphs without an inner
-    sentence end are left out; headings are left out, too, but do not count.
-    Returns None if a paragraph has more than max_paragraph_bytes, or the text
-    is not UTF-8.
+    memory: a `TextMemory`, or None for a new one. Returns None if a paragraph
+    has more than max_paragraph_bytes, or if the text is not UTF-8. Otherwise
+    returns types (words,) int32; sentences and paragraphs, (their number + 1,)
+    int64, as in `texts.numbered_text.TokenizedText`; articles (titles,) int64,
+    the paragraph after each title; names, bytes with a line for each different
+    word; left_out (2,) int64, the number of paragraphs left out, and of their
+    words. A paragraph without a sentence end inside is left out. Headings are
+    left out, too, but not counted.
     """
     memory = memory or TextMemory()
     library, handle = memory.library, memory.handle
     sizes = onp.zeros(9, 'int64')       # see text_cut in cut.cc
 
+    # If a signal abandons `cut`, its use of `memory` keeps the handle valid
     def cut(is_abandoned=None):
         library.text_cut(memory.handle, data, len(data), lines, lower,
                          max_paragraph_bytes, sizes)
@@ -71,8 +73,8 @@ def text(data, lines, lower=True, max_paragraph_bytes=NO_LIMIT, memory=None):
     if sizes[6]:
         return None
     if sizes[5]:
-        # Line feeds separate words with letters beyond ASCII, so that the
-        # lower case of a letter does not depend on another word
+        # The words with letters beyond ASCII, one in each line: then the lower
+        # case of a letter does not depend on another word
         foreign = onp.empty(sizes[5], 'uint8')
         library.text_foreign(handle, foreign, len(foreign))
         lowered = foreign.tobytes().decode().lower().encode()
@@ -84,12 +86,13 @@ def text(data, lines, lower=True, max_paragraph_bytes=NO_LIMIT, memory=None):
 
 
 def first_places(types, lengths, places, first):
-    """Set first[k] to the first place of type k, if that is smaller.
+    """Set first[k] to the first place of type k, if this place is smaller.
 
-    types (words,) uint16 or int32: the words of all paragraphs, one after
-    another. For each paragraph, lengths (paragraphs,) int64 has its number of
-    words, and places (paragraphs,) int64 the place of its first word in a
-    larger text. first (number of types,) int64.
+    A place is the index of a word in a larger text. types (words,) uint16 or
+    int32: the words of some paragraphs, one after another. For paragraph q,
+    lengths[q] is the number of words, and places[q] is the place of the first
+    word; both arrays are (paragraphs,) int64. first (number of types,) int64
+    is changed in place.
     """
     types = onp.ascontiguousarray(types)
     assert types.itemsize in (2, 4) and len(places) == len(lengths)
@@ -115,8 +118,9 @@ def spread(table, begins, lengths, types, ends, size):
 
     table (entries + SPARE,) uint16 or int32; begins int64 and lengths int32,
     an entry for each type; types (words,) int32. ends int64: increasing
-    indices of types. size: the number of joined entries. Returns the joined
-    entries, and for each of `ends` its index among them. Thread-safe.
+    indices of `types`. size: the number of joined entries. Returns the joined
+    entries, and for each `end` of ends the number of entries that come from
+    types[:end]. Thread-safe.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     assert len(begins) >= len(lengths)
@@ -131,8 +135,8 @@ def spread(table, begins, lengths, types, ends, size):
 def count_types(types, num_types, table=None):
     """Count the occurrences of each type: (num_types,) int64.
 
-    types (words,) int32. table (num_types,) int32: if given, also set types
-    to table[types] in place, after counting.
+    types (words,) int32. table: None, or (num_types,) int32 to set types to
+    table[types], in place, after counting.
     """
     assert table is None or table.dtype == 'int32' and len(table) >= num_types
     counts = onp.zeros(num_types, 'int64')
@@ -147,7 +151,8 @@ class Names:
     def __init__(self):
         self._library = draw.library()
         self._handle = _new_handle(self, self._library, 'names')
-        # The numbers of: words in the last call of add, all words, letters
+        # The number of words of the last call of `add`, the number of
+        # different words, and the number of letters of these
         self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):
@@ -161,10 +166,10 @@ class Names:
     def add(self, lines, kept=None):
         """Return the numbers of words, (words,) int32; add new words.
 
-        lines: bytes, a line for each word. kept (words,) bool: False leaves a
-        word out, whose number is then -1.
+        lines: bytes, a line for each word. kept (words,) bool, or None for all
+        True: a word with False is not added, and its number is -1.
         """
-        # A word and its line feed take two bytes or more
+        # At most this many words: each takes two bytes with its line feed
         numbers = onp.empty(len(lines) // 2, 'int32')
         if kept is not None:
             kept = onp.ascontiguousarray(kept).view('uint8')
@@ -176,8 +181,8 @@ class Names:
         return numbers[:self._sizes[0]]
 
     def text(self, first=0):
-        """The different words from number `first` on: bytes, a line each."""
-        size = ctypes.c_int64()
+        """The words with number `first` and above: bytes, a line for each."""
+        size = ctypes.c_int64()     # the first call only sets it
         self._library.names_copy(self._handle, first, None, size)
         names = onp.empty(size.value, 'uint8')
         self._library.names_copy(self._handle, first, names.ctypes.data, size)
@@ -195,7 +200,7 @@ class Pieces:
     def __init__(self, initial, continuation, unknown_id, max_letters, lower):
         tables = []
         for pieces in (initial, continuation):
-            # C++ only cuts texts of printable ASCII
+            # C++ only cuts texts of printable ASCII, so others never match
             pieces = {piece: idx for piece, idx in pieces.items()
                       if piece.isascii() and piece.isprintable()}
             lines = ''.join(f'{piece}\n' for piece in pieces).encode()
@@ -209,7 +214,8 @@ class Pieces:
         """Cut texts, bytes with a line for each: (counts, ids), int32.
 
         counts (texts,): the number of ids of each text, or -1 for a text
-        with a character other than printable ASCII.
+        with a character other than printable ASCII. ids: of all other texts,
+        one after another.
         """
         counts = onp.empty(lines.count(b'\n'), 'int32')
         ids, size = onp.empty(len(lines), 'int32'), ctypes.c_int64()
@@ -219,10 +225,10 @@ class Pieces:
 
 
 def _new_handle(owner, library, kind, *arguments):
-    """Call {kind}_new of C++: a handle that is freed with its owner."""
+    """Return a handle from {kind}_new of C++, freed when `owner` is."""
     handle = ctypes.c_void_p()
     getattr(library, f'{kind}_new')(*arguments, handle)
     free = weakref.finalize(owner, getattr(library, f'{kind}_free'), handle)
-    # Another thread may still be at work when the process ends
+    # At the end of the process, another thread may still use the handle
     free.atexit = False
     return handle

@@ -1,14 +1,14 @@
 """Draw pretraining examples and mask their tokens, by compiled C++ loops.
 
-Each function calls a function of draw.cc or spans.cc. Its callers have the
-same loops in Python, with the same results to the bit, and use them if
-`library` returns None or `can_draw` returns False.
+Each function calls a function of draw.cc or spans.cc. The callers have the
+same loops in Python, with the same results to the bit. They use these loops
+if `library` returns None or `can_draw` returns False.
 
-A text is an array of word types: equal words have the same type. `type_ids`
-gives the vocabulary index of each type.
+A text is an array of word types: equal words have the same type, a number.
+`type_ids` gives the vocabulary index of each type.
 
-N: the number of examples, each a row of T tokens. V: the number of tokens of
-the vocabulary.
+N: the number of examples, each a row of T tokens with padding. V: the number
+of tokens in the vocabulary.
 """
 import contextlib
 import ctypes
@@ -29,7 +29,7 @@ def _open_library(path):
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
-    # The plural of a type is a contiguous array
+    # A name with s at the end is the type of a contiguous array
     f32s, f64s, u8s, u32s, i32s, i64s = map(array, (
         'float32', 'float64', 'uint8', 'uint32', 'int32', 'int64'))
     c_int, i32, i64 = ctypes.c_int, ctypes.c_int32, ctypes.c_int64
@@ -89,8 +89,8 @@ def _check_status(status, function, arguments):
     return status
 
 
-#: Flags of a token of the vocabulary: a FIXED token is never masked, and a
-#: token that GOES_ON continues the word of the token before it.
+#: Bits that describe a token of the vocabulary. FIXED: the token is never
+#: masked. GOES_ON: the token continues the word of the token before it.
 FIXED, GOES_ON = 1, 2
 
 DRAW = Library('draw', ['draw.cc', 'spans.cc', 'cut.cc', 'types.cc',
@@ -106,14 +106,14 @@ def library():
 def can_draw(rng):
     """True if the C++ code can draw random numbers in place of `rng`.
 
-    That code implements CPython's own generator, and no subclass of it.
+    The C++ code implements random.Random of CPython, and no subclass of it.
     """
     return ((rng is random or type(rng) is random.Random)
             and library() is not None)
 
 
 def shuffle_paragraphs(order, rng):
-    """Do rng.shuffle(order) for paragraph numbers, (paragraphs,) int32."""
+    """Do rng.shuffle(order) in place; order: (paragraphs,) int32."""
     with _state_of(rng) as state:
         library().draw_order(state, len(order), order)
 
@@ -124,15 +124,15 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
 
     order (paragraphs,) int32: the numbers of all paragraphs. Paragraph q
     holds the sentences from paragraph_offsets[q] to
-    paragraph_offsets[q + 1] - 1. sentence_offsets gives the words of a
-    sentence in the same way; both are int64.
+    paragraph_offsets[q + 1] - 1. In the same way, sentence_offsets gives the
+    words of a sentence. The two arrays of offsets are int64.
 
     Each sentence is paired with the next one of its paragraph. In half of the
     cases a random sentence of all paragraphs replaces the second sentence.
     With `swap`, the two sentences are swapped instead. Pairs of more than
     max_len tokens, with <cls> and two <sep>, are left out. Returns pair_spans
-    (N, 4) int64, the begin and end of the words of both sentences, and is_next
-    (N,) uint8.
+    (N, 4) int64, the begin and end of the words of each of the two sentences,
+    and is_next (N,) uint8, 1 for a pair that was not changed.
     """
     drawn, num_pairs = order[first:last], ctypes.c_int64()
     max_pairs = int((paragraph_offsets[drawn + 1] - paragraph_offsets[drawn]
@@ -155,13 +155,13 @@ def mask_pairs(pair_spans, word_types, type_ids, specials, num_preds, columns,
     """Write pairs of sentences into padded rows, and mask some tokens.
 
     pair_spans (N, 4) int64: as `draw_pairs` returns it. word_types (words,)
-    uint16 or int32. type_ids (types,) int32. specials: the indices of <pad>,
-    <mask>, <cls> and <sep>, then V. num_preds (T + 1,) int32: num_preds[n]
-    tokens of a row with n tokens are masked. columns: the arrays to fill, the
-    first six fields of a `texts.examples.Batch`. flags: (V,) uint8 of FIXED
-    and GOES_ON; None if only <cls> and <sep> are fixed. replacements: int32,
-    the tokens that random ones are drawn from; None for all of the
-    vocabulary. whole_words: mask all pieces of a word or none.
+    uint16 or int32: the text. type_ids (types,) int32. specials: the indices
+    of <pad>, <mask>, <cls> and <sep>, then V. num_preds (T + 1,) int32:
+    num_preds[n] tokens of a row with n tokens are masked. columns: the arrays
+    to fill, the first six fields of a `texts.examples.Batch`. flags (V,)
+    uint8: the bits FIXED and GOES_ON; None if only <cls> and <sep> are FIXED.
+    replacements: int32, the tokens from which random ones are drawn; None for
+    the whole vocabulary. whole_words: mask all pieces of a word or none.
     """
     word_types = onp.ascontiguousarray(word_types)
     with _state_of(rng) as state:
@@ -182,7 +182,7 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
     row_offsets (N + 1,) int64: row k holds the parts from row_offsets[k] to
     row_offsets[k + 1] - 1. parts (all parts, 2) int64: the begin and end of
     the words of each part. word_types, type_ids, specials, flags and
-    replacements are as for `mask_pairs`, but the last two must not be None.
+    replacements are as for `mask_pairs`, but none of them may be None.
 
     length_cdf (words of the longest span,) float64: length_cdf[i] is the
     probability that a span has at most i + 1 words. max_tokens: the largest
@@ -205,7 +205,7 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
 def _address_and_length(array, dtype):
     """(address, length) of a contiguous array of `dtype`; None is (None, 0).
 
-    ctypes' array types, as in `_open_library`, do not accept None.
+    NumPy's array types for ctypes, see `_open_library`, do not accept None.
     """
     if array is None:
         return None, 0
@@ -217,7 +217,7 @@ def _address_and_length(array, dtype):
 def _state_of(rng):
     """Yield the state of a generator, (625,) uint32, for C++ to change.
 
-    The end of the block puts the changed state back into `rng`.
+    The end of the `with` block puts the changed state back into `rng`.
     """
     version, state, gauss_next = rng.getstate()
     state = onp.array(state, 'uint32')

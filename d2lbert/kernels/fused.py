@@ -1,7 +1,8 @@
 """Call the operators in C++, which take float32 arrays on a CPU.
 
-`ops` declares the operators. Each public function here, except `call`, has the
-name and the arguments of a function in `ops`, which sets their defaults.
+`ops` declares the operators, and explains arguments such as `grad_req`. Each
+public function here, except `call`, has the name and the arguments of a
+function in `ops`. The decorator `ops.operator` sets the defaults.
 """
 import ctypes
 import functools
@@ -11,8 +12,8 @@ from d2lbert.machine.backend import autograd, mx, np, npx
 
 _ones = {}  # {device: an array of 64 ones}
 
-# Defaults of attributes in the C++ code. `call` passes no attribute with such
-# a value, since each one costs microseconds in every call
+# Defaults of the operators' attributes in C++. `call` leaves out attributes
+# with these values, since passing an attribute takes microseconds
 _DEFAULTS = dict(act='none', precision='fp32', bias=1, causal=0, frozen=0,
                  lists=1, p=0, parts=1, weights_p=0)
 
@@ -23,11 +24,11 @@ MAX_CACHED_BYTES = 1 << 20
 def call(name, arrays, **attrs):
     """Call the operator d2lbert_`name`; returns a list of all its outputs.
 
-    arrays: its inputs in order. attrs: its attributes.
+    arrays: the inputs in order. attrs: the attributes.
     """
     attrs = {key: value for key, value in attrs.items()
              if value != _DEFAULTS.get(key)}
-    # The function in `mx.nd` does the same, but copies the handles of arrays
+    # The operator's function in `mx.nd` would also copy the list of arrays
     return mx.nd.register._imperative_invoke(
         _handle(f'd2lbert_{name}'), arrays, list(attrs), list(attrs.values()),
         None, True, True)
@@ -43,11 +44,12 @@ def _handle(name):
 
 
 def _guarded(array):
-    """Return the array, or a view of it if its gradient may accumulate.
+    """Return an input of an operator, or a view if the input has a gradient.
 
     An operator of an extension library overwrites the gradients of its inputs,
-    also with grad_req='add'. So the input is the view, made by an operator of
-    MXNet, which adds the gradient of the view to the gradient of the array.
+    also with grad_req='add'. It may overwrite the gradient of a view: a view
+    is the output of MXNet's reshape, which adds that gradient to the gradient
+    of the array.
     """
     if autograd.is_recording() and array.grad is not None:
         # A reshape to the same shape costs a copy only in the backward pass
@@ -56,18 +58,18 @@ def _guarded(array):
 
 
 def _parameters(grad_req, *arrays):
-    """A list of the arrays, `_guarded` where the request is 'add'."""
-    return [_guarded(array) if req == 'add' else array
-            for array, req in zip(arrays, _requests(grad_req, len(arrays)))]
+    """A list of the arrays, `_guarded` if their entry of grad_req is 'add'."""
+    return [_guarded(array) if request == 'add' else array for array, request
+            in zip(arrays, _requests(grad_req, len(arrays)))]
 
 
 def _requests(grad_req, count):
-    """The request of each of `count` parameters."""
+    """The entries of grad_req for `count` parameters."""
     return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
 def _are_frozen(grad_req, *arrays):
-    """True if gradients are recorded, but no array needs a gradient."""
+    """True if gradients are recorded, but none of these arrays needs one."""
     requests = _requests(grad_req, len(arrays))
     return autograd.is_recording() and all(
         request == 'null' and array.grad is None
@@ -77,9 +79,9 @@ def _are_frozen(grad_req, *arrays):
 def _dropout(X, p):
     """(rate, inputs) for an operator with dropout of rate p, on X's device.
 
-    inputs: [64 random bits] in training, which seed the operator's dropout.
-    Otherwise the rate is 0 and there is no input. The bits are MXNet's own
-    dropout of 64 ones, so they follow from MXNet's seed.
+    inputs: in training, a list with one array of 64 random bits, the seed of
+    the operator's dropout. Otherwise the rate is 0 and the list is empty. The
+    bits are MXNet's own dropout of 64 ones, so they follow from MXNet's seed.
     """
     if not p or not autograd.is_training():
         return 0, []
@@ -92,7 +94,7 @@ def _dropout(X, p):
 def dense(X, W, b, units, act, precision, grad_req):
     """`ops.dense`, with its activation in the same operator."""
     attrs = {}
-    if act.startswith('gelu'):
+    if act.startswith('gelu'):  # for its gradient, C++ stores the argument
         attrs['grad'] = int(autograd.is_recording())
     return _product(X, [W], [] if b is None else [b], precision, grad_req,
                     act=act, **attrs)
@@ -104,7 +106,10 @@ def joined_dense(X, weights, biases, precision, grad_req):
 
 
 def _product(X, weights, biases, precision, grad_req, **attrs):
-    """Call the operator `dense`; arguments as for `ops.joined_dense`."""
+    """Call the operator `dense`; attrs: its other attributes.
+
+    The other arguments are as for `ops.joined_dense`.
+    """
     frozen = _are_frozen(grad_req, *weights)
     if frozen:      # the operator then writes no gradient for the weights
         weights = [weight.detach() for weight in weights]
@@ -122,7 +127,7 @@ def layer_norm(X, gamma, beta, eps, grad_req):
 
 
 def add_norm(X, Y, gamma, beta, p, eps, grad_req):
-    """`ops.add_norm`; the backward pass computes the sum again."""
+    """`ops.add_norm`; the backward pass computes X + dropout(Y) again."""
     p, seed = _dropout(X, p)
     return call('add_norm',
                 [_guarded(X), _guarded(Y),
@@ -131,7 +136,7 @@ def add_norm(X, Y, gamma, beta, p, eps, grad_req):
 
 def attention_qkv(QKV, offsets, lens, num_heads, p, precision, common_length,
                   causal):
-    """`ops.attention_qkv`; the scores are never stored."""
+    """`ops.attention_qkv`; the scores are never stored as an array."""
     p, seed = _dropout(QKV, p)
     return call('attention_qkv', [_guarded(QKV), offsets, lens, *seed],
                 num_heads=num_heads, p=p, precision=precision,
@@ -141,8 +146,8 @@ def attention_qkv(QKV, offsets, lens, num_heads, p, precision, common_length,
 def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
                    grad_req, causal):
     """`ops.self_attention` as one operator, a few sequences at a time."""
-    # In C++, queries, keys and values have one weight together
-    if not _fits_cache(X, 3 * weights[0].size, precision, grad_req):
+    # In C++, the weights of queries, keys and values are joined to one
+    if not _is_faster_as_one(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
     weights_p, weights_seed = _dropout(X, p)
     output_p, output_seed = _dropout(X, norm.p)
@@ -157,7 +162,7 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
 
 def feed_forward(X, weights, biases, norm, act, precision, grad_req):
     """`ops.feed_forward` as one operator, a few rows at a time."""
-    if not _fits_cache(X, weights[0].size, precision, grad_req):
+    if not _is_faster_as_one(X, weights[0].size, precision, grad_req):
         return NotImplemented
     p, seed = _dropout(X, norm.p)
     (W1, W2), (b1, b2) = weights, biases
@@ -168,14 +173,15 @@ def feed_forward(X, weights, biases, norm, act, precision, grad_req):
         grad=int(autograd.is_recording()))[0]
 
 
-def _fits_cache(X, weight_size, precision, grad_req):
+def _is_faster_as_one(X, weight_size, precision, grad_req):
     """True if one operator for half a block is faster than several.
 
-    weight_size: the number of elements of the largest weight. Each thread
-    keeps a copy of the gradient of this weight in cache. Several operators are
-    faster also in two other cases. With AMX tiles, a product needs more rows
-    at a time than fit into cache. With frozen weights, a separate operator for
-    each product can leave out gradients.
+    X and grad_req: as for `ops.self_attention`. weight_size: the number of
+    elements of the largest weight. Each thread keeps a copy of the gradient of
+    this weight in cache. If the copy does not fit, several operators are
+    faster. They are faster in two other cases, too. With AMX tiles, a product
+    needs more rows at a time than fit into cache. With frozen weights, a
+    separate operator for each product can leave out gradients.
     """
     return (X.ndim == 2 and 4 * weight_size <= MAX_CACHED_BYTES
             and not (autograd.is_recording() and 'null' in grad_req)
@@ -204,6 +210,7 @@ def vocab_ce(X, W, b, labels, weights, precision, grad_req):
         'vocab_ce',
         [_guarded(X), *_parameters(grad_req, W, b), labels, _guarded(weights)],
         grad=int(grad), precision=precision)
+    # `first` returns the loss, and saves gradients of the other outputs
     return call('first', outputs, inputs=len(outputs))[0] if grad else (
         outputs[0])
 
@@ -224,8 +231,8 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale, clip, ahead):
     """`ops.adam` in one pass, queued in MXNet's engine."""
     if not ahead:
-        # While a prediction runs, MXNet's Convolution and FullyConnected may
-        # move a weight to other memory, in a layout of oneDNN
+        # A prediction may still use a weight: MXNet's Convolution and
+        # FullyConnected may move it to other memory, in a layout of oneDNN
         for weight in weights:
             mx.base.check_call(
                 mx.base._LIB.MXNDArrayWaitToWrite(weight.handle))
@@ -237,7 +244,7 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
         (ctypes.c_void_p * len(handles))(*handles), (double * count)(*rates),
         (double * count)(*decays), *map(double, (beta1, beta2, epsilon,
                                                  rescale, clip)))
-    # The statuses are numbered in adam.cc: DONE, NOT_OURS, ...
+    # The order in adam.cc is DONE, UNSUPPORTED, MXNET_FAILED, NO_MEMORY
     if status == 2:
         mx.base.check_call(status)      # raises MXNet's own error
     if status == 3:
@@ -250,7 +257,8 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
 
 @functools.lru_cache(maxsize=None)
 def _ndarray_functions():
-    """Addresses of functions, in the order of `MXNetFunctions` in adam.cc."""
+    """Addresses of MXNet functions; the order is `MXNetFunctions` in adam.cc.
+    """
     library = mx.base._LIB
     functions = [getattr(library, f'MX{name}') for name in (
         'NDArrayWaitToRead', 'NDArrayGetContext', 'NDArrayGetDType',

@@ -1,8 +1,8 @@
 """Encode tokens by a BERT encoder with 8-bit weights, in C++ (int8.cc).
 
-All arrays are NumPy's. N, K: the outputs and inputs of a dense layer. B: the
-sequences. R: the rows, one for each token of all sequences. H: the hiddens.
-E: the width of embeddings. V, S, T: the tokens, segments and positions.
+All arrays are NumPy's. Numbers: N outputs and K inputs of a dense layer, B
+sequences, R rows (one for each token of all sequences), H hiddens, E elements
+of an embedding, and V tokens, S segments and T positions that have embeddings.
 """
 import ctypes
 import weakref
@@ -14,8 +14,9 @@ from d2lbert.kernels import Library
 #: Activation functions, in the order of `Act` in int8.h.
 ACTS = 'none', 'relu', 'gelu', 'gelu_new'
 
-#: The vectors to return of a sequence: those of all tokens, that of the first
-#: token, or the mean of all. In the order of `OutputRows` in int8.cc.
+#: The vectors that `Encoder.encode` can return of a sequence: the vectors of
+#: all tokens, the vector of the first token, or the mean of all vectors. The
+#: order is that of `OutputRows` in int8.cc.
 ROWS = 'all', 'first', 'mean'
 
 
@@ -50,7 +51,7 @@ def _open_library(path):
 
 
 def _check(status, function, arguments):
-    """Raise the exception for a failed call. status: a `Status` of door.h."""
+    """Return a `Status` of door.h; raise an exception unless it is 0."""
     if status == 1:
         raise MemoryError('no memory left for an encoder with 8-bit weights')
     if status:
@@ -70,7 +71,7 @@ def library():
 
 
 def product():
-    """A name of the instructions that multiply, or None without a library."""
+    """The name of the instructions that multiply; None without the library."""
     compiled = library()
     return compiled and compiled.int8_product().decode()
 
@@ -78,8 +79,8 @@ def product():
 def quantize(W):
     """Quantize weights W (N, K), with a scale for each output.
 
-    Returns integers q (N, K) int8 from -127 to 127, and scale (N,) float32: W
-    is about q * scale[:, None].
+    Returns integers q (N, K) int8 from -127 to 127, and scale (N,) float32,
+    so that W is approximately q * scale[:, None].
     """
     W = onp.ascontiguousarray(W, 'float32')
     q, scale = onp.empty(W.shape, 'int8'), onp.empty(len(W), 'float32')
@@ -88,13 +89,14 @@ def quantize(W):
 
 
 def _address(array):
+    """The address of an array's elements, or None for None."""
     return None if array is None else array.ctypes.data
 
 
 def dense(X, q, scale, bias=None, act='none'):
     """Return act(X Wᵀ + bias), (R, N) float32, for W = q * scale[:, None].
 
-    X (R, K) is quantized before the product, with a scale for each row. q,
+    X (R, K) is quantized before the product, with a scale for each row. q and
     scale: from `quantize`. bias (N,) float32 or None. act: one of `ACTS`.
     """
     X = onp.ascontiguousarray(X, 'float32')
@@ -110,14 +112,14 @@ class Encoder:
     A dense layer is a tuple (q, scale, bias), with q and scale by `quantize`;
     bias may be None. A LayerNorm is a tuple (gamma, beta).
 
-    tables: contiguous arrays of embeddings: those of tokens, as (q (V, E),
-    scale (V,)); of segments, (S, E) or None; of positions, (T, E). norm: the
-    LayerNorm of the embeddings, or None. projection: a dense layer from E to
-    H, or None. blocks: for each block a list of four dense layers and a list
-    of two LayerNorms. The layers are queries, keys and values in one; the
-    output of attention; and the two layers of the feed-forward network. act:
-    one of `ACTS`. epsilon: of each LayerNorm. factor: multiplies the
-    embeddings of tokens.
+    tables: three embeddings, contiguous arrays: of tokens, the tuple (q (V,
+    E), scale (V,)); of segments, (S, E) or None; of positions, (T, E). norm:
+    the LayerNorm of the embeddings, or None. projection: a dense layer from E
+    to H, or None. blocks: for each block, a list of four dense layers and a
+    list of two LayerNorms. The dense layers are: queries, keys and values in
+    one layer; the output of attention; the two layers of the feed-forward
+    network. act: one of `ACTS`. epsilon: of each LayerNorm. factor: multiplies
+    the embeddings of tokens.
     """
 
     def __init__(self, tables, norm, projection, blocks, num_heads, act,
@@ -126,7 +128,7 @@ class Encoder:
         (tokens, scale), segments, positions = tables
         self._tables = tables       # kept, since C++ reads these arrays
         E, H = tokens.shape[1], len(blocks[0][0][1][0])
-        F = len(blocks[0][0][2][0])
+        F = len(blocks[0][0][2][0])     # hiddens of the feed-forward network
         sizes = onp.array([
             len(tokens), 0 if segments is None else len(segments),
             len(positions), E, H, F, num_heads, len(blocks),
@@ -146,21 +148,22 @@ class Encoder:
             compiled.int8_put_norm(handle, 2 * len(blocks), *norm)
         if projection is not None:
             self._put_dense(4 * len(blocks), *projection)
-        # Multiplications for a row in one block
-        self._products = 4. * H * H + 2. * H * F
+        # The multiplications for a row in one block
+        self._num_products = 4. * H * H + 2. * H * F
 
     def _put_dense(self, index, q, scale, bias):
+        """Set a dense layer; index: 4 * block + layer, then the projection."""
         self._library.int8_put_dense(self._handle, index, *q.shape, q, scale,
                                      _address(bias))
 
     def encode(self, offsets, ids, segments, order, rows='all'):
         """Return vectors of tokens, or one vector of each sequence, float32.
 
-        offsets (B + 1,) int64: the first row of each sequence, and R. ids,
+        offsets (B + 1,) int64: the first row of each sequence, then R. ids and
         segments (R,) int32: of each token. order (layers,) int32: the indices
-        of the blocks to apply. rows: one of `ROWS`. 'all' returns (R, H),
-        'first' and 'mean' return (B, H). Raises ValueError for an id, a length
-        or a block that the encoder does not have.
+        of the blocks to apply. rows: one of `ROWS`; 'all' returns (R, H),
+        'first' and 'mean' return (B, H). Raises ValueError for a sequence that
+        is too long, and for an id or a block that the encoder does not have.
         """
         if len(ids) != offsets[-1] or len(segments) != len(ids):
             raise ValueError(f'{len(ids)} ids and {len(segments)} segments, '
@@ -170,5 +173,5 @@ class Encoder:
                          self._num_hiddens), 'float32')
         self._library.int8_encode(
             self._handle, B, offsets, ids, segments, len(order), order,
-            self._products * max(len(order), 1), ROWS.index(rows), out)
+            self._num_products * max(len(order), 1), ROWS.index(rows), out)
         return out

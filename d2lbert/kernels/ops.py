@@ -1,20 +1,20 @@
-"""The operators that all models are made of, each declared here once.
+"""This module declares the operators of all models, each of them once.
 
-The docstring of a function is the contract of an operator. Its body defines
-the operator by MXNet's own operators, for every device and type. `fused` has a
-function of the same name, which runs C++ code. That function is called instead
-for float32 arrays on a CPU, if the compiled library is loaded. Both functions
-return the same values, except for rounding. No other module chooses between
-them.
+The docstring of a function is the contract of an operator. The body of the
+function defines the operator by MXNet's own operators, for every device and
+type. `fused` has a function of the same name, which runs C++ code. It is
+called instead for float32 arrays on a CPU, if the compiled library is loaded.
+The two functions return the same values, except for rounding. No other module
+chooses between them.
 
 To add an operator: write its C++ file and name it in `kernels.SOURCES`, then
 write its definition here and its call in `fused`. README.md has the details.
 
 Matrices are float32; indices, lengths and offsets are int32. precision is
 'fp32' or 'bf16'. With 'bf16' matrix products round their operands to bfloat16
-and sum in float32; only `fused` can do this. grad_req is one request for all
-parameters, or a tuple with a request for each of them. 'write' and 'null'
-promise that the gradient is not accumulated, which saves a copy of it.
+and sum in float32; only `fused` can do this. grad_req is the grad_req of all
+parameters, or a tuple with an entry for each of them. With 'write' or 'null'
+the caller promises that the gradient is not accumulated, which saves a copy.
 
 B: the number of sequences. R: the number of rows, which are the tokens of all
 sequences. H: the number of hidden units. N: the number of attention heads. V:
@@ -36,10 +36,10 @@ def operator(argument):
     """A decorator that makes an operator of a function, its definition.
 
     argument: the name of a positional argument, an array or a list of
-    arrays. Its type and device choose between the function in `fused` and
-    the definition. The function in `fused` has the arguments of the
-    definition, and gets their defaults from the definition. It returns
-    NotImplemented if the definition, made of other operators, is faster.
+    arrays. The type and device of this argument choose between the function
+    in `fused` and the definition. The function in `fused` has the arguments
+    of the definition, and gets their defaults from there. If it returns
+    NotImplemented, the definition, made of other operators, is faster.
     """
     def declare(definition):
         parameters = list(inspect.signature(definition).parameters)
@@ -119,7 +119,7 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
 
 
 def _requests(grad_req, count):
-    """The request of each of `count` parameters, with 'write' for 'add'.
+    """The entries of grad_req for `count` parameters, with 'write' for 'add'.
 
     Definitions need no 'add': MXNet's own operators accumulate gradients.
     """
@@ -133,8 +133,8 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     """The outputs of `dense` for several weights, concatenated.
 
     X (..., K). weights: a list of arrays (units, K). biases: a list of arrays
-    (units,), or () for none. A tuple grad_req has the requests of the weights
-    first, then the requests of the biases. Returns (..., sum of all units).
+    (units,), or () for none. If grad_req is a tuple, it has the entries of the
+    weights first, then those of the biases. Returns (..., sum of all units).
     """
     requests = _requests(grad_req, len(weights) + len(biases))
     are_frozen = set(requests[:len(weights)]) == {'null'}
@@ -145,7 +145,7 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
 
 
 def activation(X, act):
-    """Apply an activation of `dense` to X (...), an array or a symbol."""
+    """Return act(X) for an array or symbol X (...); act: as for `dense`."""
     _, npx = _namespaces(X)
     if act == 'gelu':
         return npx.leaky_relu(X, act_type='gelu')
@@ -203,7 +203,7 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
     columns = numpy.arange(T)
     padded = numpy.minimum(bounds[:-1, None] + columns, len(QKV) - 1)
     padded = np.array(padded, dtype='int32', ctx=QKV.ctx)
-    # The padded positions that are no padding
+    # The indices of the padded positions that hold a row of their sequence
     real = numpy.flatnonzero(columns < counts[:, None])
     real = np.array(real, dtype='int32', ctx=QKV.ctx)
     return np.take(
@@ -212,14 +212,14 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
 
 
 def _attend_padded(QKV, lens, num_heads, p, T, causal):
-    """`attention_qkv` of sequences that have T rows each."""
+    """`attention_qkv` of B sequences with T rows each; QKV is (B*T, 3H)."""
     def split_heads(X):     # (B*T, H) to (B*N, T, H/N)
         X = X.reshape(-1, T, num_heads, X.shape[-1] // num_heads)
         X = np.swapaxes(X, 1, 2)
         return X.reshape(-1, T, X.shape[-1])
 
     Q, K, V = map(split_heads, np.split(QKV, 3, axis=-1))
-    # The gradient of a division by a number would have other bits
+    # An array, since division by a number would give a gradient of other bits
     root = np.full((1,), math.sqrt(Q.shape[-1]), dtype=Q.dtype, ctx=Q.ctx)
     scores = npx.batch_dot(Q / root, K, transpose_b=True)
     positions = np.arange(T, ctx=Q.ctx)
@@ -266,8 +266,8 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p=0,
 
     X (R, H). weights (H, H) and biases (H,): lists for queries, keys, values
     and output; biases may be (). norm: a `Norm`, with the rate of `dropout`.
-    rows: a `Rows`. p: dropout rate of the attention weights. grad_req: the
-    requests of weights, biases, gamma and beta, a tuple. causal is as for
+    rows: a `Rows`. p: dropout rate of the attention weights. grad_req: a tuple
+    with the entries of weights, biases, gamma and beta. causal is as for
     `attention_qkv`. Returns (R, H).
     """
     weight_requests, bias_requests = grad_req[:4], grad_req[4:-2]
@@ -286,8 +286,9 @@ def feed_forward(X, weights, biases, norm, act, precision='fp32',
     """LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)).
 
     X (R, H). weights: W1 (F, H) and W2 (H, F). biases: b1 (F,) and b2 (H,).
-    norm: a `Norm`, with the rate of `dropout`. grad_req: the requests of W1,
-    b1, W2, b2, gamma and beta, a tuple. act is as for `dense`. Returns (R, H).
+    norm: a `Norm`, with the rate of `dropout`. grad_req: a tuple with the
+    entries of W1, b1, W2, b2, gamma and beta. act is as for `dense`. Returns
+    (R, H).
     """
     Y = dense(X, weights[0], biases[0], None, act, precision, grad_req[:2])
     Y = dense(Y, weights[1], biases[1], precision=precision,
@@ -314,9 +315,9 @@ def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
 def take_rows(X, *indices):
     """Select rows of X (R, H) by one or more arrays of row indices.
 
-    Returns a list: for each array (S,) int32, an array (S, H). With one call
-    for all of them, X gets one gradient instead of several. Indices out of
-    range are clipped: check them first.
+    Returns a list: for each array (S,) int32, an array (S, H). One call for
+    all arrays gives X one gradient, and several calls would give X several.
+    Indices out of range are clipped: check them first.
     """
     return [np.take(X, rows, axis=0) for rows in indices]
 
@@ -327,8 +328,8 @@ def take_rows(X, *indices):
 def vocab_ce(X, W, b, labels, weights, precision='fp32', grad_req='add'):
     """The weighted sum of the cross-entropies of logits X W^T + b: (1,).
 
-    X (M, H), W (V, H) and b (V,). labels (M,) int32 and weights (M,): of each
-    row of X.
+    X (M, H), W (V, H) and b (V,). labels (M,) int32 and weights (M,): the
+    label and the weight of each row of X.
     """
     _check_fp32(precision)
     logits = dense(X, W, b, grad_req=grad_req)
@@ -371,11 +372,11 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     rates: learning rates with bias correction. decays: the share of a weight
     that weight decay subtracts. Gradients are multiplied by `rescale`. If the
     norm of all gradients together is then above `clip`, they are scaled down
-    to that norm; 0 means no limit. ahead: True if no prediction reads the
-    weights at the moment. Otherwise the call waits for predictions to end.
+    to the norm `clip`; clip=0 means no limit. ahead: True if no prediction
+    reads the weights now. Otherwise the call waits for predictions to end.
     """
     if clip:
-        # If the norm is NaN, max returns 1.0, and nothing is clipped
+        # If the norm is NaN, max returns 1.0, so gradients stay as they are
         rescale /= max(1.0, abs(rescale) * _global_norm(grads) / clip)
     for weight, grad, mean, variance, rate, decay in zip(
             weights, grads, means, variances, rates, decays):

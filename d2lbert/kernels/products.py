@@ -1,12 +1,12 @@
 """Choose the fastest matrix-multiplication kernel by a measurement.
 
-There are four kernels. `plain` multiplies vectors of fp32, `pairs` AVX-512
-vectors of pairs of bfloat16, and `tiles` AMX tiles of bfloat16. `split` also
-uses tiles; each fp32 number is a sum of three bfloat16. D2LBERT_AMX, an
-environment variable, controls tiles: `auto` uses them if they are faster,
-`off` never does, and `require` always does, or raises an error without AMX.
-The measurement runs once for each compiled library and CPU. Its result is
-stored in a file beside the library.
+There are four kernels. `plain` multiplies vectors of fp32. `pairs` multiplies
+AVX-512 vectors of pairs of bfloat16. `tiles` multiplies AMX tiles of bfloat16.
+`split` uses such tiles for fp32: it splits each number into three bfloat16.
+D2LBERT_AMX, an environment variable, controls tiles: `auto` uses them if they
+are faster, `off` never uses them, and `require` always uses them, or raises an
+error without AMX. The measurement runs once for each compiled library and CPU.
+Its result is stored in a file beside the library.
 """
 import contextlib
 import ctypes
@@ -34,11 +34,11 @@ DESCRIPTIONS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
 TRIAL_SHAPE = 1024, 256, 512
 #: Runs of each kernel; the fastest run counts.
 NUM_RUNS = 5
-#: A kernel replaces another one if it takes less than this share of its time.
-#: Smaller differences are noise.
+#: `plain` replaces `pairs` or `tiles`, and `split` replaces `plain`, if it
+#: takes less than this share of the time. Smaller differences are noise.
 FASTER = 0.95
 #: The largest allowed error of `split` against float64, relative to the
-#: largest element of the product. The tests allow the same.
+#: largest element of the product. The tests allow the same error.
 TOLERANCE = 2e-5
 
 #: Machine types whose CPUs have a family and a model.
@@ -54,7 +54,7 @@ class Choice(NamedTuple):
 
 
 class _State:
-    """The library of the operators and its `Choice`; None before loading."""
+    """The library of the operators, and its `Choice`; both None at first."""
 
     library = choice = None
 
@@ -110,7 +110,10 @@ def use(choice):
 
 
 def _find_tiles(library, policy):
-    """(True if tiles can be used, the reason); policy: D2LBERT_AMX."""
+    """(True if tiles can be used, the reason why or why not).
+
+    policy: the value of D2LBERT_AMX.
+    """
     if policy == 'off':
         return False, 'D2LBERT_AMX is off'
     support = library.d2lbert_tiles()   # see `d2lbert_tiles` in amx.cc
@@ -176,7 +179,7 @@ def _read_or_measure(library, path, has_tiles):
 
 
 def _measure(library, names):
-    """Measure kernels; returns a dict as `_read_or_measure` does."""
+    """Measure the kernels with these names: a dict, see `_read_or_measure`."""
     rows, inputs, outputs = TRIAL_SHAPE
     rng = onp.random.RandomState(1)
     X, W = (rng.normal(size=size).astype('float32')
@@ -226,8 +229,9 @@ def describe(name):
 def record(precision, fused=True):
     """The kernel and the CPU in use, for a checkpoint.
 
-    fused: True if the fused operators are in use. Returns {'product': name of
-    the kernel, 'cpu': name of the CPU}.
+    precision: 'fp32' or 'bf16'. fused: True if the fused operators are in use.
+    Returns {'product': name of the kernel, or 'mxnet' for MXNet's operators,
+    'cpu': name of the CPU}.
     """
     choice = chosen()
     product = getattr(choice, precision) if fused and choice else 'mxnet'
@@ -237,8 +241,9 @@ def record(precision, fused=True):
 def resume(before, precision, fused=True):
     """Use the kernel of a resumed run again, if the CPU is the same.
 
-    before: the `record` in the run's checkpoint. Returns None, or a clause for
-    a message if another kernel has to be used.
+    before: the result of `record` in the run's checkpoint. precision, fused:
+    as for `record`. Returns None, or a clause for a message if the resumed run
+    has to use another kernel.
     """
     now = record(precision, fused)
     if not isinstance(before, dict) or not before.get('product'):
@@ -257,7 +262,7 @@ def resume(before, precision, fused=True):
 
 
 def _possible(precision):
-    """The kernels that can compute a precision on this CPU, by name."""
+    """The names of the kernels that can compute a precision on this CPU."""
     names = {'fp32': ['plain'], 'bf16': ['plain', 'pairs']}[precision]
     if _State.library.d2lbert_tiles() == 2:
         names.append({'fp32': 'split', 'bf16': 'tiles'}[precision])

@@ -89,7 +89,7 @@ class Bench:
                 f'{ratio:.2f}']
 
     def without(self, name, function):
-        """The function while kernels.enabled or fused._fits_cache is false."""
+        """The function while `name`, of kernels or fused, returns False."""
         owner = self.kernels if name == 'enabled' else self.fused
 
         def run():
@@ -165,7 +165,8 @@ class Bench:
                         X, W, b, norm, 'relu',
                         grad_req=('write',) * 6)}.items():
                 yield self.row(f'{label}, {mode}', function,
-                               self.without('_fits_cache', function), train)
+                               self.without('_is_faster_as_one', function),
+                               train)
 
 
 if __name__ == '__main__':
