@@ -15,10 +15,10 @@ import numpy as onp
 from d2lbert.kernels import draw
 from d2lbert.machine.workers import interruptible
 
-#: The kinds of lines, for the argument `lines` of `text`. PARAGRAPHS: a line is
-#: a paragraph. WIKI: a line is a paragraph or a heading of WikiText; the first
-#: and last line only show if their neighbours are titles, and are not cut.
-#: PARTS: a line is a part of a paragraph; blank lines separate paragraphs.
+#: The kinds of lines, for the argument `lines` of `text`. PARAGRAPHS: a line
+#: is a paragraph. WIKI: a line is a paragraph or a heading of WikiText; the
+#: first and last line only show if their neighbours are titles, and are not
+#: cut. PARTS: a line is a part of a paragraph; blank lines end paragraphs.
 PARAGRAPHS, WIKI, PARTS = range(3)
 
 #: The number of unused entries at the end of a table for `spread`, which

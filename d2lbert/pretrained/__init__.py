@@ -1,2 +1,2 @@
-"""Released BERT models and relatives: sizes, tokenizers, checkpoint folders.
+"""Released BERT models and relatives: families, tokenizers, folders, vectors.
 """

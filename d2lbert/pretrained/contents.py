@@ -1,9 +1,9 @@
 """This module reads and checks a checkpoint folder without MXNet.
 
-The content is config.json, tensors and a tokenizer. The table of a net is the
-list of tensors that a folder must have, each a `tensor_names.Tensor`; the
-tensors in the folder are compared with it. folders.py loads the content into
-an MXNet net, `load_quantized` into an int8 encoder.
+The content is config.json, tensors and a tokenizer. The table of a net is a
+list of `tensor_names.Tensor`, the tensors that a folder should have. The
+tensors in the folder are compared with the table. folders.py loads the content
+into an MXNet net. `load_quantized` loads it into an int8 encoder.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Difference(NamedTuple):
     """A tensor that differs between a folder and the table of a net."""
 
     name: str
-    state: str          # missing, left over or misshapen
+    state: str          # missing, left over, or misshapen (in shape or type)
     expected: str       # the shape in the table, '' if left over
     found: str          # the shape in the folder, '' if missing
     part: str           # a key of tensor_names.PARTS, '' if left over
@@ -52,8 +52,8 @@ class Pretrained(NamedTuple):
 
         part: a key of `tensor_names.PARTS`.
         """
-        return any(line.state == 'missing' and line.part == part
-                   for line in self.differences)
+        return any(difference.state == 'missing' and difference.part == part
+                   for difference in self.differences)
 
     def __str__(self):
         return format_table(self.differences) or (
@@ -61,9 +61,9 @@ class Pretrained(NamedTuple):
 
 
 def format_table(differences):
-    """`Difference`s as text, one line each, in aligned columns."""
+    """`Difference`s as a text of aligned columns; '' if there are none."""
     lines = [('tensor', 'state', 'expected', 'found'),
-             *(line[:4] for line in differences)]
+             *(difference[:4] for difference in differences)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     return '\n'.join(
         '  '.join(map(str.ljust, line, widths)).rstrip()
@@ -75,12 +75,12 @@ class OpenFolder(NamedTuple):
 
     folder: Path
     keywords: dict      # keyword arguments of `BERTModel` or `BARTModel`
-    config: dict        # the fields of config.json, see `config.keywords`
+    config: dict        # fields of config.json, see `config.read_keywords`
     tensors: dict       # {name in the table: `tensor_files.StoredTensor`}
 
     @property
     def is_quantized(self):
-        """True if the matrices of its encoder are int8."""
+        """True if the matrices of the encoder are int8."""
         return self.config.get(configs.QUANTIZATION) is not None
 
     def check(self, table, required_parts=('encoder', 'decoder')):
@@ -95,7 +95,10 @@ class OpenFolder(NamedTuple):
         return Pretrained(self.folder, self.config, tuple(differences))
 
     def tokenizer(self):
-        """Load the tokenizer, and its pooling; raises `PretrainedError`."""
+        """Load the tokenizer and set its `pooling`.
+
+        Raises `PretrainedError`.
+        """
         folder, size = self.folder, self.keywords['vocab_size']
         try:
             tokenizer = WordPiece.load(folder)
@@ -109,10 +112,10 @@ class OpenFolder(NamedTuple):
         return tokenizer
 
     def values(self, table):
-        """Read the tensors of a table: yield each of its lines, and values.
+        """Read the tensors of a table: yield (line of the table, values).
 
         The values are an array, a `QuantizedWeight`, or None for a missing
-        tensor. A warning at the end names tensors that contain NaN or
+        tensor. At the end, a warning names tensors that contain NaN or
         infinity.
         """
         counts = {}
@@ -147,8 +150,8 @@ def open_folder(folder):
         raise PretrainedError(f'{folder} does not hold what its config.json '
                               f'describes: {error}') from None
     family = family_of(keywords)
-    theirs = tensor_names.current_names(stored, family)
-    tensors = {ours: stored[name] for ours, name in theirs.items()}
+    names = tensor_names.current_names(stored, family)
+    tensors = {current: stored[name] for current, name in names.items()}
     if config.get(configs.QUANTIZATION) is not None:
         tensors = tensor_files.with_scales(tensors)
     _drop_copies(folder, family, tensors)
@@ -171,16 +174,16 @@ def _drop_missing_heads(keywords, family, tensors, skip):
 
 def _drop_copies(folder, family, tensors):
     """Remove copies of the token embedding; raise if a copy differs."""
-    shared = f'{family.names["encoder.token_embedding"]}.weight'
+    embedding_name = f'{family.names["encoder.token_embedding"]}.weight'
     for name in [f'{copy}.weight' for copy in family.embedding_copies]:
         if name not in tensors:
             continue
         copy = tensors.pop(name)
         # A folder may have copies only: the first copy is then the embedding
-        if not _are_equal(copy, tensors.setdefault(shared, copy)):
+        if not _are_equal(copy, tensors.setdefault(embedding_name, copy)):
             raise PretrainedError(
-                f'{folder}: {name} is another tensor than {shared}, but a '
-                f'{family.title} here has a single token embedding')
+                f'{folder}: {name} is another tensor than {embedding_name}, '
+                f'but a {family.title} here has a single token embedding')
 
 
 def _are_equal(a, b):
@@ -198,15 +201,15 @@ def _drop_tied_copy(keywords, tensors):
     config.json has tie_word_embeddings.
     """
     names = family_of(keywords).names
-    decoder_name = f'{names["mlm.output"]}.weight'
-    decoder, embedding = tensors.get(decoder_name), tensors.get(
+    output_name = f'{names["mlm.output"]}.weight'
+    output, embedding = tensors.get(output_name), tensors.get(
         f'{names["encoder.token_embedding"]}.weight')
-    if not keywords['tie_embeddings'] or decoder is None:
+    if not keywords['tie_embeddings'] or output is None:
         return keywords['tie_embeddings']
-    # `OpenFolder.check` reports a missing or misshapen embedding
-    if embedding is None or not _are_equal(decoder, embedding):
+    # If the embedding is missing, `OpenFolder.check` reports it later
+    if embedding is None or not _are_equal(output, embedding):
         return False
-    del tensors[decoder_name]
+    del tensors[output_name]
     return True
 
 
@@ -214,7 +217,7 @@ def _compare(table, tensors, is_quantized):
     """List the `Difference`s between a table and an `OpenFolder`'s tensors."""
     differences, unused = [], dict(tensors)
     for line in table:
-        # If a tensor has both names, the second one wins, as in transformers
+        # If the folder has both names, the second one wins, as in transformers
         first = unused.pop(line.name, None)
         tensor = unused.pop(line.alias, None) or first
         is_int8 = is_quantized and quantized_name(line.ours) is not None
@@ -235,22 +238,26 @@ def _compare(table, tensors, is_quantized):
 
 
 def quantized_name(ours):
-    """The encoder's name of a parameter that int8 quantizes, else None."""
+    """The name within the encoder of a parameter that int8 quantizes.
+
+    ours: the parameter's name in the net. Returns None for other parameters.
+    """
     part, _, name = ours.partition('.')
     return name if part == 'encoder' and is_quantized(name) else None
 
 
 def _raise_for(differences, folder, family, required_parts):
     """Raise `PretrainedError` as `OpenFolder.check` does."""
-    num_misshapen = sum(line.state == 'misshapen' for line in differences)
-    missing = [line.part for line in differences
-               if line.state == 'missing' and line.part in required_parts]
-    if num_misshapen or missing:
+    num_misshapen = sum(difference.state == 'misshapen'
+                        for difference in differences)
+    missing_parts = [part for _, state, _, _, part in differences
+                     if state == 'missing' and part in required_parts]
+    if num_misshapen or missing_parts:
         parts = ' and the '.join(part for part in required_parts
-                                 if part in missing)
+                                 if part in missing_parts)
         reason = (f'{num_misshapen} tensors do not have the shape or type '
                   'in its config.json' if num_misshapen else
-                  f'{len(missing)} tensors of the {parts} are missing')
+                  f'{len(missing_parts)} tensors of the {parts} are missing')
         raise PretrainedError(f'{folder} does not hold the {family.title} '
                               f'that its config.json describes: {reason}:\n'
                               f'{format_table(differences)}')
@@ -259,15 +266,16 @@ def _raise_for(differences, folder, family, required_parts):
 def warn_of_differences(pretrained, heads):
     """Warn in one line of incomplete heads and unused tensors.
 
-    pretrained: a `Pretrained`. heads: the heads that should be complete.
+    pretrained: a `Pretrained`. heads: the heads that should be complete, keys
+    of `tensor_names.PARTS`.
     """
     notes = []
     lacking = [PARTS[part] for part in heads if pretrained.lacking(part)]
     if lacking:
         notes.append('it lacks tensors of the ' + ' and the '.join(lacking)
                      + ', which are random until they are trained')
-    unused = [line.name for line in pretrained.differences
-              if line.state == 'left over']
+    unused = [difference.name for difference in pretrained.differences
+              if difference.state == 'left over']
     if unused:
         more = f' and {len(unused) - 4} more' if len(unused) > 4 else ''
         notes.append(f'left over and not used: {", ".join(unused[:4])}{more}')
@@ -288,8 +296,8 @@ def load_quantized(folder, precision=None):
     """Load a folder as (`QuantizedModel`, tokenizer), or return None.
 
     Commands that only need vectors call this, because `import mxnet` takes
-    longer than loading such an encoder and encoding a text. The vectors equal
-    those of a net from `load_pretrained`, to the bit.
+    longer than loading an int8 encoder and encoding a text. The vectors equal
+    those of a net that `load_pretrained` loads with int8, to the bit.
 
     precision: 'int8' quantizes any folder; with None, the result is None for
     a folder that is not quantized. Raises `PretrainedError`, and ValueError
@@ -298,7 +306,7 @@ def load_quantized(folder, precision=None):
     config_path = Path(folder, 'config.json')
     if (precision is None and config_path.is_file() and configs.read_keywords(
             config_path)[1].get(configs.QUANTIZATION) is None):
-        return None     # before a tensor is read: the caller loads a net
+        return None     # before tensors are read: the caller loads a net
     opened = open_folder(folder)
     layout = Layout.of_config(opened.keywords)
     check_layout(layout)

@@ -1,6 +1,6 @@
 """This module predicts the likeliest tokens at the masks of a text.
 
-B: texts. T: tokens of a text. M: masks. V: tokens of the vocabulary.
+Numbers: B texts, T tokens of a text, M masks, V tokens of the vocabulary.
 """
 from typing import Any, List, NamedTuple
 
@@ -27,10 +27,11 @@ def has_mask_head(net):
 
     The head of a causal net predicts next words instead.
     """
+    loaded_folder = net.pretrained      # a `contents.Pretrained`, or None
     return (net.mlm is not None and not net.config.get('causal')
             and 'mlm' not in net.random_heads
-            and not (net.pretrained is not None
-                     and net.pretrained.lacking('mlm')))
+            and not (loaded_folder is not None
+                     and loaded_folder.lacking('mlm')))
 
 
 def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
@@ -85,8 +86,8 @@ def probabilities_at(net, ids, segments, rows, positions):
         encoded = packed.encode(net, ids, segments,
                                 onp.full(len(ids), ids.shape[1]))
         X = encoded.X
-        in_X = on_device(encoded.begins[rows] + positions, X.ctx, 'int32')
-        scores = net.mlm.mlp(X.take(in_X, axis=0))      # (M, V)
+        masks = on_device(encoded.begins[rows] + positions, X.ctx, 'int32')
+        scores = net.mlm.mlp(X.take(masks, axis=0))     # (M, V)
     scores = scores.asnumpy().astype('float64')
     probabilities = onp.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
@@ -95,7 +96,7 @@ def probabilities_at(net, ids, segments, rows, positions):
 
 def likeliest(probabilities, tokenizer, top):
     """The `top` likeliest `Guess`es of each row of probabilities (M, V)."""
-    # A net may have more rows than its tokenizer has tokens
+    # V may be larger than the number of tokens of the tokenizer
     best = onp.argsort(-probabilities[:, :len(tokenizer)], axis=1,
                        kind='stable')
     return [[Guess(tokenizer.idx_to_token[idx], float(row[idx]))

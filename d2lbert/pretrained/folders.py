@@ -2,7 +2,7 @@
 
 A folder has the format of Hugging Face's libraries: config.json, weights as
 safetensors, and a tokenizer. Folders are read from disk, never downloaded.
-A net is pretrained, or fine-tuned with a task head.
+The net of a folder is pretrained, or fine-tuned with a task head.
 """
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
     ctx: a device or a list of devices; None means the CPU. Weights become
     float32. Weights of heads that the folder lacks are random, with the
     standard deviation initializer_range of config.json. A warning is logged
-    if such a head is among `heads` ('pooler', 'mlm', 'nsp').
+    if such a head is in the argument `heads` ('pooler', 'mlm', 'nsp').
     `print(net.pretrained)` lists the tensors that the folder lacks and the
     tensors that the net does not use. trainable=False saves the memory of
     gradients, for inference. precision: 'bf16' or 'int8' for faster
@@ -110,7 +110,7 @@ def _fill_parameters(net, opened, table, ctx):
         if opened.is_quantized and part == 'encoder':
             encoder_values[name] = values
         if values is None:
-            # Gluon uses it for matrices; biases become 0, LayerNorm's gammas 1
+            # Only matrices become Normal; biases become 0, gammas become 1
             param.initialize(ctx=ctx, default_init=init.Normal(
                 opened.config['initializer_range']))
         elif isinstance(values, QuantizedWeight):
@@ -132,12 +132,13 @@ def has_weights(folder):
 def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     """The `FineTuned` net and tokenizer of a checkpoint folder.
 
-    `transformers` or `save_pretrained` wrote the folder. Its model has a class
-    ...ForSequenceClassification, ...ForTokenClassification or
-    ...ForQuestionAnswering. training/load.py loads runs of `finetune`.
+    `transformers` or `save_pretrained` wrote the folder, from a model of a
+    class ...ForSequenceClassification, ...ForTokenClassification or
+    ...ForQuestionAnswering. The result's `about` has no name of a task. For
+    runs of `finetune`, use training/load.py instead.
 
-    The net's `about` has no task name. The arguments are as for
-    `load_pretrained`. Raises `PretrainedError` if there is no task head.
+    The arguments are as for `load_pretrained`. Raises `PretrainedError` if
+    there is no task head.
     """
     opened = open_folder(folder)
     if kind_of(opened) is None:
@@ -165,12 +166,12 @@ def load_opened_finetuned(opened, ctx=None, trainable=True, precision=None):
 
 
 def kind_of(opened):
-    """The kind in `heads.KINDS` of an `OpenFolder`'s head, or None."""
+    """The kind of task, in `heads.KINDS`, of an `OpenFolder`, or None."""
     family = family_of(opened.keywords)
     for name in opened.config.get('architectures') or ():
         for kind, class_name in family.finetuned.items():
             if class_name == name:
-                # Classification and regression share a class
+                # These two share a class; regression has a single label
                 is_regression = (kind in ('classify', 'regress')
                                  and len(labels_of(opened.config)) == 1)
                 return 'regress' if is_regression else kind
@@ -222,15 +223,15 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     its labels. Relatives of BERT are loaded by the classes of their family.
     Weights are float32, in one file, without copies of tied weights. The
     `pooling` of the tokenizer is written as the files of
-    sentence-transformers. The folder of a net with precision='int8' has int8
-    weights and a quarter of the size; other libraries cannot load it. parts:
-    the parts of the net to write, keys of `tensor_names.PARTS`; None for
-    all.
+    sentence-transformers. A net with precision='int8' is written with int8
+    weights, in about a quarter of the size; other libraries cannot load such a
+    folder. parts: the parts of the net to write, keys of `tensor_names.PARTS`;
+    None for all.
 
     Raises `PretrainedError` if `folder` is not empty, or if the format
     cannot represent the net. The format excludes nets without LayerNorm after
-    the embeddings, with sinusoidal positions, with other parameters than a
-    `BERTModel`, or with unsupported modules of sentence-transformers.
+    the embeddings, with sinusoidal positions, with parameters that their
+    family does not have, or with unsupported modules of sentence-transformers.
     """
     tokenizer = as_tokenizer(tokenizer)
     config = configs.config_of_net(net, tokenizer)
@@ -254,10 +255,11 @@ def _tensors(net, pad_id, parts):
     skip = configs.num_skipped_rows(family_of(net.config), pad_id)
     table = tensor_names.table(net.config, skip) if kind is None else (
         tensor_names.finetuned(net.config, kind, net.num_scores, skip))
-    ours = {line.ours for line in table}
+    expected = {line.ours for line in table}
     if net.config['tie_embeddings'] and kind is None:
-        ours.add(f'mlm.mlp.{len(net.mlm.mlp) - 1}.weight')
-    different = sorted(ours ^ set(params))
+        # The table has no tied weights, since a folder stores them once
+        expected.add(f'mlm.mlp.{len(net.mlm.mlp) - 1}.weight')
+    different = sorted(expected ^ set(params))
     if different:
         raise PretrainedError(
             'this net is not exactly a BERTModel, so that a folder of BERT '
@@ -294,9 +296,10 @@ def write_folder(folder, config, tensors, tokenizer, generation=None,
                  more_files=()):
     """Write a folder of config.json, model.safetensors and a tokenizer.
 
-    config, generation: the fields of config.json and, unless it is None, of
-    generation_config.json. tensors: {name: array}. more_files: {name: content}
-    of more JSON files. The folder appears when all files are written.
+    config: the fields of config.json. generation: the fields of
+    generation_config.json, or None for no such file. tensors: {name: array}.
+    more_files: {name: content} of more JSON files. The folder appears when all
+    files are written.
     """
     tensor_files.safetensors()       # fails before a file is written
     with new_folder(folder) as partial_folder:

@@ -4,8 +4,8 @@ A net with a decoder generates a new text for each input text. A causal net,
 without a decoder, continues each text. The results equal those of
 `transformers` with the same settings.
 
-K: beams of a text, the candidates that a search extends. V: tokens of the
-vocabulary.
+K: the number of beams of a text, which are the candidates that a search
+extends. V: the number of tokens in the vocabulary.
 """
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
@@ -25,7 +25,7 @@ from d2lbert.pretrained.families.config import (
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.texts.examples import pad_rows
 
-#: Texts per batch.
+#: Number of texts in a batch.
 TEXTS = 16
 
 #: Fields of generation_config.json that are not supported, and their
@@ -38,15 +38,14 @@ UNSUPPORTED = {
 
 
 class GenerationConfig(NamedTuple):
-    """Decoding parameters."""
+    """The settings by which texts are generated; lengths are in tokens."""
 
     start_id: int           # the first token of every generated text
     end_id: int             # the token that ends a text
-    max_len: int            # maximum number of tokens, start_id included
-    min_len: int = 0        # minimum number of tokens, end_id excluded
+    max_len: int            # the longest text, with start_id
+    min_len: int = 0        # the shortest text, with start_id, without end_id
     num_beams: int = 1      # K; 1: greedy search
-    #: The sum of a text's log-probabilities is divided by its length to
-    #: this power
+    #: Beam search compares texts by log-probability / length ** length_penalty
     length_penalty: float = 1.0
     no_repeat_ngram: int = 0        # no n-gram of this size occurs twice; 0:
                                     # no limit
@@ -55,13 +54,11 @@ class GenerationConfig(NamedTuple):
     #: 'never': when the best beam could not score better at any length.
     early_stopping: Union[bool, str] = False
     first_id: Optional[int] = None  # the token after start_id; None: any
-    last_id: Optional[int] = None   # the token at position max_len - 1
+    last_id: Optional[int] = None   # the last token of a text of max_len
+                                    # tokens; None: any
 
     def validated(self, net):
-        """Validate the parameters for a net and return self.
-
-        Raises ValueError.
-        """
+        """Return self; raise ValueError if a value is invalid for this net."""
         for name, minimum in (('num_beams', 1), ('max_len', 2),
                               ('min_len', 0), ('no_repeat_ngram', 0)):
             value = getattr(self, name)
@@ -81,12 +78,12 @@ class GenerationConfig(NamedTuple):
                                           and 0 <= value < V):
                 raise ValueError(f'{name} must be one of the {V} token ids, '
                                  f'not {value!r}')
-        # One token more than positions: the net never reads the last one
+        # The net never reads the last token, so it needs no position
         if self.max_len > positions + 1:
             raise ValueError(f'max_len={self.max_len} is more than the '
                              f'{positions} positions of this model, and the '
                              'last token: lower it')
-        if 2 * self.num_beams > V:
+        if 2 * self.num_beams > V:      # step 1 extends one beam in 2K ways
             raise ValueError(f'num_beams={self.num_beams} is more than half '
                              f'of the {V} tokens: lower it')
         return self
@@ -94,7 +91,7 @@ class GenerationConfig(NamedTuple):
     def exclude_tokens(self, scores, tokens):
         """Set the scores (V,) of excluded next tokens to -inf, in place.
 
-        tokens: the ids so far, start_id included. Returns the scores.
+        tokens: the ids of the text so far, with start_id. Returns the scores.
         """
         if self.no_repeat_ngram:
             scores[_repeating_tokens(tokens, self.no_repeat_ngram)] = -onp.inf
@@ -123,13 +120,13 @@ def _num_positions(net):
 
 
 def _is_number(value):
-    """True for an int or a float, without infinity, NaN and huge numbers."""
+    """True for an int or a float that is not infinite, NaN or huge."""
     return (isinstance(value, (int, float)) and not isinstance(value, bool)
             and abs(value) < 1e9)
 
 
 def _repeating_tokens(tokens, n):
-    """A list of the ids that would repeat an n-gram after `tokens`."""
+    """The ids that, after `tokens`, would complete an n-gram in `tokens`."""
     last = tuple(tokens[len(tokens) - n + 1:])
     return [tokens[k + n - 1] for k in range(len(tokens) - n + 1)
             if tuple(tokens[k:k + n - 1]) == last]
@@ -137,12 +134,13 @@ def _repeating_tokens(tokens, n):
 
 def config_of(net, tokenizer):
     """The `GenerationConfig` of a net, from its folder or training run."""
-    fields = (net.pretrained.config['generation'] if net.pretrained
+    loaded_folder = net.pretrained      # a `contents.Pretrained`, or None
+    fields = (loaded_folder.config['generation'] if loaded_folder
               else generation_of_run(net, tokenizer))
     ignored = [f'{name}={fields[name]!r}' for name, value
                in UNSUPPORTED.items() if fields.get(name) not in (None, value)]
     if ignored:
-        warn(f'{net.pretrained.folder}: its generation_config.json has '
+        warn(f'{loaded_folder.folder}: its generation_config.json has '
              f'{", ".join(ignored)}, which is not supported and ignored')
     known = {ours: fields[theirs] for theirs, ours
              in GENERATION_FIELDS.items() if fields.get(theirs) is not None}
@@ -165,17 +163,17 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
 
     A net with causal=True (`objective='clm'`) continues each text instead:
     the results begin with the text, and max_len and min_len count its
-    tokens. An argument that is None takes its value from the folder of the
-    net, or else its default.
+    tokens. If an argument is None, the folder of the net gives the value; if
+    the folder does not, the default below holds.
 
     num_beams: 1, the default, for greedy search; more for beam search.
-    max_len: maximum number of tokens of a result; the default is the number
-    of positions, or the length that the run was trained at. min_len: minimum
-    number of tokens; the default is 0. length_penalty: the sum of a text's
-    log-probabilities is divided by its length to this power; the default is 1.
-    no_repeat_ngram: n-grams of this size never occur twice; 0, the default,
-    for no limit. use_cache=False recomputes all earlier tokens for each new
-    token, with the same results. show_progress: as for `encode`.
+    max_len: maximum number of tokens of a result; the default is the most that
+    the net can generate or, for a run, that it was trained at. min_len:
+    minimum number of tokens; the default is 0. length_penalty: beam search
+    divides the log-probability of a text by the text's length to this power;
+    the default is 1. no_repeat_ngram: n-grams of this size never occur twice;
+    0, the default, for no limit. use_cache=False recomputes all earlier tokens
+    for each new token, with the same results. show_progress: as for `encode`.
 
     Input texts with more tokens than the model can read are truncated, with
     one `TextWarning` for each tokenizer. Raises ValueError and TypeError.
@@ -218,6 +216,7 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
             warn_once(tokenizer, 'ended', f'{num_ended} of {len(results)} '
                       f'texts end at {trained_len} tokens, the length that '
                       'the model was trained at')
+    # With a decoder, max_len also counts start_id
     elif trained_len and config.max_len > trained_len + has_decoder:
         warn_once(tokenizer, 'later positions', 'the model was trained on '
                   f'{trained_len} tokens at most: the vectors of later '
@@ -226,9 +225,10 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
 
 
 def generated_ids(net, texts, config, use_cache=True, pad_id=0):
-    """Generate a text for each text, as lists of ids.
+    """Generate a text for each of the texts, which are lists of ids.
 
-    The results begin with start_id. config: a `GenerationConfig`.
+    The results are lists of ids, too, and begin with start_id. config: a
+    `GenerationConfig`.
     """
     lens = onp.array(list(map(len, texts)), 'int32')
     ids = pad_rows(texts, pad_id)
@@ -240,11 +240,12 @@ def generated_ids(net, texts, config, use_cache=True, pad_id=0):
 
 
 def continued_ids(net, texts, config, use_cache=False, pad_id=0):
-    """Continue each text, whose ids end in <sep>; else as `generated_ids`.
+    """Continue each of the texts, lists of ids that end in <sep>.
 
-    The <sep> is removed first. use_cache and pad_id are ignored: each step
-    computes the vectors of all earlier tokens again, which is cheap enough
-    for small nets.
+    The results are lists of ids, and begin with the text without <sep>.
+    config: a `GenerationConfig`. use_cache and pad_id are ignored: each step
+    computes the vectors of all earlier tokens again, which is cheap enough for
+    small nets.
     """
     results = []
     for text in texts:
@@ -261,37 +262,41 @@ def continued_ids(net, texts, config, use_cache=False, pad_id=0):
 
 
 def _new_search(config, start=None):
-    """A search that begins with the ids `start`, by default start_id."""
+    """A search that begins with the ids `start`; None: with start_id."""
     return (Greedy if config.num_beams == 1 else Beams)(config, start)
 
 
 def _search(net, searches, encoded_X, lens, use_cache):
-    """Advance all searches by one token at a time until they are done."""
-    # Each beam is a row. rows: the index of each row's text
-    rows = [k for k, search in enumerate(searches)
-            for _ in search.sequences]
+    """Advance all searches by one token at a time until they are done.
+
+    encoded_X: the encoder's vectors of the input texts, which have `lens`
+    tokens.
+    """
+    # A row is a beam of a search that is not done. The index of its text:
+    text_of_row = [k for k, search in enumerate(searches)
+                   for _ in search.sequences]
     caches = Caches(len(net.decoder.blks))
     active, ctx = list(range(len(searches))), encoded_X.ctx
     # The encoded text of each row
-    texts_X = encoded_X.take(on_device(rows, ctx, 'int32'), axis=0)
+    texts_X = encoded_X.take(on_device(text_of_row, ctx, 'int32'), axis=0)
     while active:
-        tokens = onp.array([tokens for k in active
-                            for tokens in searches[k].sequences], 'int32')
+        tokens = onp.array([ids for k in active
+                            for ids in searches[k].sequences], 'int32')
         new_tokens = tokens[:, caches.length:]
-        X = net.decoder(new_tokens, net.encoder, texts_X, lens[rows],
+        X = net.decoder(new_tokens, net.encoder, texts_X, lens[text_of_row],
                         caches if use_cache else None)[:, -1]
         scores = log_softmax(net.mlm.mlp(X).asnumpy().astype('float64'))
         # order: for each row of the next step, the row that it extends
         order, end, unfinished = [], 0, []
         for k in active:
-            search, first = searches[k], end
+            search, begin = searches[k], end
             end += len(search.sequences)
-            extended = search.step(scores[first:end])
+            extended_beams = search.step(scores[begin:end])
             if not search.done:
-                order += [first + beam for beam in extended]
+                order += [begin + beam for beam in extended_beams]
                 unfinished.append(k)
-        if unfinished and order != list(range(len(rows))):
-            rows = [rows[row] for row in order]
+        if unfinished and order != list(range(len(text_of_row))):
+            text_of_row = [text_of_row[row] for row in order]
             if use_cache:
                 caches.select(order, len(tokens))
             else:
@@ -303,10 +308,10 @@ def _search(net, searches, encoded_X, lens, use_cache):
 class Greedy:
     """Greedy search: each step adds the likeliest token.
 
-    It has a single beam: K is 1. sequences: a list of ids for each beam.
-    `step` takes the log-probabilities (K, V) of the next token, and returns
-    for each new beam the index of the beam that it extends. When the search
-    is `done`, `best` is the text.
+    The search has a single beam: K is 1. sequences: a list of ids for each
+    beam. `step` takes the log-probabilities (K, V) of the next token. It
+    returns, for each new beam, the index of the old beam that was extended.
+    When the search is `done`, `best` is the text.
     """
 
     def __init__(self, config, start=None):
@@ -315,7 +320,7 @@ class Greedy:
                           else list(start)]
 
     def step(self, scores):
-        """Add a token."""
+        """Add a token; see the class."""
         tokens, = self.sequences
         scores = self.config.exclude_tokens(scores[0], tokens)
         tokens.append(int(scores.argmax()))
@@ -331,11 +336,11 @@ class Greedy:
 class Beams:
     """Beam search with K beams, with the interface of `Greedy`.
 
-    The score of a beam is the sum of its log-probabilities. Each step takes
-    the 2K best extensions of all beams. Those of the first K that are finished
-    join the finished texts, of which the K best are kept. These are compared
-    by score / length ** length_penalty. The K best unfinished extensions
-    become the new beams.
+    The score of a beam is the sum of its tokens' log-probabilities. Each step
+    takes the 2K best extensions of all beams. If one of the first K of these
+    is finished, it joins the finished texts. Finished texts are compared by
+    score / length ** length_penalty, and the K best are kept. The K best
+    unfinished extensions become the new beams.
     """
 
     def __init__(self, config, start=None):
@@ -348,7 +353,7 @@ class Beams:
         self.finished = []      # (score, ids), the best first
 
     def step(self, scores):
-        """Extend the beams by a token."""
+        """Extend the beams by a token; see `Greedy`."""
         config, K, V = self.config, self.config.num_beams, scores.shape[1]
         length = len(self.sequences[0])
         totals = onp.concatenate([
@@ -358,6 +363,7 @@ class Beams:
         # (score, index of the extended beam, ids)
         extensions = [(totals[k], int(k) // V, [*self.sequences[k // V],
                                                 int(k) % V]) for k in best]
+        # A score below -1e8 is that of a beam that step 1 excludes
         self.finished += [
             (score / length ** config.length_penalty, tokens)
             for score, _, tokens in extensions[:K]
@@ -375,7 +381,10 @@ class Beams:
         return [beam for _, beam, _ in unfinished]
 
     def _can_improve(self, length):
-        """True if the best beam may beat the worst finished text."""
+        """True if the best beam may beat the worst finished text.
+
+        length: the length at which the beam is compared.
+        """
         config = self.config
         if config.early_stopping == 'never' and config.length_penalty > 0:
             length = config.max_len - 1

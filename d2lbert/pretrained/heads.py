@@ -4,9 +4,9 @@ The kinds of tasks are as in the paper (Devlin et al. 2018, figure 4): a
 label or a number for a text or a pair, a choice of one of several texts, a
 tag for each word, an answer in a text.
 
-B: sequences of a batch. C: texts to choose from. T: tokens of a sequence. R:
-tokens of a batch without padding, which are rows of an array (see
-`nn.packed`). H: hiddens. K: scores. M: rows to score.
+Numbers: B sequences of a batch, C texts to choose from, T tokens of a
+sequence, H hiddens, K scores. R rows are the tokens of a batch without padding
+(see `nn.packed`), and M of these rows are scored.
 """
 from typing import NamedTuple, Optional
 
@@ -35,11 +35,13 @@ class About(NamedTuple):
 
     task: str                   # its name, or ''
     kind: str                   # one of `KINDS`
-    pair: Optional[bool]        # True if it takes pairs of texts; None: both
+    pair: Optional[bool]        # True: takes pairs of texts; False: single
+                                # texts; None: pairs or single texts
     labels: Optional[tuple]     # names, by class index
     metrics: tuple              # keys of `metrics.METRICS`, the main one first
     max_len: int                # maximum number of tokens
-    stride: int                 # tokens between the starts of windows
+    stride: int                 # tokens between the starts of successive
+                                # windows of a long text
     null: bool                  # True if a question may have no answer
     dropout: float              # rate before the new layer
 
@@ -64,18 +66,18 @@ class About(NamedTuple):
 class FineTuned(Model):
     """A pretrained encoder with a new output layer of K scores.
 
-    bert: a `BERTModel` or a `BARTModel`. Its encoder becomes part of this
-    net. For `TEXT_KINDS`, its pooler does, too, but some relatives of BERT use
-    a new hidden layer or none (see `family.Head`). Its pretraining heads are
-    dropped.
+    bert: a `BERTModel` or a `BARTModel`, whose encoder becomes part of this
+    net. For `TEXT_KINDS`, the pooler becomes a part, too, but some relatives
+    of BERT use a new hidden layer or none (see `family.Head`). The pretraining
+    heads are dropped.
 
     A `BARTModel` keeps its decoder, which reads the text a second time. The
-    head then scores the decoder's states. A head of `TEXT_KINDS` scores the
-    first token; with a decoder or causal=True it scores the last token.
+    head then scores the decoder's states. For `TEXT_KINDS`, the head scores
+    the first token or, with a decoder or causal=True, the last token.
 
     kind: one of `KINDS`. num_scores: K; 1 for 'regress', 1 for 'choice' (for
     each of the C texts), 2 for 'span'. dropout: the rate before the new layer;
-    None: the rate of the encoder, as published. 'span' has no dropout.
+    None for the rate of the encoder, as in BERT. 'span' has no dropout.
     """
 
     def __init__(self, bert, kind, num_scores, dropout=None):
@@ -90,7 +92,7 @@ class FineTuned(Model):
         H = bert.config['num_hiddens']
         head = family_of(self.config).head_of(kind)
         self._has_hidden = kind in TEXT_KINDS and head.activation is not None
-        self._drops_first = kind in TEXT_KINDS and head.has_input_dropout
+        self._has_input_dropout = kind in TEXT_KINDS and head.has_input_dropout
         if self._has_hidden and head.hidden_name is not None:
             self.hidden = Dense(H, activation=head.activation, in_units=H,
                                 precision=bert.config['precision'])
@@ -101,7 +103,7 @@ class FineTuned(Model):
                                 flatten=True,
                                 precision=bert.config['precision'])
         elif self._has_hidden:
-            # In the first edition, the hidden layer is part of the NSP head
+            # In the book's first edition, the layer is part of the NSP head
             self.hidden = (bert.nsp.mlp[0] if bert.hidden is None
                            else bert.hidden)
         if kind != 'span':
@@ -112,7 +114,11 @@ class FineTuned(Model):
 
     @classmethod
     def of_config(cls, config, *args):
-        """Make a net without weights; config: keywords of its `BERTModel`."""
+        """Make a net without weights.
+
+        config: keyword arguments of the `BERTModel` or `BARTModel`. args: the
+        other arguments of `FineTuned`.
+        """
         return cls(net_of(config), *args)
 
     def forward(self, tokens, segments, valid_lens):
@@ -138,7 +144,7 @@ class FineTuned(Model):
         """Return the vectors X (R, H) to score, and begins (B,) on the host.
 
         Token t of sequence b is row begins[b] + t of X. For `TEXT_KINDS`, X
-        has one row per sequence: the token that the head scores.
+        has one row per sequence instead: the token that the head scores.
         """
         if tokens.ndim == 3:
             tokens, segments, valid_lens = _flatten_choices(
@@ -150,7 +156,7 @@ class FineTuned(Model):
             X = packed.encode_firsts(self.encoder, tokens, segments,
                                      valid_lens)
             return X, onp.arange(len(X))
-        at = None
+        at = None       # or (sequence, position) of the tokens to compute
         if self.kind in TEXT_KINDS:
             # In a causal net, only the last token attends to all tokens
             at = onp.arange(len(tokens)), host(valid_lens).reshape(
@@ -162,7 +168,7 @@ class FineTuned(Model):
         return encoded.taken_X, onp.arange(len(encoded.taken_X))
 
     def _decode(self, tokens, valid_lens):
-        """As `encode`, for a net with a decoder; X has rows for padding."""
+        """As `encode`, with a decoder; then X also has rows for padding."""
         B, T = tokens.shape
         X = teacher_forced_states(self, tokens, valid_lens)
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
@@ -175,7 +181,7 @@ class FineTuned(Model):
     def score(self, X, rows):
         """Scores (M, K) of rows of X (R, H); rows: (M,), on the host."""
         vectors, = ops.take_rows(X, on_device(rows, X.ctx, 'int32'))
-        if self._drops_first:
+        if self._has_input_dropout:
             vectors = self.dropout(vectors)
         if self._has_hidden:
             vectors = self.hidden(vectors)
@@ -183,11 +189,14 @@ class FineTuned(Model):
             vectors = self.dropout(vectors)
         return self.output(vectors)
 
-    def score_texts(self, X, begins, num_texts):
-        """Scores (num_texts, K), or (num_texts, C) for 'choice'."""
+    def score_texts(self, X, begins, num_examples):
+        """Scores (num_examples, K), or (num_examples, C) for 'choice'.
+
+        X, begins: as `encode` returns them.
+        """
         scores = self.score(X, begins)
         return (scores if self.kind != 'choice'
-                else scores.reshape(num_texts, -1))
+                else scores.reshape(num_examples, -1))
 
     def losses(self, X, begins, lens, labels):
         """Return the mean loss, a scalar, and the number of losses in it.
@@ -209,7 +218,7 @@ class FineTuned(Model):
         if self.kind == 'tag':
             b, t = onp.nonzero(labels >= 0)
             if not len(b):
-                # The loss is 0, but every weight needs a gradient
+                # The loss is 0, but the layer's weights need gradients
                 return (self.output(X[:1]) * 0).sum(), 0
             return cross_entropy(self.score(X, begins[b] + t),
                                  put(labels[b, t])).mean(), len(b)
@@ -218,7 +227,10 @@ class FineTuned(Model):
                              put(labels.reshape(-1))).mean(), len(labels)
 
     def span_scores(self, X, begins, lens):
-        """Scores (B, 2, T) of each token as first and last of an answer."""
+        """Scores (B, 2, T) of each token as an answer's first and last token.
+
+        X, begins: as `encode` returns them. lens (B,): on the host.
+        """
         T = int(lens.max())
         scores = self.score(X, padded_rows(begins, lens, T).reshape(-1))
         scores = scores.reshape(len(lens), T, 2).swapaxes(1, 2)
@@ -238,12 +250,15 @@ class FineTuned(Model):
 
 
 def _flatten_choices(tokens, segments, valid_lens):
-    """Reshape choices (B, C, T), (B, C) to sequences (B*C, T), (B*C,)."""
+    """Reshape (B, C, T), (B, C, T), (B, C) to (B*C, T), (B*C, T), (B*C,)."""
     T = tokens.shape[-1]
     return (tokens.reshape(-1, T), segments.reshape(-1, T),
             valid_lens.reshape(-1))
 
 
 def padded_rows(begins, lens, T):
-    """The row of each token (B, T); padding repeats the last token's row."""
+    """The row of each token: (B, T); padding repeats the last token's row.
+
+    begins: as `FineTuned.encode` returns it. lens: (B,).
+    """
     return begins[:, None] + onp.minimum(onp.arange(T), lens[:, None] - 1)

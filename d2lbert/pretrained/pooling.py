@@ -1,8 +1,8 @@
 """This module pools the token vectors (T, H) of a text to one vector (H,).
 
-A folder of sentence-transformers has files with the settings of pooling;
-`load_pooling` reads and `files_of` writes them. N: the number of texts. T: the
-number of tokens of a text. H: the size of a vector.
+A folder of sentence-transformers has files with the settings of pooling.
+`load_pooling` reads these files, and `files_of` makes them. N: the number of
+texts. T: the number of tokens of a text. H: the size of a token vector.
 """
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -14,7 +14,7 @@ from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 MODULES, PROMPTS = 'modules.json', 'config_sentence_transformers.json'
 POOLING = '1_Pooling/config.json'
 
-#: The folder of each type of module, a step from the text to its vector.
+#: {type of module: its folder}. A module is a step from a text to its vector.
 MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
                   'Normalize': '2_Normalize'}
 
@@ -59,7 +59,7 @@ class Pooling(NamedTuple):
 
     modes: tuple = ('mean',)        # names in POOLS; their vectors are joined
     normalize: bool = False         # scale vectors to length 1
-    max_len: Optional[int] = None   # most tokens of a text; None: no limit
+    max_len: Optional[int] = None   # maximum number of tokens; None: no limit
     prompt: str = ''                # put before each text
     lowercase: bool = False         # lower-case texts before tokenizing
     refusal: str = ''               # why the folder's pooling is unsupported
@@ -86,9 +86,10 @@ class Pooling(NamedTuple):
 
 
 def choose_pooling(tokenizer, pooling, normalize):
-    """Return the `Pooling` or None, and a function that prepares a text.
+    """Return the `Pooling` to use, and a function that prepares a text.
 
-    pooling, normalize: arguments of `encode`.
+    pooling, normalize: arguments of `encode`. With pooling=None, the first
+    result is None: token vectors are not pooled.
     """
     own = tokenizer.pooling or Pooling()
     if pooling is None:
@@ -115,18 +116,19 @@ def cosines(X, Y):
 
     X (N, H); Y (M, H). A vector of zeros has similarity 0 to all.
     """
-    def unit(X):
-        X = onp.asarray(X, 'float64')
-        lengths = onp.sqrt((X * X).sum(axis=1, keepdims=True))
-        return X / onp.where(lengths, lengths, 1)
+    def unit(vectors):
+        vectors = onp.asarray(vectors, 'float64')
+        lengths = onp.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
+        return vectors / onp.where(lengths, lengths, 1)
     return (unit(X) @ unit(Y).T).astype('float32')
 
 
 def load_pooling(folder):
     """Read the `Pooling` of a folder; without modules.json it is the mean.
 
-    Unsupported modules are no error, since the model has other uses: its
-    `refusal` names them. Raises `PretrainedError` for damaged files.
+    Unsupported modules are no error, since the model has other uses: the
+    `refusal` of the result names them. Raises `PretrainedError` for damaged
+    files.
     """
     folder = Path(folder)
     if not (folder / MODULES).is_file():
@@ -143,7 +145,7 @@ def load_pooling(folder):
             folder / paths['Pooling'] / 'config.json')
         if (folder / PROMPTS).is_file():
             contents[PROMPTS] = read_json(folder / PROMPTS)
-        # `save_pretrained` writes the modules to the usual folders
+        # `save_pretrained` writes the modules to these folders
         contents[MODULES] = [dict(module, path=MODULE_FOLDERS[kind])
                              for module, kind in zip(modules, paths)]
     return pooling_of(contents, folder)
@@ -183,11 +185,11 @@ def pooling_of(contents, folder):
 
 
 def files_of(pooling, num_hiddens):
-    """The files for a `Pooling`: {name: JSON}, empty for the default.
+    """The files for a `Pooling`: {name: JSON}, empty for None and the mean.
 
     With these files sentence-transformers computes the same vectors.
-    num_hiddens: the size of a token vector. Raises `PretrainedError` if the
-    pooling came from a folder with unsupported modules.
+    num_hiddens: H. Raises `PretrainedError` if the pooling came from a folder
+    with unsupported modules.
     """
     if pooling is None or pooling == Pooling():
         return {}
@@ -206,7 +208,7 @@ def files_of(pooling, num_hiddens):
 
 
 def _new_files(pooling, num_hiddens):
-    """The files for a `Pooling` that is not that of its own files."""
+    """The files for a `Pooling` whose own `files` do not describe it."""
     modules = ['Transformer', 'Pooling', *['Normalize'] * pooling.normalize]
     switched = [mode for mode in SWITCHES.values() if mode in pooling.modes]
     if list(pooling.modes) == switched:     # all versions read these fields
@@ -244,7 +246,7 @@ def _module_paths(modules, folder):
 
 
 def _length(config, path):
-    """The maximum number of tokens, or None for no limit."""
+    """The maximum number of tokens, or None; path: of config, for errors."""
     length = config.get('max_seq_length')
     if length is None or (isinstance(length, int) and length >= 1
                           and length is not True):
@@ -254,22 +256,25 @@ def _length(config, path):
 
 
 def _modes(config, path):
-    """The pooling modes, and True if they include the prompt."""
+    """The pooling modes, and True if the pooling includes the prompt.
+
+    path: of `config`, for errors.
+    """
     modes = config.get('pooling_mode')
     if modes is None:
         # The library's default is the mean
         modes = [mode for switch, mode in SWITCHES.items()
                  if config.get(switch)] or ['mean']
-    named = [modes] if isinstance(modes, str) else modes
-    if not isinstance(named, list) or not named or not all(
-            isinstance(mode, str) and mode in POOLS for mode in named):
+    mode_list = [modes] if isinstance(modes, str) else modes
+    if not isinstance(mode_list, list) or not mode_list or not all(
+            isinstance(mode, str) and mode in POOLS for mode in mode_list):
         raise PretrainedError(f'{path} has the unknown pooling {modes!r}: '
                               f'supported are {", ".join(POOLS)}')
-    return tuple(named), config.get('include_prompt', True)
+    return tuple(mode_list), config.get('include_prompt', True)
 
 
 def _prompt(config, path):
-    """The default prompt, put before each text."""
+    """The default prompt of a text; path: of `config`, for errors."""
     name, prompts = config.get('default_prompt_name'), config.get('prompts')
     if name is None:
         return ''

@@ -40,7 +40,10 @@ UNSUPPORTED_FILES = (
 
 
 class PretrainedError(ValueError):
-    """A folder cannot be read or written; the text is one sentence."""
+    """A folder cannot be read or written; the text is a sentence.
+
+    A table of tensors may follow the sentence.
+    """
 
 
 def safetensors():
@@ -152,25 +155,25 @@ def _unsupported_message(folder, name):
 
 def _list_shards(index):
     """{name: `StoredTensor`} of the files that an index file names."""
-    shards = read_json(index).get('weight_map')
-    if not isinstance(shards, dict) or not all(
+    shard_of = read_json(index).get('weight_map')
+    if not isinstance(shard_of, dict) or not all(
             isinstance(shard, str) and Path(shard).name == shard
-            for shard in shards.values()):
+            for shard in shard_of.values()):
         raise PretrainedError(f'{index} is damaged: its weight_map does not '
                               'give each tensor the name of a file beside it; '
                               'fetch it again')
     tensors = {}
-    for shard in sorted(set(shards.values())):
+    for shard in sorted(set(shard_of.values())):
         path = index.with_name(shard)
         if not os.path.isfile(path):    # False if the name is too long
             raise PretrainedError(f'{index} names {shard[:200]}, which is not '
                                   'there: fetch all files of the folder')
         tensors.update(
             (name, tensor) for name, tensor in _list_file(path).items()
-            if shards.get(name) == shard)
-    for name in shards:
+            if shard_of.get(name) == shard)
+    for name in shard_of:
         if name not in tensors:
-            raise PretrainedError(f'{index} lists {name} in {shards[name]}, '
+            raise PretrainedError(f'{index} lists {name} in {shard_of[name]}, '
                                   'which does not have it: fetch both again')
     return tensors
 
@@ -201,7 +204,7 @@ def _list_file(path):
 
 
 def _digests(metadata, header):
-    """{name: digest} of a file; {} if another program wrote it."""
+    """{tensor: digest} from a file's metadata; {} if it has no digests."""
     if DIGESTS not in metadata:
         return {}
     digests = files.parse_json(metadata[DIGESTS])
@@ -211,6 +214,7 @@ def _digests(metadata, header):
 
 
 def _digest(array):
+    """The digest of an array's bytes, hexadecimal."""
     return hashlib.blake2b(array.reshape(-1).view('uint8'),
                            digest_size=16).hexdigest()
 
@@ -234,7 +238,7 @@ def read_quantized(matrix):
     """
     weight = QuantizedWeight(
         _read_flat(matrix, 'int8').reshape(matrix.shape), read(matrix.scale))
-    # On some processors kernels/int8.cc multiplies absolute values of 7 bits
+    # -128 does not fit: kernels/int8.cc may multiply absolute values of 7 bits
     if (weight.q == -128).any() or not (
             onp.isfinite(weight.scale) & (weight.scale >= 0)).all():
         raise PretrainedError(
@@ -262,12 +266,12 @@ def _read_flat(tensor, dtype):
 def write(path, tensors, displayed_path):
     """Write {name: float32 or int8 array} as one safetensors file.
 
-    Its metadata has a digest of each tensor. displayed_path: the path that an
-    error message names, since `path` may be temporary.
+    The file's metadata has a digest of each tensor. displayed_path: the path
+    that an error message names, since `path` may be temporary.
     """
     library, path = safetensors(), Path(path)
     path.touch()
-    mode = path.stat().st_mode      # obeys the umask; the library does not
+    mode = path.stat().st_mode      # the library does not obey the umask
     try:
         tensors = {name: onp.ascontiguousarray(
             array, 'int8' if array.dtype == 'int8' else '<f4')
@@ -281,7 +285,7 @@ def write(path, tensors, displayed_path):
         raise OSError(f'{displayed_path} cannot be written: {error}') from None
 
 
-#: Arguments of the models that are at most the longest side of a tensor.
+#: Arguments of models that are never above the longest side of all tensors.
 SIDES = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
          'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
          'start_id')
@@ -289,7 +293,8 @@ SIDES = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
 #: Maximum number of layers of a model whose layers share tensors.
 MAX_SHARED_LAYERS = 1000
 
-#: Maximum size of a table of sinusoidal positions, which no file contains.
+#: Maximum number of elements of a table of sinusoidal positions. Files do not
+#: contain this table, so tensors do not limit it.
 MAX_POSITION_VALUES = 1 << 26
 
 
@@ -305,13 +310,14 @@ def check_layers(config, num_tensors):
     if groups and layers > MAX_SHARED_LAYERS:
         raise ValueError(f'{layers} layers are more than the '
                          f'{MAX_SHARED_LAYERS} that may share their tensors')
-    layers = (groups or layers) * max(inner, 1) + decoder
-    if layers > num_tensors:
-        raise ValueError(f'{num_tensors} tensors cannot be {layers} layers')
+    # The layers of a group share their tensors
+    stored = (groups or layers) * max(inner, 1) + decoder
+    if stored > num_tensors:
+        raise ValueError(f'{num_tensors} tensors cannot be {stored} layers')
 
 
 def check_sizes(config, shapes):
-    """As `check_layers`, and raise for a size larger than that of any tensor.
+    """As `check_layers`, and raise for a size larger than all tensors' sizes.
 
     shapes: the shapes of all tensors, an iterable.
     """

@@ -1,1 +1,1 @@
-"""Tokenizers: word pieces, byte pair encodings, whole words."""
+"""The tokenizers: word pieces, byte pair encodings and whole words."""

@@ -1,9 +1,9 @@
 """This module loads byte pair encodings (BPE) from their original files.
 
-The library `tokenizers` encodes with them. RoBERTa (which merges bytes),
-HerBERT and FlauBERT (which merge characters) have vocab.json and merges.txt.
-PhoBERT has vocab.txt and bpe.codes. A merge is a pair of tokens that BPE
-replaces by one token. Source: Sennrich et al. 2016.
+The library `tokenizers` then encodes texts. A merge is a pair of tokens that
+BPE replaces by one token. RoBERTa (which merges bytes), HerBERT and FlauBERT
+(which merge characters) have vocab.json and merges.txt. PhoBERT (which merges
+characters) has vocab.txt and bpe.codes. Source: Sennrich et al. 2016.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from d2lbert.pretrained.tokenizers.word_pieces import (
 VOCAB, VOCAB_JSON, MERGES, CODES = (
     'vocab.txt', 'vocab.json', 'merges.txt', 'bpe.codes')
 
-#: The suffix of a token that ends a word, where BPE merges characters.
+#: The suffix of tokens that end a word, in models that merge characters.
 SUFFIX = '</w>'
 
 
@@ -28,12 +28,13 @@ class LoadedBPE(NamedTuple):
 
     tokenizer: Any          # of the library
     special: dict           # {role: token}
-    tokens: Any = None      # the model's tokens, by id; others become <unk>
+    tokens: Any = None      # the model's tokens, by id; the tokenizer's other
+                            # tokens become <unk>. None: there are no others
     files: Any = None       # {name: text} to save, or None
 
 
 def has_files(folder):
-    """True if a folder has the files of a byte pair encoding."""
+    """True if a folder has vocab.json or bpe.codes."""
     return any((Path(folder) / name).is_file() for name in (VOCAB_JSON,
                                                             CODES))
 
@@ -42,7 +43,8 @@ def load(folder, config, special_of):
     """Load the byte pair encoding in a folder: a `LoadedBPE`.
 
     config: the fields of tokenizer_config.json. special_of(vocab, config,
-    path) returns {role: special token}. Raises `TokenizerError`.
+    path) returns {role: special token}. Raises `TokenizerError` if a file is
+    missing or damaged.
     """
     folder = Path(folder)
     vocab_name, merges_name = ((VOCAB, CODES) if (folder / CODES).is_file()
@@ -104,7 +106,7 @@ def _herbert(folder, vocab, config, special_of):
 def _flaubert(folder, vocab, config, special_of):
     """FlauBERT: BPE merges characters of words between white space."""
     t, path = library(), folder / VOCAB_JSON
-    # FlauBERT puts bos_token before a text, whatever its cls_token is
+    # FlauBERT puts bos_token before a text, whatever cls_token in config is
     special = special_of(vocab, {'mask_token': '<special1>', **config,
                                  'cls_token': config.get('bos_token', '<s>')},
                          path)
@@ -131,7 +133,7 @@ def _flaubert(folder, vocab, config, special_of):
 def _phobert(folder, config, special_of):
     """PhoBERT: BPE merges characters of words between white space."""
     t, path = library(), folder / VOCAB
-    # These tokens have the first ids, but are not in the file
+    # These tokens have the first ids, but are not in vocab.txt
     vocab = {token: idx for idx, token in enumerate(
         config.get(f'{role}_token', token) for role, token in (
             ('bos', '<s>'), ('pad', '<pad>'), ('eos', '</s>'),
@@ -147,8 +149,8 @@ def _phobert(folder, config, special_of):
     vocab.setdefault(mask, len(vocab))
     special = special_of(vocab, config, path)
     tokens = tokens_by_id(vocab, path)
-    # The file marks tokens before the end of a word, as h@@ in h@@ ọc_sinh.
-    # The library needs a mark of tokens at the end of a word
+    # In vocab.txt, @@ marks a token that does not end a word, as in h@@
+    # ọc_sinh. The library needs SUFFIX on tokens that end a word instead
     marked = {token if token in first_tokens or token == mask
               else token[:-2] if token.endswith('@@') and len(token) > 2
               else token + SUFFIX: idx for token, idx in vocab.items()}
@@ -165,12 +167,12 @@ def _phobert(folder, config, special_of):
 
 
 def _construct(path, vocab, merges, **keywords):
-    """A tokenizer of the library; path: its vocabulary, for errors."""
+    """A tokenizer of the library; path: of the vocabulary, for errors."""
     t = library()
     try:
         return t.Tokenizer(t.models.BPE(vocab, merges, **keywords))
     except Exception as error:      # the library raises a bare Exception
-        raise TokenizerError(f'{path} and its pairs do not belong together '
+        raise TokenizerError(f'{path} and the merges do not belong together '
                              f'({error}): fetch both files again'
                              ) from None
 
@@ -178,7 +180,8 @@ def _construct(path, vocab, merges, **keywords):
 def _space_splitter(suffix=''):
     """The pre-tokenizer that splits at white space, as str.split does.
 
-    suffix: a regular expression of what a word keeps of the white space.
+    suffix: a regular expression. White space after a word that matches it
+    remains part of the word.
     """
     t = library()
     return t.pre_tokenizers.Split(t.Regex(f'[^\\s\x1c-\x1f]+{suffix}'),
@@ -188,7 +191,7 @@ def _space_splitter(suffix=''):
 def _with_merges(vocab, merges):
     """Add the tokens of all merges to a vocabulary, as the library requires.
 
-    New tokens get the ids after the largest one.
+    New tokens get the ids after the largest id.
     """
     extended = dict(vocab)
     next_id = 1 + max(extended.values())
@@ -201,7 +204,7 @@ def _with_merges(vocab, merges):
 
 
 def _read_merges(path):
-    """Read merges in order; a line has two tokens, and maybe a count."""
+    """List a file's merges; a line has two tokens, and maybe a count."""
     merges = []
     for number, line in enumerate(_read_lines(path), 1):
         if number == 1 and line.startswith('#version'):

@@ -1,4 +1,4 @@
-"""This module has what all tokenizers share: their inputs and outputs.
+"""This module has the inputs and outputs that all tokenizers share.
 
 T: the number of tokens of a text, or of a pair of texts.
 """
@@ -14,7 +14,8 @@ from d2lbert.texts.examples import truncate_pair
 #: The roles of special tokens, as in tokenizer_config.json.
 ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 
-#: {role: tokens}. By default the first one in the vocabulary has the role.
+#: {role: tokens}. If no file names the token of a role, it is the first of
+#: these tokens that the vocabulary has.
 DEFAULT_TOKENS = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
                       cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
                       mask=('[MASK]', MASK))
@@ -28,7 +29,7 @@ _IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
 
 @functools.lru_cache(maxsize=1 << 12)
 def is_word_alone(char):
-    """True if a character is a mark, which is a word by itself in a text.
+    """True if a character is a mark; a mark is a word by itself in a text.
 
     Marks are punctuation and symbols of Unicode, and `IDEOGRAPHS`.
     """
@@ -51,7 +52,8 @@ class Encoded:
 
     ids: a list of T token ids. segments: a list of T numbers, 1 in the second
     text of a pair, else 0. get_details: a function that returns the `Details`.
-    It is called at their first use, since vectors of many texts need none.
+    It is called when the details are first used, since computing vectors does
+    not need them.
     """
 
     __slots__ = 'ids', 'segments', '_get_details', '_details'
@@ -103,7 +105,8 @@ class Tokens:
     def _set_tokens(self, idx_to_token, special, max_len=None):
         """Set the tokens, a list by id.
 
-        special: {role: token}; 'mask' may be missing. max_len: see `encode`.
+        special: {role: token}; 'mask' may be missing. max_len: the number of
+        tokens that the model can read, or None; `encode` does not apply it.
         """
         self.idx_to_token, self.max_len = idx_to_token, max_len
         self.token_to_idx = {}
@@ -158,7 +161,7 @@ def check_text(text):
 
 
 def check_pairs(pairs, texts):
-    """Return second texts as a list; raise unless each text has one."""
+    """The list of second texts; raise unless there is one for each text."""
     pairs = as_list(pairs, 'texts')
     if len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '
@@ -167,7 +170,7 @@ def check_pairs(pairs, texts):
 
 
 def max_text_len(tokenizer, max_len, is_pair):
-    """max_len less the special tokens of a text or pair; None stays None."""
+    """The tokens that max_len leaves beside special tokens; None for None."""
     if max_len is None:
         return None
     special = tokenizer.num_special(is_pair)
@@ -180,9 +183,10 @@ def max_text_len(tokenizer, max_len, is_pair):
 def truncated_lengths(first, second, max_tokens):
     """The lengths of two texts after truncation to max_tokens in all.
 
-    first, second: the lengths before; second is None for a single text. As
-    `longest_first` in transformers: if max_tokens is odd, the longer text
-    keeps one token more; of equally long texts the second does.
+    first, second: the lengths before; second is None for a single text. The
+    result is that of `longest_first` in transformers. If both texts lose
+    tokens and max_tokens is odd, the text that was longer keeps one token more
+    than the other; of equally long texts, the second text does.
     """
     if second is None:
         return min(first, max_tokens), 0
@@ -205,10 +209,11 @@ class UnknownWords:
         self._num_special = [tokenizer.num_special(is_pair)
                              for is_pair in (False, True)]
         self._num_tokens = self._num_unknown = 0    # without special tokens
-        self._words = {}        # the first unknown words, as keys
+        self._words = {}        # keys: the first unknown words, in order
 
     def readable_tokens(self, encoding):
-        """The tokens of an `Encoding`, with unknown words as in the text."""
+        """The tokens of an `encoding.Encoding`; unknown words as in the text.
+        """
         encoded, (_, *texts) = encoding.encoded, encoding.text
         return [token if idx != self._unk_id or end == 0
                 else texts[segment][begin:end]
@@ -217,7 +222,7 @@ class UnknownWords:
                     encoded.offsets)]
 
     def count(self, encoding):
-        """Count the tokens of an `encoding.Encoding`, and the unknown ones."""
+        """Count the tokens of an `encoding.Encoding`, and unknown words."""
         ids, is_pair = encoding.encoded.ids, encoding.text.pair is not None
         self._num_tokens += len(ids) - self._num_special[is_pair]
         num_unknown = ids.count(self._unk_id)
@@ -228,12 +233,12 @@ class UnknownWords:
                                             ids) if idx == self._unk_id))
 
     def warn(self):
-        """Warn of unknown words, the first time for this tokenizer."""
+        """Warn of unknown words, once for each tokenizer."""
         if self._num_unknown:
             warn_once(self._tokenizer, 'unknown', self.note())
 
     def note(self, source=None):
-        """A sentence with the unknown words, or None if there are none.
+        """A message that lists unknown words, or None if there are none.
 
         source: what the texts are, such as 'the query', or None.
         """

@@ -33,7 +33,7 @@ from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, UNK, Vocab
 TOKENIZER, CONFIG, VOCAB = (
     'tokenizer.json', 'tokenizer_config.json', 'vocab.txt')
 
-#: The names of all files that a tokenizer can have.
+#: The names of all files that `save` of a tokenizer can write.
 FILES = (TOKENIZER, CONFIG, VOCAB, bpe.VOCAB_JSON, bpe.MERGES, bpe.CODES)
 
 #: Options of BERT's normalizer: the name in tokenizer_config.json, the name in
@@ -43,12 +43,12 @@ NORMALIZER_FIELDS = (
     ('strip_accents', 'strip_accents', None),
     ('tokenize_chinese_chars', 'handle_chinese_chars', True))
 
-#: A tokenizer that was given this number of texts goes on in C++. To make the
-#: tables for C++ takes as long as some thousand texts with the library.
+#: After this number of texts, a tokenizer encodes in C++. Making the tables
+#: for C++ takes as long as encoding some thousand texts with the library.
 MIN_CPP_TEXTS = 512
 
-#: This number of characters or more is encoded in a thread of its own, so that
-#: Ctrl-C works.
+#: If texts have this number of characters in all, or more, another thread
+#: encodes them, so that Ctrl-C works.
 LONG_CHARS = 1 << 20
 
 #: A model_max_length of this or more in tokenizer_config.json means no limit.
@@ -65,10 +65,11 @@ class WordPiece(Tokens):
                  tokens=None, files=None):
         """Wrap a tokenizer of the library; special: {role: token}.
 
-        config: the fields of tokenizer_config.json. tokens: the model's tokens
-        by id, by default the tokenizer's; further tokens of the tokenizer
-        become the unknown token. files: {name: text} to save in place of
-        tokenizer.json, or None.
+        max_len, an attribute for callers, is the number of tokens that the
+        model can read, or None. config: the fields of tokenizer_config.json.
+        tokens: the model's tokens by id; None for all tokens of the tokenizer.
+        files: {name: text} to save in place of tokenizer.json, or None. With
+        files, tokens that only the tokenizer has become the unknown token.
         """
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
@@ -88,7 +89,7 @@ class WordPiece(Tokens):
                                      'again')
 
     def to_json(self):
-        """The whole tokenizer as JSON text, for `from_json`."""
+        """The tokenizer as JSON text, for `from_json`; without `files`."""
         return json.dumps(dict(
             tokenizer=self.tokenizer.to_str(), special=self.special,
             max_len=self.max_len, config=self.config))
@@ -146,8 +147,9 @@ class WordPiece(Tokens):
         """Load the tokenizer in a folder, a tokenizer.json or a vocab.txt.
 
         tokenizer_config.json sets lower case, accents and Chinese characters.
-        What it does not set is as in tokenizer.json, or in lower-case BERT.
-        Padding and truncation in tokenizer.json are ignored. Raises
+        Options that it lacks are as in tokenizer.json or, with a vocab.txt, as
+        in lower-case BERT. Padding and truncation in tokenizer.json are
+        ignored. Raises
         `TokenizerError`, a ValueError, if there is no valid tokenizer.
         """
         return cls(*_load(Path(path)))
@@ -156,12 +158,13 @@ class WordPiece(Tokens):
         """Write tokenizer.json, tokenizer_config.json and vocab.txt.
 
         AutoTokenizer of transformers loads these files. Only tokenizers with
-        word pieces have vocab.txt. PhoBERT and FlauBERT get their original
-        files in place of tokenizer.json.
+        word pieces and BERT's normalizer get a vocab.txt. For PhoBERT and
+        FlauBERT, their original files are written in place of tokenizer.json.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config = dict(self.config)
+        # These fields name files or code outside of the new folder
         for name in ('name_or_path', 'tokenizer_file', 'vocab_file',
                      'special_tokens_map_file', 'auto_map'):
             config.pop(name, None)
@@ -196,8 +199,9 @@ class WordPiece(Tokens):
     def encode_words(self, words, pair=None, max_len=None):
         """Encode a text that is a list of words: an `Encoded`.
 
-        Its `words` are indices of the list, and its `offsets` are in the word.
-        pair: the words of the second text, or None. max_len: as for `encode`.
+        In the result, `words` are indices of the list, and `offsets` count
+        from the begin of the word. pair: the words of the second text, or
+        None. max_len: as for `encode`.
         """
         return self._encode(
             [as_list(words, 'words')],
@@ -263,8 +267,8 @@ class WordPiece(Tokens):
         with word_pieces.library_errors(may_panic=self._may_panic):
             if length >= LONG_CHARS:
                 return interruptible(encode)
-            # encode_batch of the library would start threads, which mostly
-            # wait for each other to allocate memory if texts are few
+            # encode_batch of the library would start threads. For few texts,
+            # the threads mostly wait for each other to allocate memory
             return [self.tokenizer.encode(text, **options) for text in texts]
 
     def _join(self, first, second, max_tokens):
@@ -281,7 +285,7 @@ class WordPiece(Tokens):
     def _to_encoded(self, encoding):
         """The `Encoded` for the library's encoding of a text or a pair."""
         ids = encoding.ids
-        if self.files is not None:
+        if self.files is not None:  # the tokenizer may have more tokens
             ids = [idx if idx < len(self) else self.unk_id for idx in ids]
 
         def details():
@@ -298,9 +302,9 @@ class WordPiece(Tokens):
 class WholeWords(Tokens):
     """The words of a run's `Vocab`, in lower case.
 
-    White space separates words. Marks (punctuation, symbols and Chinese) are
-    words by themselves if they were in the text of the vocabulary: then it has
-    tokens that are single marks, and no token of a mark and other characters.
+    White space separates words. A mark (punctuation, symbol or Chinese) is a
+    word by itself, if marks were words in the text that the vocabulary is
+    from: then it has single marks, but no longer token with a mark.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -311,7 +315,7 @@ class WholeWords(Tokens):
 
     @classmethod
     def of(cls, tokenizer):
-        """Convert a `WordPiece` loaded from the files of a `WholeWords`.
+        """Convert a `WordPiece` that was loaded from a saved `WholeWords`.
 
         Returns None for any other `WordPiece`.
         """
@@ -335,14 +339,15 @@ class WholeWords(Tokens):
         firsts = [self._words_of(text) for text in texts]
         seconds = [None] * len(firsts) if pairs is None else [
             self._words_of(text) for text in check_pairs(pairs, texts)]
-        return [self._join(*both, max_len) for both in zip(firsts, seconds)]
+        return [self._join(first, second, max_len)
+                for first, second in zip(firsts, seconds)]
 
     def encode_words(self, words, pair=None, max_len=None):
         """As `WordPiece.encode_words`; here each word is one token."""
-        first, second = (None if some is None else [
+        first, second = (None if text_words is None else [
             (word.lower(), (0, len(word)))
-            for word in map(check_text, as_list(some, 'words'))]
-            for some in (words, pair))
+            for word in map(check_text, as_list(text_words, 'words'))]
+            for text_words in (words, pair))
         return self._join(first, second, max_len)
 
     def decode(self, ids):
@@ -362,7 +367,10 @@ class WholeWords(Tokens):
                 for begin, end in spans]
 
     def _split_marks(self, text, begin, end):
-        """Yield the (begin, end) of words and marks in text[begin:end]."""
+        """Yield (begin, end) of words, marks and special tokens of a part.
+
+        The part is text[begin:end], which has no white space.
+        """
         while begin < end:
             special = next((token for token in self.special.values()
                             if text.startswith(token, begin)), None)
@@ -399,8 +407,8 @@ class WholeWords(Tokens):
         return 3 if is_pair else 2
 
 
-# {vocabulary: result of `_has_marks_as_words`}. Each call of `encode` makes a
-# `WholeWords`, and searching the vocabulary takes longer than encoding a text
+# {vocabulary: result of `_has_marks_as_words`}. Each call of `encode` with a
+# `Vocab` makes a `WholeWords`, and searching it takes longer than encoding
 _known_results = weakref.WeakKeyDictionary()
 
 
@@ -415,7 +423,8 @@ def _has_marks_as_words(vocab):
 
 
 def as_tokenizer(tokenizer):
-    """Return the tokenizer of a `Vocab`, and a tokenizer as it is."""
+    """Return the tokenizer of a `Vocab`; return any other tokenizer as it is.
+    """
     if not isinstance(tokenizer, Vocab):
         return tokenizer
     if tokenizer.tokenizer is not None:
@@ -437,14 +446,14 @@ def has_tokenizer(folder):
 
 
 def _load(path):
-    """The arguments of `WordPiece` for a folder or file, see `load`."""
+    """The arguments of `WordPiece` for the path that `load` gets."""
     folder = path if path.is_dir() else path.parent
     if path.is_dir():
         if not (folder / TOKENIZER).is_file() and bpe.has_files(folder):
             config = _config(folder)
-            found = bpe.load(folder, config, _special)
-            return (found.tokenizer, found.special, _max_len(config),
-                    config, found.tokens, found.files)
+            loaded = bpe.load(folder, config, _special)
+            return (loaded.tokenizer, loaded.special, _max_len(config),
+                    config, loaded.tokens, loaded.files)
         paths = [folder / name for name in (TOKENIZER, VOCAB)
                  if (folder / name).is_file()]
         if not paths:
@@ -489,7 +498,10 @@ def _config(folder):
 
 
 def _special(vocab, config, path):
-    """The special tokens in a vocabulary: {role: token}; path: its file."""
+    """The special tokens of a vocabulary: {role: token}.
+
+    vocab: a container of tokens. path: of the vocabulary, for errors.
+    """
     special = {}
     for role in ROLES:
         name = config.get(f'{role}_token')
@@ -508,7 +520,7 @@ def _special(vocab, config, path):
 
 
 def _option(value, field, default, folder):
-    """The value of a field of tokenizer_config.json; default for null."""
+    """Return value, of a field of tokenizer_config.json; default for null."""
     if value is None:
         return default
     if not isinstance(value, bool):
@@ -518,7 +530,7 @@ def _option(value, field, default, folder):
 
 
 def _max_len(config):
-    """The limit of tokens of a text in tokenizer_config.json, or None."""
+    """The limit of tokens in `config`, model_max_length, or None."""
     limit = config.get('model_max_length')
     if (isinstance(limit, (int, float)) and not isinstance(limit, bool)
             and 0 < limit < NO_LIMIT):

@@ -1,4 +1,4 @@
-"""This module has tokenizers as `Vocab`s, from which runs draw examples.
+"""This module makes `Vocab`s of tokenizers, as runs of training need them.
 
 V: the number of tokens.
 """
@@ -43,7 +43,7 @@ class PieceVocab(TokenVocab):
     [MASK].
     """
 
-    files = VOCAB, TOKENIZER, CONFIG
+    files = VOCAB, TOKENIZER, CONFIG    # that `save` writes
 
     def __init__(self, tokenizer, name='the tokenizer'):
         """name: the tokenizer's name in errors."""
@@ -59,7 +59,7 @@ class PieceVocab(TokenVocab):
         return cls(WordPiece.load(path), path)
 
     def save(self, path):
-        """Write vocab.txt and the other tokenizer files beside `path`."""
+        """Write vocab.txt and the other files into the folder of `path`."""
         self.tokenizer.save(Path(path).parent)
 
     @functools.cached_property

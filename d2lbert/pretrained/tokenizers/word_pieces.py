@@ -24,8 +24,8 @@ from d2lbert.texts.numbered_text import line_ends
 # The largest number of characters in a word; longer words become [UNK]
 MAX_WORD_CHARS = 100
 
-# Trained pieces have at most this number of different characters, the most
-# frequent ones. Words with other characters become [UNK]
+# Trained pieces consist of at most this number of different characters, the
+# most frequent ones. Words with other characters become [UNK]
 MAX_ALPHABET = 1000
 
 # When more different words than this are counted, the rarer half is dropped
@@ -34,7 +34,7 @@ MAX_TYPES = 1 << 21
 # The largest number of words to train on; larger counts are scaled down
 MAX_WORDS = 1 << 23
 
-# The bytes of words that a thread splits at a time
+# About this number of bytes of words is split at a time in a thread
 TASK_BYTES = 1 << 19
 
 CONTINUATION = '##'     # the prefix of pieces that continue a word
@@ -45,7 +45,7 @@ NORMALIZER_OPTIONS = ('clean_text', 'handle_chinese_chars', 'strip_accents',
 
 
 class TokenizerError(ValueError):
-    """An error: a tokenizer cannot be used. Its message is one sentence."""
+    """A tokenizer cannot be used; the text is one sentence."""
 
 
 def library():
@@ -57,7 +57,7 @@ def library():
             'word pieces need the library tokenizers: pip install '
             "'.[pretrained]' brings it") from None
     # In Python 3.8 the first call of platform.uname forks, and MXNet calls
-    # it. The library warns of forks after its first use, so fork before that
+    # uname. After its first use, the library warns of forks: so fork now
     platform.uname()
     return tokenizers
 
@@ -147,17 +147,18 @@ def count_words(paths):
     return counts
 
 
-def train_pieces(counts, vocab_size, special_tokens, normalizer,
+def train_pieces(counts, vocab_size, special_tokens, options,
                  min_frequency=2):
     """Train word pieces on {word: count}; returns the list of tokens.
 
-    It has special_tokens, then all letters as initial pieces, then letters as
-    continuation pieces, and then longer pieces in the order of training. Equal
-    arguments give equal lists. normalizer: {option: value} of BERT's.
-    min_frequency: the least number of times that a new piece must occur.
+    The list has special_tokens, then letters as initial pieces, then letters
+    as continuation pieces, and then longer pieces in the order of training.
+    Equal arguments give equal lists. options: {name: value} for BERT's
+    normalizer. min_frequency: the least number of times that a new piece must
+    occur.
     """
     t = library()
-    counts = _normalized(counts, normalizer)
+    counts = _normalized(counts, options)
     letters = collections.Counter()
     for word, count in counts.items():
         for letter in word:
@@ -177,8 +178,9 @@ def train_pieces(counts, vocab_size, special_tokens, normalizer,
             'the letters of this text, at the beginning of words and within, '
             f'are {len(first_tokens)} pieces already')
     # Of equally frequent pairs the library merges the pair with lower ids
-    # first, and it gives letters within words ids in the random order of a
-    # hash table. Special tokens keep their order, so letters are among them
+    # first, and it would give letters within words their ids in the random
+    # order of a hash table. It gives special tokens ids in order, so the
+    # letters are passed as special tokens, too
     trainer = t.trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency,
         show_progress=False, special_tokens=first_tokens,
@@ -195,7 +197,8 @@ def train_pieces(counts, vocab_size, special_tokens, normalizer,
 def _normalized(counts, options):
     """Normalize and split counted words as BERT does: a Counter of the parts.
 
-    options: of the normalizer. Parts above `MAX_WORD_CHARS` are left out.
+    options: as for `train_pieces`. A part with more characters than
+    `MAX_WORD_CHARS` is left out.
     """
     t = library()
     normalizer = t.normalizers.BertNormalizer(
@@ -206,7 +209,7 @@ def _normalized(counts, options):
         if word == UNK:     # WikiText's mark for omitted words
             continue
         if word.isascii() and word.isalnum():
-            # The normalizer only changes the case of such words
+            # BERT only changes the case of such words
             if len(word) <= MAX_WORD_CHARS:
                 normalized[word.lower() if lower else word] += count
             continue
@@ -220,7 +223,8 @@ def _normalized(counts, options):
 def _texts_of(counts):
     """Yield texts to train on, which have each word as often as counted.
 
-    If they would have more than `MAX_WORDS` words, counts are scaled down.
+    If the texts would have more than `MAX_WORDS` words in all, all counts are
+    scaled down.
     """
     total = sum(counts.values())
     divisor = -(-total // MAX_WORDS)
@@ -280,14 +284,15 @@ def tokens_by_id(vocab, name='the tokenizer', special=()):
     """The tokens of {token: id} as a list, with '' for unused ids.
 
     name: of the vocabulary, for errors. Raises `TokenizerError` if a token of
-    `special` shares its id, or if ids are much larger than their number.
+    the list `special` shares its id with another token, or if the largest id
+    is much larger than the number of tokens.
     """
     num_ids = 1 + max(vocab.values(), default=-1)
     if num_ids > 2 * len(vocab) + 1000:
         raise TokenizerError(f'{name} is damaged: it numbers {len(vocab)} '
                              f'tokens up to {num_ids - 1}; fetch it again')
-    # Of two tokens with one id the last is in the list, and the library's
-    # order of tokens is random
+    # Of tokens with the same id, the list below has only the last one, and the
+    # library's order is random: so a special token could be missing
     ids = list(vocab.values())
     for token in special:
         if ids.count(vocab.get(token)) > 1:
@@ -300,14 +305,14 @@ def tokens_by_id(vocab, name='the tokenizer', special=()):
 
 
 def has_word_pieces(tokenizer):
-    """True if the model of a library's tokenizer is WordPiece with ##."""
+    """True if a tokenizer's model is WordPiece with the prefix ##."""
     model = tokenizer.model
     return (type(model).__name__ == 'WordPiece'
             and model.continuing_subword_prefix == CONTINUATION)
 
 
 def description(tokenizer):
-    """All that ids depend on, except the vocabulary: a list for JSON."""
+    """All that ids depend on beside the vocabulary: a list for JSON."""
     if not has_bert_normalizer(tokenizer):
         return [tokenizer.to_str()]
     return [*(getattr(tokenizer.normalizer, name)
@@ -335,8 +340,9 @@ def library_errors(what='this text', may_panic=False):
     """Convert errors of the library to `TokenizerError`s.
 
     The library raises bare Exceptions. If a regular expression takes too many
-    steps it panics: Rust prints a message, and Python gets a BaseException.
-    what: the input, for the error. may_panic: True to hide Rust's message.
+    steps, the library panics: Rust prints a message, and Python gets a
+    BaseException. what: the input, for the error. may_panic: True to hide
+    Rust's message.
     """
     with without_panics() if may_panic else contextlib.nullcontext():
         try:
@@ -353,7 +359,8 @@ def library_errors(what='this text', may_panic=False):
 def has_expressions(tokenizer):
     """True if parts of a tokenizer have regular expressions, which may panic.
 
-    Their time depends on the text, so no check beforehand excludes panics.
+    The number of their steps depends on the text, so no check of the tokenizer
+    can exclude panics.
     """
     return any(b'"Regex"' in part.__getstate__() for part in (
         tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder)
@@ -392,7 +399,7 @@ class WordCutter:
         counts, ids = onp.full(len(ends), -1, 'int32'), onp.empty(0, 'int32')
         if self._cpp_pieces is not None:
             counts, ids = self._cpp_pieces.cut(lines)
-        # A count of -1: C++ has left the word to the library
+        # C++ leaves some words to the library, or all if it is not in use
         uncut = onp.flatnonzero(counts < 0)
         with library_errors(may_panic=self._may_panic):
             encodings = self._tokenizer.encode_batch(
@@ -401,9 +408,9 @@ class WordCutter:
                                    [encoding.ids for encoding in encodings])
         for word, word_ids in self._fixed_ids.items():
             if word.encode() in lines:
-                line = rb'(?m)^%b$' % re.escape(word.encode())
+                whole_line = rb'(?m)^%b$' % re.escape(word.encode())
                 indices = onp.searchsorted(ends, [
-                    match.start() for match in re.finditer(line, lines)])
+                    match.start() for match in re.finditer(whole_line, lines)])
                 counts, ids = _replace_ids(counts, ids, indices,
                                            [word_ids] * len(indices))
         return counts, ids
@@ -412,12 +419,12 @@ class WordCutter:
 class TextCutter:
     """Converts texts to the ids that a tokenizer gives them, in C++.
 
-    It leaves to the library all texts that are not printable ASCII or have an
-    added token, such as [MASK]. `of` constructs it.
+    It leaves a text to the library if the text is not printable ASCII or has
+    an added token, such as [MASK]. `of` constructs it.
     """
 
     def __init__(self, pieces, added_tokens, ids_before, ids_after):
-        """pieces: `cut.Pieces`. ids_before, ids_after: around each text."""
+        """pieces: `cut.Pieces`. ids_before, ids_after: of special tokens."""
         self._pieces = pieces
         self._ids_before, self._ids_after = ids_before, ids_after
         # The library finds some added tokens also in lower or upper case
@@ -432,9 +439,10 @@ class TextCutter:
             return None
         added = [token.content for token
                  in tokenizer.get_added_tokens_decoder().values()]
-        # The library may normalize tokens, so ASCII may match one with accents
+        # If the library normalizes added tokens, ASCII may match accents
         if not all(token.isascii() and token.isprintable() for token in added):
             return None
+        # Find the special tokens around a text, here the letter a
         text_ids = tokenizer.encode('a', add_special_tokens=False).ids
         sample = tokenizer.encode('a')
         begin = sample.special_tokens_mask.index(0)
@@ -447,13 +455,13 @@ class TextCutter:
     def __call__(self, texts):
         """Convert texts: a list with the ids of each, special tokens included.
 
-        It has None for a text that is left to the library.
+        The list has None for a text that is left to the library.
         """
         can_cut = [*map(self._can_cut, texts)]
         lines = ''.join(f'{text}\n' for text in itertools.compress(
             texts, can_cut))
-        counts, ids = self._pieces.cut(lines.encode())
-        ids, begin, counts = ids.tolist(), 0, iter(counts.tolist())
+        counts, ids = (a.tolist() for a in self._pieces.cut(lines.encode()))
+        begin, counts = 0, iter(counts)
         all_ids = []
         for text_is_cut in can_cut:
             if not text_is_cut:
@@ -466,6 +474,7 @@ class TextCutter:
         return all_ids
 
     def _can_cut(self, text):
+        """True if C++ gives the ids that the library gives this text."""
         return (text.isascii() and text.isprintable()
                 and self._has_added_token(text) is None)
 
@@ -480,7 +489,7 @@ def _without_added_tokens(tokenizer):
 
 
 def _tasks(lines):
-    """Yield bytes of lines in parts of about `TASK_BYTES`; one at least."""
+    """Yield at least one part of `lines`, bytes, of about `TASK_BYTES`."""
     begin = 0
     while len(lines) - begin > TASK_BYTES:
         end = lines.index(b'\n', begin + TASK_BYTES) + 1
@@ -511,17 +520,18 @@ def _replace_ids(counts, ids, indices, new_ids):
     """Replace the ids of the words at `indices` by the lists in `new_ids`.
 
     ids: of all words, one after another. counts: the number of ids of each
-    word, or -1 if it has none yet. Returns new counts and ids.
+    word, or -1 if it has none yet; changed in place. Returns counts, and the
+    ids in a new array.
     """
     if not len(indices):
         return counts, ids
     word_stays = onp.ones(len(counts), bool)
     word_stays[indices] = False
-    old = ids[onp.repeat(word_stays, onp.maximum(counts, 0))]
+    old_ids = ids[onp.repeat(word_stays, onp.maximum(counts, 0))]
     counts[indices] = [*map(len, new_ids)]
     id_stays = onp.repeat(word_stays, counts)
     ids = onp.empty(len(id_stays), 'int32')
-    ids[id_stays] = old
+    ids[id_stays] = old_ids
     ids[~id_stays] = onp.fromiter(itertools.chain.from_iterable(new_ids),
                                   'int32')
     return counts, ids
