@@ -35,8 +35,8 @@ ATTEMPTS = 3
 State = namedtuple('State', 'mode loaded path reason')
 State.__doc__ = """The state of the fused operators, for `d2lbert doctor`.
 
-mode: auto, off or require. loaded: True if they are loaded. path: the path of
-their library, or None. reason: the reason why they are not loaded, or None.
+mode: auto, off or require. loaded: True if the operators are loaded. path: the
+path of their library, or None. reason: why they are not loaded, or None.
 """
 
 
@@ -61,7 +61,7 @@ class Library:
     compiler.
 
     Attribute path: the path of the open library, or None. Attribute reason:
-    the reason why it could not be opened, or None.
+    the reason why it could not be compiled or opened, or None.
     """
 
     _lock = threading.Lock()

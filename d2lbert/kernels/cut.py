@@ -55,8 +55,8 @@ def text(data, lines, lower=True, max_paragraph_bytes=NO_LIMIT, memory=None):
     int64, as in `texts.numbered_text.TokenizedText`; articles (titles,) int64,
     the paragraph after each title; names, bytes with a line for each different
     word; left_out (2,) int64, the number of paragraphs left out, and of their
-    words. A paragraph without a sentence end inside is left out. Headings are
-    left out, too, but not counted.
+    words. A paragraph of one sentence, without ' . ', is left out. Headings
+    are left out, too, but not counted.
     """
     memory = memory or TextMemory()
     library, handle = memory.library, memory.handle
@@ -192,9 +192,10 @@ class Names:
 class Pieces:
     """Cut texts into word pieces, by the rule of BERT. Thread-safe.
 
-    initial, continuation: {piece: id}; continuation pieces are without their
-    '##'. unknown_id: the id for words that cannot be cut, or have more than
-    max_letters letters. lower: convert texts to lower case.
+    initial: {piece: id} of pieces that begin a word. continuation: the same
+    for the other pieces, without '##'. unknown_id: the id for words that
+    cannot be cut, or have more than max_letters letters. lower: convert texts
+    to lower case.
     """
 
     def __init__(self, initial, continuation, unknown_id, max_letters, lower):

@@ -161,7 +161,8 @@ def mask_pairs(pair_spans, word_types, type_ids, specials, num_preds, columns,
     to fill, the first six fields of a `texts.examples.Batch`. flags (V,)
     uint8: the bits FIXED and GOES_ON; None if only <cls> and <sep> are FIXED.
     replacements: int32, the tokens from which random ones are drawn; None for
-    the whole vocabulary. whole_words: mask all pieces of a word or none.
+    the whole vocabulary. whole_words: mask all pieces of a word or none; then
+    num_preds[n] is a maximum.
     """
     word_types = onp.ascontiguousarray(word_types)
     with _state_of(rng) as state:

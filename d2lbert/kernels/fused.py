@@ -28,7 +28,7 @@ def call(name, arrays, **attrs):
     """
     attrs = {key: value for key, value in attrs.items()
              if value != _DEFAULTS.get(key)}
-    # The operator's function in `mx.nd` would also copy the list of arrays
+    # The operator's function in `mx.nd` would also copy the arrays' handles
     return mx.nd.register._imperative_invoke(
         _handle(f'd2lbert_{name}'), arrays, list(attrs), list(attrs.values()),
         None, True, True)
@@ -64,7 +64,7 @@ def _parameters(grad_req, *arrays):
 
 
 def _requests(grad_req, count):
-    """The entries of grad_req for `count` parameters."""
+    """The request, an entry of grad_req, of each of `count` parameters."""
     return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
@@ -210,7 +210,7 @@ def vocab_ce(X, W, b, labels, weights, precision, grad_req):
         'vocab_ce',
         [_guarded(X), *_parameters(grad_req, W, b), labels, _guarded(weights)],
         grad=int(grad), precision=precision)
-    # `first` returns the loss, and saves gradients of the other outputs
+    # `first` selects the loss, so that other outputs need no gradients
     return call('first', outputs, inputs=len(outputs))[0] if grad else (
         outputs[0])
 

@@ -118,8 +118,9 @@ class Encoder:
     to H, or None. blocks: for each block, a list of four dense layers and a
     list of two LayerNorms. The dense layers are: queries, keys and values in
     one layer; the output of attention; the two layers of the feed-forward
-    network. act: one of `ACTS`. epsilon: of each LayerNorm. factor: multiplies
-    the embeddings of tokens.
+    network. The LayerNorms are after attention and after that network. act:
+    one of `ACTS`. epsilon: of each LayerNorm. factor: multiplies the
+    embeddings of tokens.
     """
 
     def __init__(self, tables, norm, projection, blocks, num_heads, act,

@@ -2,19 +2,19 @@
 
 The docstring of a function is the contract of an operator. The body of the
 function defines the operator by MXNet's own operators, for every device and
-type. `fused` has a function of the same name, which runs C++ code. It is
-called instead for float32 arrays on a CPU, if the compiled library is loaded.
-The two functions return the same values, except for rounding. No other module
-chooses between them.
+type. `fused` has a function of the same name, which runs C++ code. That
+function is called instead for float32 arrays on a CPU, if the compiled library
+is loaded. The two functions return the same values, except for rounding. No
+other module chooses between them.
 
 To add an operator: write its C++ file and name it in `kernels.SOURCES`, then
 write its definition here and its call in `fused`. README.md has the details.
 
 Matrices are float32; indices, lengths and offsets are int32. precision is
 'fp32' or 'bf16'. With 'bf16' matrix products round their operands to bfloat16
-and sum in float32; only `fused` can do this. grad_req is the grad_req of all
-parameters, or a tuple with an entry for each of them. With 'write' or 'null'
-the caller promises that the gradient is not accumulated, which saves a copy.
+and sum in float32; only `fused` can do this. grad_req is Gluon's request for
+the gradients of all parameters, or a tuple with a request for each. By 'write'
+or 'null' the caller promises not to accumulate gradients, which saves a copy.
 
 B: the number of sequences. R: the number of rows, which are the tokens of all
 sequences. H: the number of hidden units. N: the number of attention heads. V:
@@ -119,7 +119,7 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
 
 
 def _requests(grad_req, count):
-    """The entries of grad_req for `count` parameters, with 'write' for 'add'.
+    """The request of each of `count` parameters, with 'write' for 'add'.
 
     Definitions need no 'add': MXNet's own operators accumulate gradients.
     """
@@ -133,8 +133,8 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     """The outputs of `dense` for several weights, concatenated.
 
     X (..., K). weights: a list of arrays (units, K). biases: a list of arrays
-    (units,), or () for none. If grad_req is a tuple, it has the entries of the
-    weights first, then those of the biases. Returns (..., sum of all units).
+    (units,), or () for none. A tuple grad_req has the requests of the weights
+    first, then the requests of the biases. Returns (..., sum of all units).
     """
     requests = _requests(grad_req, len(weights) + len(biases))
     are_frozen = set(requests[:len(weights)]) == {'null'}
@@ -267,7 +267,7 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p=0,
     X (R, H). weights (H, H) and biases (H,): lists for queries, keys, values
     and output; biases may be (). norm: a `Norm`, with the rate of `dropout`.
     rows: a `Rows`. p: dropout rate of the attention weights. grad_req: a tuple
-    with the entries of weights, biases, gamma and beta. causal is as for
+    with the requests of weights, biases, gamma and beta. causal is as for
     `attention_qkv`. Returns (R, H).
     """
     weight_requests, bias_requests = grad_req[:4], grad_req[4:-2]
@@ -287,7 +287,7 @@ def feed_forward(X, weights, biases, norm, act, precision='fp32',
 
     X (R, H). weights: W1 (F, H) and W2 (H, F). biases: b1 (F,) and b2 (H,).
     norm: a `Norm`, with the rate of `dropout`. grad_req: a tuple with the
-    entries of W1, b1, W2, b2, gamma and beta. act is as for `dense`. Returns
+    requests of W1, b1, W2, b2, gamma and beta. act is as for `dense`. Returns
     (R, H).
     """
     Y = dense(X, weights[0], biases[0], None, act, precision, grad_req[:2])
@@ -376,7 +376,7 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     reads the weights now. Otherwise the call waits for predictions to end.
     """
     if clip:
-        # If the norm is NaN, max returns 1.0, so gradients stay as they are
+        # If the norm is NaN, max returns 1.0, and nothing is clipped
         rescale /= max(1.0, abs(rescale) * _global_norm(grads) / clip)
     for weight, grad, mean, variance, rate, decay in zip(
             weights, grads, means, variances, rates, decays):

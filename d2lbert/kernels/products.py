@@ -239,7 +239,7 @@ def record(precision, fused=True):
 
 
 def resume(before, precision, fused=True):
-    """Use the kernel of a resumed run again, if the CPU is the same.
+    """Use a resumed run's kernel again, if the CPU and D2LBERT_AMX allow it.
 
     before: the result of `record` in the run's checkpoint. precision, fused:
     as for `record`. Returns None, or a clause for a message if the resumed run

@@ -37,7 +37,7 @@ class Difference(NamedTuple):
     state: str          # missing, left over, or misshapen (in shape or type)
     expected: str       # the shape in the table, '' if left over
     found: str          # the shape in the folder, '' if missing
-    part: str           # a key of tensor_names.PARTS, '' if left over
+    part: str           # the `part` of a tensor_names.Tensor, '' if left over
 
 
 class Pretrained(NamedTuple):

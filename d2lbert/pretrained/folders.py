@@ -59,7 +59,7 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
     folder: int8 if the weights are quantized, else fp32.
 
     Raises `PretrainedError` for a folder that cannot be read. If tensors do
-    not fit, its message lists the differences. Raises ImportError without the
+    not fit, the message lists the differences. Raises ImportError without the
     libraries `tokenizers` and `safetensors`.
     """
     check_precision(precision)
@@ -171,7 +171,7 @@ def kind_of(opened):
     for name in opened.config.get('architectures') or ():
         for kind, class_name in family.finetuned.items():
             if class_name == name:
-                # These two share a class; regression has a single label
+                # 'classify' and 'regress' share a class
                 is_regression = (kind in ('classify', 'regress')
                                  and len(labels_of(opened.config)) == 1)
                 return 'regress' if is_regression else kind

@@ -159,7 +159,7 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
              length_penalty: Optional[float] = None,
              no_repeat_ngram: Optional[int] = None, use_cache: bool = True,
              show_progress: Optional[bool] = None) -> List[str]:
-    """Generate a text for each of the texts: a list of N strings.
+    """Generate a text for each of the texts: a list of as many strings.
 
     A net with causal=True (`objective='clm'`) continues each text instead:
     the results begin with the text, and max_len and min_len count its
@@ -272,7 +272,7 @@ def _search(net, searches, encoded_X, lens, use_cache):
     encoded_X: the encoder's vectors of the input texts, which have `lens`
     tokens.
     """
-    # A row is a beam of a search that is not done. The index of its text:
+    # A row is a beam of a search that is not done. The text of each row:
     text_of_row = [k for k, search in enumerate(searches)
                    for _ in search.sequences]
     caches = Caches(len(net.decoder.blks))

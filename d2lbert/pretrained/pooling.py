@@ -26,7 +26,8 @@ LENGTH_FILES = [f'sentence_{kind}_config.json' for kind in (
     'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta',
     'xlnet')]
 
-#: {field: pooling}, boolean fields of sentence-transformers before version 6.
+#: {field: pooling mode}. Before version 6, sentence-transformers has a boolean
+#: field for each pooling mode.
 SWITCHES = {'pooling_mode_cls_token': 'cls',
             'pooling_mode_max_tokens': 'max',
             'pooling_mode_mean_tokens': 'mean',
@@ -54,7 +55,7 @@ POOLS = {'cls': lambda X: X[0],
 class Pooling(NamedTuple):
     """The settings by which token vectors become one vector of a text.
 
-    The tokenizer of a folder has them in its attribute `pooling`.
+    A tokenizer from a folder has the folder's `Pooling` as its `pooling`.
     """
 
     modes: tuple = ('mean',)        # names in POOLS; their vectors are joined
@@ -154,7 +155,7 @@ def load_pooling(folder):
 def pooling_of(contents, folder):
     """The `Pooling` that files describe; raises `PretrainedError`.
 
-    contents: {file name: its JSON}. folder: its path, for messages.
+    contents: {file name: its JSON}. folder: path of the folder, for messages.
     """
     json_types = {MODULES: list, **{
         name: dict for name in (*LENGTH_FILES, POOLING, PROMPTS)}}

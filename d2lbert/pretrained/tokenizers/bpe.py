@@ -29,7 +29,7 @@ class LoadedBPE(NamedTuple):
     tokenizer: Any          # of the library
     special: dict           # {role: token}
     tokens: Any = None      # the model's tokens, by id; the tokenizer's other
-                            # tokens become <unk>. None: there are no others
+                            # tokens become <unk>. None: all tokens
     files: Any = None       # {name: text} to save, or None
 
 

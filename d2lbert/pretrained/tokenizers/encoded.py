@@ -94,7 +94,7 @@ class Encoded:
 
 
 class Tokens:
-    """The base class of tokenizers: their tokens and the tokens' ids."""
+    """The base class of tokenizers, which has the tokens and their ids."""
 
     #: The `pooling.Pooling` of the folder with the tokenizer, or None
     pooling = None
@@ -170,7 +170,7 @@ def check_pairs(pairs, texts):
 
 
 def max_text_len(tokenizer, max_len, is_pair):
-    """The tokens that max_len leaves beside special tokens; None for None."""
+    """The number of tokens that max_len leaves for text; None for no limit."""
     if max_len is None:
         return None
     special = tokenizer.num_special(is_pair)

@@ -149,8 +149,8 @@ class WordPiece(Tokens):
         tokenizer_config.json sets lower case, accents and Chinese characters.
         Options that it lacks are as in tokenizer.json or, with a vocab.txt, as
         in lower-case BERT. Padding and truncation in tokenizer.json are
-        ignored. Raises
-        `TokenizerError`, a ValueError, if there is no valid tokenizer.
+        ignored. Raises `TokenizerError`, a ValueError, if there is no valid
+        tokenizer.
         """
         return cls(*_load(Path(path)))
 
@@ -214,7 +214,7 @@ class WordPiece(Tokens):
             return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode(self, texts, pairs, max_len, are_words):
-        """`encode_batch`; are_words: each text is a list of words."""
+        """As `encode_batch`; are_words: each text is a list of words."""
         texts = as_list(texts, 'texts')
         max_tokens = max_text_len(self, max_len, pairs is not None)
         if pairs is None and max_tokens is None:
@@ -303,8 +303,8 @@ class WholeWords(Tokens):
     """The words of a run's `Vocab`, in lower case.
 
     White space separates words. A mark (punctuation, symbol or Chinese) is a
-    word by itself, if marks were words in the text that the vocabulary is
-    from: then it has single marks, but no longer token with a mark.
+    word by itself, if marks were words in the text of the vocabulary. Then the
+    vocabulary has tokens of a single mark, but no longer token with a mark.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -408,7 +408,7 @@ class WholeWords(Tokens):
 
 
 # {vocabulary: result of `_has_marks_as_words`}. Each call of `encode` with a
-# `Vocab` makes a `WholeWords`, and searching it takes longer than encoding
+# `Vocab` makes a `WholeWords`, and a search takes longer than encoding a text
 _known_results = weakref.WeakKeyDictionary()
 
 
@@ -520,7 +520,7 @@ def _special(vocab, config, path):
 
 
 def _option(value, field, default, folder):
-    """Return value, of a field of tokenizer_config.json; default for null."""
+    """A boolean of tokenizer_config.json: value, or default if it is None."""
     if value is None:
         return default
     if not isinstance(value, bool):

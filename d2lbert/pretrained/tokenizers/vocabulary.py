@@ -1,4 +1,4 @@
-"""This module makes `Vocab`s of tokenizers, as runs of training need them.
+"""This module makes a `Vocab` of a tokenizer, to draw examples with it.
 
 V: the number of tokens.
 """

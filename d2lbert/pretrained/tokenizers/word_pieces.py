@@ -433,13 +433,13 @@ class TextCutter:
 
     @classmethod
     def of(cls, tokenizer):
-        """The cutter of a tokenizer; None if C++ cannot give its ids."""
+        """The cutter of a tokenizer; None if C++ cannot give the same ids."""
         pieces = _cpp_pieces(_without_added_tokens(tokenizer))
         if pieces is None:
             return None
         added = [token.content for token
                  in tokenizer.get_added_tokens_decoder().values()]
-        # If the library normalizes added tokens, ASCII may match accents
+        # An added token with accents may match ASCII, if both are normalized
         if not all(token.isascii() and token.isprintable() for token in added):
             return None
         # Find the special tokens around a text, here the letter a
