@@ -118,7 +118,7 @@ class OpenFolder(NamedTuple):
         tensor. At the end, a warning names tensors that contain NaN or
         infinity.
         """
-        counts = {}
+        not_finite_counts = {}      # {name of a tensor: number of such values}
         for line in table:
             tensor = (self.tensors.get(line.alias)
                       or self.tensors.get(line.name))
@@ -128,10 +128,10 @@ class OpenFolder(NamedTuple):
                 yield line, tensor_files.read_quantized(tensor)
             else:
                 values = tensor_files.read(tensor)
-                counts[tensor.name] = count_not_finite(values)
+                not_finite_counts[tensor.name] = count_not_finite(values)
                 yield line, (values[::-1] if line.reversed
                              else values)[line.skip:]
-        warn_not_finite(self.folder, counts)
+        warn_not_finite(self.folder, not_finite_counts)
 
 
 def open_folder(folder):

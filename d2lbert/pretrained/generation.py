@@ -216,8 +216,8 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
             warn_once(tokenizer, 'ended', f'{num_ended} of {len(results)} '
                       f'texts end at {trained_len} tokens, the length that '
                       'the model was trained at')
-    # With a decoder, max_len also counts start_id
     elif trained_len and config.max_len > trained_len + has_decoder:
+        # With a decoder, max_len also counts start_id
         warn_once(tokenizer, 'later positions', 'the model was trained on '
                   f'{trained_len} tokens at most: the vectors of later '
                   'positions are random')

@@ -168,7 +168,7 @@ class FineTuned(Model):
         return encoded.taken_X, onp.arange(len(encoded.taken_X))
 
     def _decode(self, tokens, valid_lens):
-        """As `encode`, with a decoder; then X also has rows for padding."""
+        """As `encode`; for `TOKEN_KINDS`, X also has rows for padding."""
         B, T = tokens.shape
         X = teacher_forced_states(self, tokens, valid_lens)
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
