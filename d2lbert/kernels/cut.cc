@@ -1,6 +1,6 @@
-// Cut a text into sentences and words, and number the words: the steps of the
-// book's section "The Dataset for Pretraining BERT" up to the vocabulary.
-// Python calls these functions in cut.py. They do not need MXNet.
+// This file cuts a text into sentences and words, and numbers the words: the
+// steps of the book's section "The Dataset for Pretraining BERT" up to the
+// vocabulary. cut.py calls these functions. They do not need MXNet.
 //
 // A text comes as bytes of UTF-8. A foreign word is one with letters beyond
 // ASCII. If words have to be in lower case, Python converts each different
@@ -22,15 +22,15 @@
 namespace {
 
 // The meaning of a line of a text. kParagraphs: a paragraph. kWiki: a paragraph
-// or heading of WikiText. The first and last line of the text only decide
-// whether their neighbours are titles, and are not cut. kParts: a part of a
-// paragraph. Blank lines separate paragraphs.
+// or heading of WikiText; the first and last line of a text only decide whether
+// the lines beside them are titles, and are not cut. kParts: a part of a
+// paragraph; blank lines separate paragraphs.
 enum class Lines { kParagraphs, kWiki, kParts };
 
 // The lowest bit, and the highest bit, of each of eight bytes.
 constexpr uint64_t kOnes = 0x0101010101010101u, kHigh = kOnes * 0x80;
 
-// True if a line is empty or blank.
+// True if a line is empty, or has only white space.
 bool is_blank(std::string_view line) {
   const char *p = line.data(), *end = p + line.size();
   while (p < end) {
@@ -50,7 +50,7 @@ bool ends_with(std::string_view text, std::string_view suffix) {
          text.substr(text.size() - suffix.size()) == suffix;
 }
 
-// True if a line looks like a heading of any level.
+// True if a line looks like a heading of any level: " = Title = ", " = = ...".
 bool is_heading(std::string_view line) {
   if (!starts_with(line, " = ") && !starts_with(line, "= ")) return false;
   line = strip(line);
@@ -90,7 +90,7 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
     const unsigned c = *p++;
     if (c < 0x80) continue;
     if (c < 0xc2 || c > 0xf4) return false;
-    const int more = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+    const int more = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;  // continuation bytes
     if (end - p < more) return false;
     // The second byte excludes overlong forms, surrogates, and numbers beyond
     // Unicode
@@ -105,7 +105,7 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
   return true;
 }
 
-// The first ' . ' in a line, which ends a sentence, or null.
+// The first ' . ' from p to end, which ends a sentence, or null.
 const char* find_sentence_end(const char* p, const char* end) {
   const char* first = p;
   // Search for '.', which is rarer than a blank
@@ -120,9 +120,9 @@ const char* find_sentence_end(const char* p, const char* end) {
 // A text that is cut into words, sentences, paragraphs and articles.
 class Text {
  public:
-  // Cut a text. lower: convert words to lower case. Returns false for bytes
-  // that are not UTF-8, or a paragraph of more than max_bytes. Python then
-  // reports the error.
+  // Cut a text. lower: convert ASCII letters to lower case, and collect foreign
+  // words for `rename`. Returns false for bytes that are not UTF-8, or a
+  // paragraph of more than max_bytes. Python then reports the error.
   bool cut(const char* bytes, size_t size, Lines lines, bool lower,
            size_t max_bytes) {
     clear();
@@ -147,7 +147,7 @@ class Text {
                             ? cut_parts(to, to + size, max_bytes)
                             : cut_lines(to, to + size, lines, max_bytes);
     number_words();
-    text_ = words_.text();
+    names_ = words_.text();
     return is_cut;
   }
 
@@ -184,8 +184,9 @@ class Text {
     std::vector<size_t> same(size);
     std::iota(same.begin(), same.end(), size_t{0});
     WordTable new_words;          // changed words that were not in the text
-    std::vector<size_t> firsts;   // for each, the first word that became equal
+    std::vector<size_t> firsts;   // for each, the first word changed to it
     for (size_t k : changed) {
+      // A word of the text that equals the new word, if it has not changed
       const int32_t known = words_.find(Word(renamed[k]));
       if (known >= 0 && renamed[static_cast<size_t>(known)] == renamed[k]) {
         same[k] = static_cast<size_t>(known);
@@ -197,21 +198,21 @@ class Text {
       same[k] = firsts[number];
     }
     std::vector<int32_t> numbers(size, -1);   // the new number of each word
-    std::string text;
-    text.reserve(words_.text().size());
+    std::string names;
+    names.reserve(words_.text().size());
     int32_t count = 0;
     for (size_t k = 0; k < size; ++k) {
       int32_t& number = numbers[same[k]];
       if (number < 0) {
         number = count++;
-        text.append(renamed[k]).push_back('\n');
+        names.append(renamed[k]).push_back('\n');
       }
       numbers[k] = number;
     }
     if (static_cast<size_t>(count) < size) {
       for (int32_t& type : types_) type = numbers[static_cast<size_t>(type)];
     }
-    text_ = std::move(text);
+    names_ = std::move(names);
     return lines.empty();
   }
 
@@ -221,7 +222,7 @@ class Text {
     to[1] = static_cast<int64_t>(sentences_.size());
     to[2] = static_cast<int64_t>(paragraphs_.size());
     to[3] = static_cast<int64_t>(articles_.size());
-    to[4] = static_cast<int64_t>(text_.size());
+    to[4] = static_cast<int64_t>(names_.size());
   }
 
   // The number of paragraphs that were left out, and the number of their words.
@@ -230,14 +231,14 @@ class Text {
     to[1] = words_left_out_;
   }
 
-  // Copy the text to arrays, as text_copy does.
+  // Copy the text to arrays: see text_copy below.
   void copy(int32_t* types, int64_t* sentences, int64_t* paragraphs,
             int64_t* articles, char* names) const {
     std::copy(types_.begin(), types_.end(), types);
     std::copy(sentences_.begin(), sentences_.end(), sentences);
     std::copy(paragraphs_.begin(), paragraphs_.end(), paragraphs);
     std::copy(articles_.begin(), articles_.end(), articles);
-    std::copy(text_.begin(), text_.end(), names);
+    std::copy(names_.begin(), names_.end(), names);
   }
 
  private:
@@ -260,7 +261,7 @@ class Text {
   // line has more than max_bytes.
   bool cut_lines(const char* p, const char* end, Lines lines,
                  size_t max_bytes) {
-    // The last two lines, before `next`
+    // The two lines before `next`
     std::string_view before, line;
     for (int64_t k = 0;; ++k) {
       const char* stop = end_of_line(p, end);
@@ -309,9 +310,9 @@ class Text {
     return found ? static_cast<const char*>(found) : end;
   }
 
-  // Add a line as a paragraph if it has a ' . ', which separates two sentences.
-  // Otherwise count it as left out, unless it is a heading. The white space at
-  // the end is removed first, so a full stop there stays in the last sentence.
+  // Add a line as a paragraph if it has a ' . '. Otherwise count it as left
+  // out, unless it is a heading. White space around the line is removed before
+  // it is cut at each ' . ', so a full stop at its end stays in the sentence.
   void add_paragraph(std::string_view line, bool is_heading) {
     if (!find_sentence_end(line.data(), line.data() + line.size())) {
       const int64_t count = is_heading ? 0 : count_words(line);
@@ -344,7 +345,7 @@ class Text {
         p = stop + 1;
         if (stop == end) break;
       }
-      // Another byte ended the loop, or a word longer than the block
+      // The loop ended at another byte, or the word is longer than the block
       if (p < end && (separators || p == block)) p = add_word(p, end);
     }
     end_sentence();
@@ -422,16 +423,17 @@ class Text {
 
   bool lower_ = false;
   std::string bytes_;  // the text, its ASCII in lower case if lower_ is true
-  std::string text_;   // the different words, as `copy` gives them
+  std::string names_;  // the different words, each followed by a line feed
   WordTable words_;
   std::array<Word, kBatch> batch_;
   size_t batch_size_ = 0;
   int64_t paragraphs_left_out_ = 0, words_left_out_ = 0;
-  std::vector<size_t> foreign_in_batch_;  // their indices in batch_
+  std::vector<size_t> foreign_in_batch_;  // indices of foreign words in batch_
   std::vector<int32_t> foreign_;          // numbers of foreign words
   std::vector<int32_t> types_;            // the number of each word of the text
-  // The first word of each sentence, the first sentence of each paragraph, both
-  // with the end of the last one; the first paragraph of each article
+  // The indices of the first word of each sentence, of the first sentence of
+  // each paragraph (both with the end of the last one), and of the first
+  // paragraph of each article
   std::vector<int64_t> sentences_, paragraphs_, articles_;
 };
 

@@ -76,8 +76,8 @@ inline bool are_same(const char* one, const char* other, size_t size) {
 
 // Random constants of the hash, different in each process. With known constants
 // an attacker could make a text whose words all have one hash, so that each
-// look-up would compare all of them. The constants do not change the numbers
-// that words get.
+// look-up would compare all words. The constants do not change the numbers that
+// words get.
 struct Secret {
   uint64_t start, factor;
 
@@ -106,6 +106,7 @@ inline uint64_t mix(uint64_t x) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
+// The hash of a word, which takes eight bytes at a time.
 inline uint64_t hash(std::string_view word) {
   const char* p = word.data();
   size_t left = word.size();
@@ -115,8 +116,8 @@ inline uint64_t hash(std::string_view word) {
 }
 
 // A word and its key in a WordTable. For a word of up to seven bytes the key is
-// its bytes and its size, so equal keys mean equal words. For a longer word it
-// is the hash, with a bit that the other keys do not have.
+// its bytes and its size, so equal keys mean equal words. For a longer word the
+// key is the hash, with a bit that the keys of short words do not have.
 struct Word {
   const char* begin;
   size_t size;
@@ -206,12 +207,12 @@ class WordTable {
     uint32_t start = 0;   // of the word, in text_
   };
 
-  // The first slot to try for a key.
+  // The index of the first slot to try for a key.
   size_t first_slot(uint64_t key) const {
     return mix(key ^ kSecret.start) >> shift_;
   }
 
-  // The slot of a word, or the free slot for it.
+  // The index of the slot of a word, or of the free slot for a new word.
   size_t find_slot(const Word& word) const {
     const size_t mask = slots_.size() - 1;
     size_t slot = first_slot(word.key);

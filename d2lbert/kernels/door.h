@@ -1,6 +1,6 @@
-// Checks for C++ functions that Python calls by ctypes. Such a function checks
-// that no index points outside of an array, catches all exceptions, and returns
-// a Status.
+// This file has checks for C++ functions that Python calls by ctypes. Such a
+// function checks that no index points outside of an array, catches all
+// exceptions, and returns a Status.
 #ifndef D2LBERT_DOOR_H_
 #define D2LBERT_DOOR_H_
 
@@ -11,7 +11,7 @@
 namespace {
 
 // kOutside: an index points outside of an array. Python raises an exception for
-// each Status except kDone (`_check_status` in draw.py).
+// each Status except kDone (`_check_status` in draw.py, `_check` in int8.py).
 enum Status : int { kDone, kNoMemory, kOutside };
 
 // Throw std::out_of_range unless the condition is true.
@@ -33,8 +33,8 @@ void require_range(const T* numbers, int64_t size, int64_t begin,
   require(low >= begin && high < end);
 }
 
-// Require that the `size` numbers never decrease, and lie between 0 and `end`.
-// 0 and `end` are allowed.
+// Require that the `size` numbers never decrease, and are at least 0 and at
+// most `end`.
 inline void require_rising(const int64_t* numbers, int64_t size,
                            int64_t end) {
   int64_t before = 0;

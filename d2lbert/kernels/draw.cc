@@ -1,7 +1,7 @@
-// Draw the examples for pretraining, next sentence pairs and masked tokens,
-// from a text of numbered words, as the book's section "The Dataset for
-// Pretraining BERT" does. Python calls these functions in draw.py. They do not
-// need MXNet.
+// This file draws the examples for pretraining, next sentence pairs and masked
+// tokens, from a text of numbered words, as the book's section "The Dataset for
+// Pretraining BERT" does. draw.py calls these functions. They do not need
+// MXNet.
 //
 // Random numbers are drawn as by CPython's `random` (3.8 to 3.14), from the
 // caller's state of the Mersenne Twister, and in the order of the book. So the
@@ -24,19 +24,19 @@ void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
 
 // Draw pairs of sentences for next sentence prediction: a pair for each two
 // neighbouring sentences in the paragraphs order[first] to order[last - 1]. In
-// half of the cases, the second sentence is replaced by a random sentence from
-// all num_order paragraphs; with swap, the two sentences change places instead.
-// Pairs of more than max_len tokens are left out. spans (max_pairs, 4) receives
-// the begin and end of the words of both sentences of each pair. is_next
-// (max_pairs) receives 1 for an unchanged pair, else 0. num_pairs receives the
-// number of pairs.
+// half of the cases, the second sentence is replaced by a random sentence of a
+// random paragraph of order (num_order); with swap, the two sentences change
+// places instead. Pairs of more than max_len tokens are left out. spans
+// (max_pairs, 4) receives the begin and end of the words of both sentences of
+// each pair. is_next (max_pairs) receives 1 for an unchanged pair, else 0.
+// num_pairs receives the number of pairs.
 //
-// Paragraph q of num_paragraphs holds sentences paragraphs[q] to
-// paragraphs[q + 1] - 1, and sentence s of num_sentences the words
-// sentences[s] to sentences[s + 1] - 1. Returns a Status.
+// Paragraph q of num_paragraphs holds the sentences from paragraph_offsets[q]
+// to paragraph_offsets[q + 1] - 1. Sentence s of num_sentences holds the words
+// from sentence_offsets[s] to sentence_offsets[s + 1] - 1. Returns a Status.
 int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
-               int64_t first, int64_t last, const int64_t* paragraphs,
-               int64_t num_paragraphs, const int64_t* sentences,
+               int64_t first, int64_t last, const int64_t* paragraph_offsets,
+               int64_t num_paragraphs, const int64_t* sentence_offsets,
                int64_t num_sentences, int64_t max_len, int swap,
                int64_t* spans, uint8_t* is_next, int64_t max_pairs,
                int64_t* num_pairs) try {
@@ -44,12 +44,12 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
   const auto sentences_of = [&](int64_t k) {
     const int64_t q = order[k];
     require(0 <= q && q < num_paragraphs);
-    const int64_t begin = paragraphs[q], end = paragraphs[q + 1];
+    const int64_t begin = paragraph_offsets[q], end = paragraph_offsets[q + 1];
     require(0 <= begin && begin < end && end <= num_sentences);
     return std::make_pair(begin, end);
   };
   const auto words_of = [&](int64_t s) {
-    const int64_t begin = sentences[s], end = sentences[s + 1];
+    const int64_t begin = sentence_offsets[s], end = sentence_offsets[s + 1];
     require(0 <= begin && begin <= end && end < int64_t{1} << 60);
     return std::make_pair(begin, end);
   };
@@ -93,12 +93,12 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
 // Fills tokens and segments (N, T), valid_lens (N), and positions, weights and
 // labels (N, P) of the masked tokens. N: num_pairs. T: tokens of a row. P: the
 // largest number of masked tokens in a row. spans (N, 4): as from draw_pairs.
-// types, num_words, vocab_ids, num_types: as in `Words`. num_preds (T + 1): in
-// a row of n tokens, num_preds[n] are masked, at most P. kinds (num_kinds):
-// bits of each token of the vocabulary (draw.h), or null. choices: the
-// num_choices tokens that may replace a masked token, or null for the whole
-// vocabulary. whole_words: mask all pieces of a word or none, up to
-// num_preds[n] pieces. Returns a Status.
+// types to num_types: as in `Words`, whose size is num_words. num_preds (T +
+// 1): in a row of n tokens, at most num_preds[n] <= P are masked. flags
+// (num_flags): the flags of each token of the vocabulary (draw.h), or null if
+// only <cls> and <sep> are fixed. choices: the num_choices tokens that may
+// replace a masked token, or null for the whole vocabulary. whole_words: mask
+// all pieces of a word or none. Returns a Status.
 int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
                const void* types, int64_t type_bytes, int64_t num_words,
                const int32_t* vocab_ids, int64_t num_types,
@@ -106,14 +106,14 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
                int64_t P,
                int32_t* tokens, int32_t* segments, float* valid_lens,
                int32_t* positions, float* weights, int32_t* labels,
-               const uint8_t* kinds, int64_t num_kinds,
+               const uint8_t* flags, int64_t num_flags,
                const int32_t* choices, int64_t num_choices,
                int whole_words) try {
   const Words words{types, type_bytes, num_words, vocab_ids, num_types};
-  specials->check(words, kinds, num_kinds, choices, num_choices);
+  specials->check(words, flags, num_flags, choices, num_choices);
   require_range(num_preds, T + 1, 0, P + 1);
   require(!num_pairs || T >= 3);
-  require(kinds || !whole_words);
+  require(flags || !whole_words);
   Twister random(state);
   const RandomTokens random_tokens{choices, static_cast<uint32_t>(
       choices != nullptr ? num_choices : specials->vocab_size)};
@@ -142,12 +142,12 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     candidates.clear();
     // True if token i is a further piece of a word that is masked as a whole
     const auto goes_on = [&](int64_t i) {
-      return whole_words && i && kinds[row[i]] == kGoesOn &&
-             !(kinds[row[i - 1]] & kFixed);
+      return whole_words && i && flags[row[i]] == kGoesOn &&
+             !(flags[row[i - 1]] & kFixed);
     };
     for (int32_t i = 0; i < length; ++i) {
-      const bool fixed = kinds != nullptr
-                             ? kinds[row[i]] & kFixed
+      const bool fixed = flags != nullptr
+                             ? flags[row[i]] & kFixed
                              : row[i] == specials->cls ||
                                    row[i] == specials->sep;
       if (!fixed && !goes_on(i)) candidates.push_back(i);

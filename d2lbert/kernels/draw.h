@@ -28,8 +28,8 @@ class Twister {
     return (high * 67108864.0 + low) / 9007199254740992.0;
   }
 
-  // random.randrange(n), which random.choice calls. If n has b bits, draws
-  // words until the top b bits of a word are below n.
+  // A number below n, as random.randrange(n) and random.choice draw it: if n
+  // has b bits, draw words until the top b bits of a word are below n.
   uint32_t below(uint32_t n) {
     int shift = 0;
     while (!(n << shift & 0x80000000u)) ++shift;
@@ -113,22 +113,22 @@ struct Words {
 struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 
-  // Require that all tokens that may be written are in the vocabulary. kinds
-  // and choices: as for draw_masks, or null.
-  void check(const Words& words, const uint8_t* kinds, int64_t num_kinds,
+  // Require that all tokens that may be written are in the vocabulary. flags
+  // and choices: as for draw_masks (draw.cc), or null.
+  void check(const Words& words, const uint8_t* flags, int64_t num_flags,
              const int32_t* choices, int64_t num_choices) const {
     const int32_t special[] = {pad, mask, cls, sep};
     require_range(special, 4, 0, vocab_size);
     require_range(words.vocab_ids, words.num_types, 0, vocab_size);
-    require(!kinds || num_kinds >= vocab_size);
+    require(!flags || num_flags >= vocab_size);
     if (!choices) return;
     require(num_choices > 0);
     require_range(choices, num_choices, 0, vocab_size);
   }
 };
 
-// Bits of `kinds`, as in draw.py. kFixed: the token is never masked. kGoesOn:
-// the token is a piece that continues the word before it.
+// Flags of a token, FIXED and GOES_ON in draw.py. kFixed: the token is never
+// masked. kGoesOn: the token is a piece that continues the word before it.
 constexpr uint8_t kFixed = 1, kGoesOn = 2;
 
 // The replacement of a token that is to be predicted: <mask> with probability

@@ -1,7 +1,7 @@
 // This file cuts texts into word pieces, as the library `tokenizers` does. The
 // first piece of a word is the longest initial piece that the word begins with.
 // Then follows the longest continuation piece that the rest begins with, and so
-// on (Wu et al. 2016, section 4.1). It does not need MXNet.
+// on (Wu et al. 2016, section 4.1). This code does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +21,8 @@ namespace {
 // in a hash table with open addressing; cut.h has its hash function, `mix`.
 class Trie {
  public:
-  // Read pieces, a line for each, and the id of each.
+  // Read pieces, a line for each, and the id of each. Of equal pieces the first
+  // counts.
   void read(std::string_view lines, const int32_t* ids, int64_t num_pieces) {
     require(std::count(lines.begin(), lines.end(), '\n') == num_pieces &&
             (lines.empty() || lines.back() == '\n'));
@@ -62,7 +63,7 @@ class Trie {
  private:
   struct Branch {
     uint64_t key = 0;
-    uint32_t to = 0;    // a node; 0 in a free slot: none leads to the root
+    uint32_t to = 0;    // a node; 0, the root, if the slot is free
   };
 
   static uint64_t key_of(uint32_t node, char letter) {
@@ -93,7 +94,7 @@ class Trie {
   std::vector<int32_t> ids_;    // for each node the id of its piece, or -1
 };
 
-// The pieces of a model, and the other arguments of pieces_new.
+// Cuts texts into pieces. The arguments are those of pieces_new.
 class Cutter {
  public:
   Cutter(int32_t unknown_id, size_t max_letters, bool lower)
@@ -115,7 +116,9 @@ class Cutter {
       j = i + 1;
       if (text[i] == ' ') continue;
       // A word has letters and digits, or is a single punctuation mark
-      if (is_letter(text[i])) while (j < text.size() && is_letter(text[j])) ++j;
+      if (is_letter_or_digit(text[i])) {
+        while (j < text.size() && is_letter_or_digit(text[j])) ++j;
+      }
       ids = cut_word(text.substr(i, j - i), ids);
     }
     return ids;
@@ -123,11 +126,12 @@ class Cutter {
 
  private:
   // True for ASCII letters and digits.
-  static bool is_letter(char c) {
+  static bool is_letter_or_digit(char c) {
     return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
   }
 
-  // As `cut`, for a word; `unknown_id_` if it is too long or cannot be cut.
+  // Like `cut`, for a word. A word that is too long, or that cannot be cut,
+  // gets `unknown_id_`.
   int32_t* cut_word(std::string_view word, int32_t* const ids) const {
     int32_t* end = ids;
     const Trie* pieces = &initial;

@@ -1,7 +1,7 @@
-// Draw examples in which spans of neighbouring words are masked, as SpanBERT
-// and other models do. Random numbers are drawn in the order of the Python code
-// in corpus/masking.py, so both give the same examples. Python calls draw_spans
-// in draw.py. This code does not need MXNet.
+// This file draws examples in which spans of neighbouring words are masked, as
+// for SpanBERT and other models. Random numbers are drawn in the order of the
+// Python code in corpus/masking.py, so both give the same examples. draw.py
+// calls draw_spans. This code does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -30,14 +30,14 @@ class MaskableWords {
   MaskableWords(int32_t max_words, int32_t max_tokens, bool separate)
       : max_words_(max_words), max_tokens_(max_tokens), separate_(separate) {}
 
-  // Read the words of a row of `length` tokens. kinds: bits of each token of
-  // the vocabulary (draw.h).
-  void read(const int32_t* tokens, int32_t length, const uint8_t* kinds) {
+  // Read the words of a row of `length` tokens. flags: the flags of each token
+  // of the vocabulary (draw.h).
+  void read(const int32_t* tokens, int32_t length, const uint8_t* flags) {
     words_.clear();
     for (int32_t i = 0; i < length; ++i) {
-      const uint8_t kind = kinds[tokens[i]];
-      if (kind & kFixed) continue;
-      if (kind & kGoesOn && !words_.empty() && words_.back().end == i) {
+      const uint8_t own_flags = flags[tokens[i]];
+      if (own_flags & kFixed) continue;
+      if (own_flags & kGoesOn && !words_.empty() && words_.back().end == i) {
         ++words_.back().end;
       } else {
         words_.push_back({i, i + 1, 0});
@@ -116,19 +116,19 @@ extern "C" {
 // label, and the positions left and right of its span, (N, P). N: num_rows. T:
 // tokens of a row. P: the largest number of masked tokens in a row.
 //
-// Row k is <cls> and parts rows[k] to rows[k + 1] - 1, each followed by <sep>.
-// Part i has words parts[2i] to parts[2i + 1] - 1 of the text. There are
-// num_parts parts and num_words words. types, vocab_ids, specials, kinds and
-// choices: as for draw_masks. length_cdf (max_words): length_cdf[i] is the
-// probability that a span has at most i + 1 words. max_tokens: the limit for
-// the tokens of a span. separate: spans must not touch. masked_per_million: the
-// number of tokens to mask in a million. If a row masks more, the next row
-// masks less. Returns a Status.
-int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
+// Row k is <cls> and the parts row_offsets[k] to row_offsets[k + 1] - 1, each
+// followed by <sep>. Part i has words parts[2i] to parts[2i + 1] - 1 of the
+// text. There are num_parts parts. The arguments from types to num_choices are
+// those of draw_masks (draw.cc), but flags and choices must not be null.
+// length_cdf (max_words): length_cdf[i] is the probability that a span has at
+// most i + 1 words. max_tokens: the limit for the tokens of a span. separate:
+// spans must not touch. masked_per_million: the number of tokens to mask in a
+// million. If a row masks more, the next row masks less. Returns a Status.
+int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
                const int64_t* parts, int64_t num_parts, const void* types,
                int64_t type_bytes, int64_t num_words, const int32_t* vocab_ids,
                int64_t num_types, const Specials* specials,
-               const uint8_t* kinds, int64_t num_kinds,
+               const uint8_t* flags, int64_t num_flags,
                const int32_t* choices, int64_t num_choices,
                const double* length_cdf, int64_t max_words,
                int64_t max_tokens, int64_t separate,
@@ -138,8 +138,8 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
                int32_t* right) try {
   constexpr int64_t kMillion = 1000000;
   const Words words{types, type_bytes, num_words, vocab_ids, num_types};
-  specials->check(words, kinds, num_kinds, choices, num_choices);
-  require_rising(rows, num_rows + 1, num_parts);
+  specials->check(words, flags, num_flags, choices, num_choices);
+  require_rising(row_offsets, num_rows + 1, num_parts);
   require(!num_rows || T >= 1);
   Twister random(state);
   MaskableWords maskable(static_cast<int32_t>(max_words),
@@ -151,7 +151,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
   for (int64_t k = 0; k < num_rows; ++k) {
     int32_t *row = tokens + k * T, *end = row;
     *end++ = specials->cls;
-    for (int64_t i = rows[k]; i < rows[k + 1]; ++i) {
+    for (int64_t i = row_offsets[k]; i < row_offsets[k + 1]; ++i) {
       end = words.copy(parts[2 * i], parts[2 * i + 1], end,
                        row + T - 1 - end);
       *end++ = specials->sep;
@@ -160,7 +160,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
     std::fill(end, row + T, specials->pad);
     valid_lens[k] = static_cast<float>(length);
 
-    maskable.read(row, length, kinds);
+    maskable.read(row, length, flags);
     preds.clear();
     owed += masked_per_million * length;
     while (owed > 0) {

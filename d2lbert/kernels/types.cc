@@ -1,7 +1,7 @@
 // Each word of a text is stored as its type: equal words have the same type, a
-// number from 0 on. These functions count types, find where they first occur,
-// and look them up in tables, for the book's section "The Dataset for
-// Pretraining BERT". Python calls them in cut.py. They do not need MXNet.
+// number from 0 on. The functions of this file count types, find where types
+// first occur, and look types up in tables, for the book's section "The Dataset
+// for Pretraining BERT". cut.py calls the functions. They do not need MXNet.
 
 #include <algorithm>
 #include <cstddef>
@@ -41,8 +41,8 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
 }
 
 // The number of entries that `spread` copies at a time. Most words have only
-// one or two pieces, but the processor could not predict a branch on the number
-// of pieces.
+// one or two entries (pieces). But the processor could not predict a branch on
+// their number, so for each word at least this many entries are copied.
 constexpr int64_t kAtATime = 4;
 
 // `spread` for a table with integers of class T. Both `table` and `to` have
@@ -144,9 +144,9 @@ int spread(const void* table, int64_t entry_bytes, int64_t table_size,
 }
 
 // Replace first[type] (num_types) by the first position of the type in these
-// words, if that is smaller. The words, integers of type_bytes, 2 or 4, are
-// those of num_paragraphs paragraphs: paragraph q has lengths[q] words, and its
-// first word has position positions[q].
+// words, if that is smaller. types: integers of type_bytes, 2 or 4. The words
+// are those of num_paragraphs paragraphs, one after the other: paragraph q has
+// lengths[q] words, and the first of them has position positions[q].
 int first_places(const void* types, int64_t type_bytes, int64_t size,
                  int64_t num_types, int64_t num_paragraphs,
                  const int64_t* lengths, const int64_t* positions,

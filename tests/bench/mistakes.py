@@ -836,7 +836,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if (!separate_) {',
      'test_spans_do_not_touch'),
     ('pieces are taken for words of their own',
-     'if (kind & kGoesOn && ',
+     'if (own_flags & kGoesOn && ',
      'if (false && ',
      'test_spans_are_of_whole_words'),
     ('every epoch comes in the same order',
@@ -1239,9 +1239,9 @@ MISTAKES = tuple(Mistake(*row) for row in (
      '',
      'test_both_ways_draw_the_same'),
     ('a word goes on behind a special token',
-     'return whole_words && i && kinds[row[i]] == kGoesOn &&\n'
-     '             !(kinds[row[i - 1]] & kFixed);',
-     'return whole_words && i && kinds[row[i]] == kGoesOn;',
+     'return whole_words && i && flags[row[i]] == kGoesOn &&\n'
+     '             !(flags[row[i - 1]] & kFixed);',
+     'return whole_words && i && flags[row[i]] == kGoesOn;',
      'test_both_ways_draw_the_same'),
     ('a resumed run goes on with the pieces that are learnt now',
      'if vocab is None or same_pieces(text.vocab, vocab):', 'if True:',
