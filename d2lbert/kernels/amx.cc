@@ -9,14 +9,15 @@
 namespace d2lbert {
 namespace {
 
-// The chosen `Product` of fp32 and of bf16.
+// The kernel of fp32 and the kernel of bf16, each a `Product`. These are used
+// until products.py chooses.
 std::atomic<int> chosen[2] = {{PLAIN}, {D2LBERT_BF16 ? PAIRS : PLAIN}};
 
 #if D2LBERT_AMX
 using amx::MIN_TILE_DIM;
 
 // The system denies tiles to a process until the process asks for them. After a
-// fork the child process has to ask again.
+// fork the child process asks for itself, whether or not it has to.
 std::atomic<int> asked_by{0};  // the id of the last process that asked
 std::atomic<bool> granted{false};
 
@@ -67,7 +68,8 @@ extern "C" void d2lbert_choose(int fp32, int bf16) {
 // For Python: the `Product` chosen for precision 'bf16' (1) or 'fp32' (0).
 extern "C" int d2lbert_chosen(int bf16) { return d2lbert::chosen[bf16]; }
 
-// For Python: true if a product uses tiles. min_dim: see `kernel_in_use`.
+// For Python: true if a product uses tiles. The arguments are those of
+// `kernel_in_use`.
 extern "C" int d2lbert_goes_by_tiles(int bf16, long min_dim) {
   return d2lbert::kernel_in_use(bf16 != 0, min_dim) >= d2lbert::TILES;
 }

@@ -1,12 +1,13 @@
-// This file chooses a kernel for each matrix product, and has the kernel for
-// AMX, which computes C = A B by tiles: registers of 16 rows of 64 bytes.
+// This file declares the choice of a kernel for each matrix product (amx.cc),
+// and has the kernel for AMX. That kernel computes C = A B by tiles: registers
+// of 16 rows of 64 bytes.
 //
 // P: the number of bfloat16 parts of an fp32 number. P = 1 rounds the number. P
 // = 3 writes it as a sum of three parts. Six products of parts, instead of all
 // nine, give the accuracy of fp32 (Henry, Tang and Heinecke 2019).
 //
 // Both factors are packed: copied into contiguous tiles of words. A word is a
-// pair of bfloat16. Of every 32 numbers along the sum, numbers k and k + 16
+// pair of bfloat16. Of every 32 numbers along the sum, numbers i and i + 16
 // share a word. The order of a sum depends on its length only, so a row of C
 // does not depend on the number of rows.
 #pragma once
@@ -30,8 +31,8 @@ namespace d2lbert {
 enum Product { PLAIN, PAIRS, TILES, SPLIT };
 
 // The kernel for precision 'bf16' (if bf16 is true) or 'fp32'. min_dim: the
-// smaller of the numbers of inputs and outputs (K and N of X W^T). If it is
-// small, tiles would be mostly empty, and a kernel with vectors is used.
+// smaller of the numbers of inputs and outputs (K and N of X W^T). If min_dim
+// is small, tiles would be mostly empty, and a kernel with vectors is used.
 Product kernel_in_use(bool bf16, long min_dim);
 
 // True if the operating system lets this process use AMX tiles. The first call
@@ -41,8 +42,8 @@ bool tiles_permitted();
 // The `min_dim` for code that has no version for tiles: no tiles are used.
 constexpr long NO_TILES = 0;
 
-// Return the function for the kernel in use, one of four that compute the same.
-// The functions for kernels that this library lacks may be null.
+// Return the function for the kernel in use. All four functions compute the
+// same. The functions for kernels that this library lacks may be null.
 template <class F>
 F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
               std::common_type_t<F> tiles, std::common_type_t<F> split) {
@@ -54,9 +55,9 @@ F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
   }
 }
 
-// The last four arguments of `pick_kernel`, as far as this library has them.
-// D2LBERT_PRODUCTS: for a function template that also exists in the namespace
-// `tiled`. D2LBERT_VECTORS: for a function template without it.
+// The last four arguments of `pick_kernel`, null for kernels that this library
+// lacks. D2LBERT_PRODUCTS: for a function template that also exists in the
+// namespace `tiled`. D2LBERT_VECTORS: for a function template that does not.
 #if D2LBERT_AMX
 #define D2LBERT_TILED(function) tiled::function<1>, tiled::function<3>
 #else
@@ -86,7 +87,7 @@ constexpr long DEPTH = 32;  // numbers along the sum in a tile
 inline long tiles_along(long k) { return ceil_div(k, DEPTH); }
 // n rows of A or columns of B, rounded up to whole tiles.
 inline long tile_padded(long n) { return ceil_div(n, SIDE) * SIDE; }
-// The bytes of a packed factor: n rows of A or columns of B, and a sum over k.
+// The bytes of a packed factor: n rows of A or columns of B, of k numbers each.
 template <int P>
 inline long packed_bytes(long n, long k) {
   return ceil_div(n, SIDE) * tiles_along(k) * P * TILE_BYTES;
@@ -118,7 +119,7 @@ namespace amx {
 // The smallest `min_dim` for which tiles are used.
 constexpr long MIN_TILE_DIM = 16;
 
-// Ask the operating system for permission to use tiles.
+// Ask the operating system for permission to use tiles; true if it is granted.
 inline bool request_permission() {
   constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
   return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM,
@@ -127,7 +128,8 @@ inline bool request_permission() {
 
 // These functions are assembly, because GCC's intrinsics do not declare that
 // they access memory, and GCC 12 drops or moves the stores before them. T, C, A
-// and B are numbers of tiles. ld is in bytes. dot: C += A B.
+// and B: tile registers, 0 to 7. ld: bytes from one row to the next. `dot`
+// computes C += A B.
 inline void configure(const Config& config) {
   asm volatile("ldtilecfg %0" : : "m"(config));
 }
@@ -157,9 +159,9 @@ inline void dot() {
 namespace d2lbert {
 namespace amx {
 
-// Configures the tiles of the calling thread, and releases them at the end of
-// its scope. Each thread of a parallel region has its own. Tiles are released,
-// because the system takes longer to switch to a thread with tiles.
+// Configures the tiles of the calling thread, and releases them when the object
+// is destroyed. Each thread of a parallel region needs an object of its own.
+// The system takes longer to switch to a thread with tiles: so release them.
 struct ConfiguredTiles {
   ConfiguredTiles() { configure(Config()); }
   ~ConfiguredTiles() { release(); }
@@ -185,7 +187,7 @@ inline void pair_words<1>(vf x, vf y, vu* to) {
 template <>
 inline void pair_words<3>(vf x, vf y, vu* to) {
   constexpr uint32_t upper = 0xffff0000u;  // the bits of a bfloat16
-  constexpr uint32_t half = 0x8000u;       // added to round to them
+  constexpr uint32_t half = 0x8000u;       // half of the lowest of these bits
 #pragma GCC unroll 3
   for (int p = 0; p < 3; p++) {
     const vu a = (vu)x + half, b = (vu)y + half;
@@ -210,9 +212,9 @@ inline void transpose_tile(const vu* from, char* to) {
 // The factors of A B.
 enum Factor { LEFT, RIGHT };
 
-// Pack the rows of x (n x k), with a sum over k. They become the rows of A
-// (LEFT) or the columns of B (RIGHT). Rows r of x with skip[r] set are replaced
-// by zeros; skip may be null.
+// Pack x (n x k), whose rows begin ld numbers apart, for a sum over k. The rows
+// of x become the rows of A (LEFT) or the columns of B (RIGHT). Zeros replace
+// each row r of x with skip[r] set; skip may be null. to: `packed_bytes`.
 template <int P, Factor F>
 void pack_rows(const float* x, long ld, long n, long k, char* to,
            const char* skip = nullptr) {
@@ -236,7 +238,8 @@ void pack_rows(const float* x, long ld, long n, long k, char* to,
     }
 }
 
-// Like `pack_rows`, for the columns of x (k x n).
+// Like `pack_rows`, but the columns of x (k x n) become the rows of A or the
+// columns of B. skip still marks rows of x.
 template <int P, Factor F>
 void pack_columns(const float* x, long ld, long k, long n, char* to,
             const char* skip = nullptr) {
@@ -249,9 +252,9 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
   };
   for (long d = 0; d < sum_tiles; d++) {
     const long first = d * DEPTH;
-    bool no_zeros = first + DEPTH <= k;
-    for (long i = first; no_zeros && skip && i < first + DEPTH; i++)
-      no_zeros = !skip[i];
+    bool needs_no_zeros = first + DEPTH <= k;
+    for (long i = first; needs_no_zeros && skip && i < first + DEPTH; i++)
+      needs_no_zeros = !skip[i];
     for (long j = 0; j < n; j += SIDE) {
       char* to_tile = to + (j / SIDE * sum_tiles + d) * P * TILE_BYTES;
       vu* tile = TRANSPOSED ? rows : (vu*)to_tile;
@@ -261,7 +264,7 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
         for (int p = 0; p < P; p++) store(tile + p * SIDE + r, word[p]);
       };
       const float* from = x + first * ld + j;
-      if (no_zeros && j + SIDE <= n) {
+      if (needs_no_zeros && j + SIDE <= n) {
         for (long r = 0; r < SIDE; r++)
           store_words(r, load(from + r * ld), load(from + (r + SIDE) * ld));
       } else {
@@ -277,9 +280,9 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
 // Add the product of a and b to tiles 0 to 3, which hold a block of C. a: up to
 // 32 packed rows of A. b: up to 32 packed columns of B. HAS_LOWER: there are
 // more than 16 rows. HAS_RIGHT: there are more than 16 columns. sum_tiles: the
-// number of tiles along the sum. With three parts, the three smallest of nine
-// products are left out. The products of the largest parts come last, because
-// each addition to a large sum loses some accuracy.
+// number of tiles along the sum. With three parts, the three smallest of the
+// nine products of parts are left out. The products of the largest parts come
+// last, because each addition to a large sum loses some accuracy.
 template <int P, bool HAS_LOWER, bool HAS_RIGHT>
 inline void add_product(const char* a, const char* b, long sum_tiles) {
   const long to_next_tile = sum_tiles * P * TILE_BYTES;
@@ -299,7 +302,7 @@ inline void add_product(const char* a, const char* b, long sum_tiles) {
     if (HAS_LOWER) dot<2, 5, 6>();
     if (HAS_LOWER && HAS_RIGHT) dot<3, 5, 7>();
   };
-  // In this order, each product loads new tiles of one factor only
+  // In this order, only the first of five products loads tiles of both factors
   for (long d = 0; P == 3 && d < sum_tiles; d++) {
     load_rows(d, 0), load_columns(d, 2), add();
     load_columns(d, 1), add();
@@ -311,9 +314,10 @@ inline void add_product(const char* a, const char* b, long sum_tiles) {
     load_rows(d, 0), load_columns(d, 0), add();
 }
 
-// Compute a block of up to 2 x 2 tiles of C. c has memory for whole tiles, and
-// its rows are ld bytes apart. The sum begins with the block `start`, with rows
-// start_ld bytes apart, or with zeros if `start` is null.
+// Compute c, a block of up to 2 x 2 tiles of C, from a and b (`add_product`).
+// c has memory for whole tiles, and its rows are ld bytes apart. The sum begins
+// with zeros if `start` is null, else with the block `start`, whose rows are
+// start_ld bytes apart; 0 repeats one row.
 template <int P, bool HAS_LOWER, bool HAS_RIGHT>
 void multiply_block(const char* a, const char* b, long sum_tiles, float* c,
                     long ld, const float* start, long start_ld) {
@@ -337,15 +341,15 @@ void multiply_block(const char* a, const char* b, long sum_tiles, float* c,
   if (HAS_LOWER && HAS_RIGHT) save_tile<3>(lower + 64, ld);
 }
 
-// C (m x n) = start + A B, with a sum over k, for packed factors a and b. bias:
-// n numbers, rounded up to a multiple of 32, if `start` is BIAS. The caller
-// holds a `ConfiguredTiles`.
+// C (m x n) = start + A B, with a sum over k, for packed factors a and b. The
+// rows of c begin ldc numbers apart. bias: if `start` is BIAS, as many numbers
+// as n rounded up to a multiple of 32. The caller holds a `ConfiguredTiles`.
 template <int P>
 void multiply(long m, long n, long k, const char* a, const char* b, float* c,
               long ldc, Start start, const float* bias = nullptr,
               Prefetcher* ahead = nullptr) {
   const long sum_tiles = tiles_along(k);
-  const long strip_bytes = sum_tiles * P * TILE_BYTES;  // of 16 rows or columns
+  const long tile_row_bytes = sum_tiles * P * TILE_BYTES;  // of a row of tiles
   for (long j = 0; j < n; j += 2 * SIDE)
     for (long i = 0; i < m; i += 2 * SIDE) {
       if (ahead) ahead->step();
@@ -369,8 +373,8 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
                      : multiply_block<P, true, false>
              : right ? multiply_block<P, false, true>
                      : multiply_block<P, false, false>)(
-          a + i / SIDE * strip_bytes, b + j / SIDE * strip_bytes, sum_tiles,
-          to, ld, start_block, start == ADD ? ld : 0);
+          a + i / SIDE * tile_row_bytes, b + j / SIDE * tile_row_bytes,
+          sum_tiles, to, ld, start_block, start == ADD ? ld : 0);
       for (long r = 0; uses_edge && r < rows; r++)
         for (long q = 0; q < columns; q += VL) {
           vf sums = load(edge + r * 2 * SIDE + q);
@@ -380,16 +384,17 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
     }
 }
 
-// Tiles are as accurate as fp32 only for numbers in some range. They read and
-// write numbers below 2^-126 as zeros. With three parts, the last bit of the
-// third part must be above 2^-126, too, and it is 24 bits below the first. A
-// number that is infinite, or rounds to infinity, has parts that are NaN. So
-// the exponents of both factors are checked for each row of a product, and
-// vector code multiplies the rows outside the range.
+// Tiles are as accurate as fp32 only for numbers in some range. AMX reads and
+// writes numbers below 2^-126 as zeros. With three parts, the last bit of the
+// third part, 24 bits below the first bit of the number, must not be below
+// 2^-126 either. A number that is infinite, or rounds to infinity, then has a
+// part that is NaN. So the exponents of both factors are checked for each row
+// of a product, and vector code multiplies the rows outside the range.
 
 // The range of absolute values, as the bits of floats, which have the order of
-// the floats. top: the largest value. low: the smallest value except zero. For
-// a matrix, least_top: the smallest `top` of a row or column except zero.
+// the floats. top: the largest value. low: the smallest value except zero.
+// least_top: the smallest `top`, except zero, of the rows (or of the columns)
+// of a matrix.
 struct Range {
   uint32_t top = 0, low = ~0u, least_top = ~0u;
   void add(const Range& r) {
@@ -399,13 +404,13 @@ struct Range {
   }
 };
 
-// The `top` and `low` of each lane of many vectors.
+// The `top`, and the `low` minus 1, of each lane of many vectors.
 struct LaneRanges {
   vu top = {}, low = ~vu{};
   void add(vf x) {
     const __m512i size = (__m512i)((vu)x & 0x7fffffffu);
     top = (vu)_mm512_max_epu32((__m512i)top, size);
-    // Minus 1 makes zero the largest value, so that zeros do not count
+    // 0 - 1 is the largest integer, so zeros do not count for `low`
     low = (vu)_mm512_min_epu32((__m512i)low, (__m512i)((vu)size - 1u));
   }
   Range range() const {
@@ -418,6 +423,7 @@ struct LaneRanges {
   }
 };
 
+// The range of n numbers.
 inline Range range_of(const float* x, long n) {
   LaneRanges lanes;
   for (long j = 0; j < n; j += VL) lanes.add(load(x + j, n - j));
@@ -457,11 +463,11 @@ inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
 template <int P>
 constexpr long min_exponent() { return P == 3 ? -102 : -126; }
 
-constexpr long MAX_EXPONENT = 60;  // upper limit for exponents of a factor
+constexpr long MAX_EXPONENT = 60;  // the numbers of a factor are below 2^60
 constexpr long MIN_PRODUCT = -60;  // lower limit for the exponent of the
                                    // largest product in a sum
 
-// True if tiles can read the numbers of one factor.
+// True if the numbers of one factor are in the range of tiles.
 template <int P>
 inline bool in_tile_range(const Range& r) {
   return r.low >= bits_of_power(min_exponent<P>()) &&
@@ -476,6 +482,7 @@ inline bool tiles_can_multiply(const Range& a, const Range& b, long k) {
   if (!a.top || !b.top) return true;
   long log = 0;  // 2^log is above k, the number of products in a sum
   while (k >> log) log++;
+  // A number is below 2^(exponent + 1), so sums stay below 2^125
   return exponent(a.top) + exponent(b.top) + 2 + log <= 125 &&
          exponent(a.least_top) + exponent(b.least_top) >= MIN_PRODUCT;
 }
@@ -486,8 +493,8 @@ inline bool can_start_sum(const Range& r) {
 }
 
 // The rows outside the range of tiles. The caller sets their `marks`. `gather`
-// copies them into matrices of their own, which vector code multiplies, and
-// `scatter` copies the results back.
+// copies these rows of a matrix into a smaller one, which vector code
+// multiplies, and `scatter` copies the results back.
 class ExcludedRows {
  public:
   explicit ExcludedRows(long rows) : marks_(rows) {}
@@ -511,7 +518,7 @@ class ExcludedRows {
                 rows.begin() + i * n);
     return rows;
   }
-  // Copy `rows` to the marked rows of x.
+  // Copy `rows` to the marked rows of x, which has rows of n numbers.
   void scatter(const std::vector<float>& rows, float* x, long n) const {
     for (size_t i = 0; i < marked_.size(); i++)
       std::copy(rows.begin() + i * n, rows.begin() + (i + 1) * n,

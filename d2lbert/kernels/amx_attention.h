@@ -1,14 +1,16 @@
-// The operator d2lbert_attention_qkv by AMX tiles. attention.cc includes this
-// file, and has functions of the same names for vectors. P: see amx.h.
+// This file computes the operator d2lbert_attention_qkv by AMX tiles.
+// attention.cc includes it, and has functions of the same names and arguments
+// for vectors. P: see amx.h.
 
 namespace tiled {
 
 using namespace amx;
 
-constexpr long TILE_QUERIES = 8 * SIDE;  // queries of scores held at a time
+constexpr long TILE_QUERIES = 8 * SIDE;  // queries with scores in memory
 
 // True if tiles can compute the output of one head of a sequence, with m
-// queries and n keys of D numbers. begin: the offset of the head in `in`.
+// queries and n keys of D numbers. begin: the index of the first number of the
+// head in in.q, in.k and in.v.
 template <int P>
 bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   const Range q = range_of_rows(in.q + begin, in.ld, m, D);
@@ -19,8 +21,8 @@ bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
 }
 
 // True if tiles can compute the output and the gradients. d_out: the gradient
-// of the output of this head, whose rows are H numbers apart. The gradient of
-// the scores, which is also a factor, must not become too large.
+// of the output of this head, with rows H numbers apart. The gradient of the
+// scores, which is also a factor, must not become too large.
 template <int P>
 bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
                      long H, long m, long n, long D) {
@@ -32,9 +34,9 @@ bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
 }
 
 // The heads that are outside the range of tiles. The caller marks them by the
-// index of a `SequenceHead`. Vector code then computes problem(), in which each
-// sequence without a marked head has length zero. `copy` copies the results of
-// the marked heads only.
+// index of a `SequenceHead` (attend.h). Vector code then computes problem(), in
+// which each sequence without a marked head has length zero. `copy` copies the
+// results of the marked heads only.
 class ExcludedHeads {
  public:
   explicit ExcludedHeads(const Problem& p) : p_(p), marks_(p.B * p.heads) {}
@@ -83,6 +85,7 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
 #pragma omp parallel num_threads(threads)
   {
     const ConfiguredTiles tiles;
+    // As in `AttendMemory` (attend.h), but packed for tiles
     Scratch& own = scratch.mine();
     char* keys_t = own.take<char>(packed_bytes<P>(T, D));
     char* values = own.take<char>(packed_bytes<P>(D, T));
@@ -102,7 +105,7 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
         excluded.mark(index);
         continue;
       }
-      const long ns = tile_padded(n);
+      const long ns = tile_padded(n);  // the numbers in a row of scores
       const NextHead next(p, head, first, last);
       pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
       pack_columns<P, RIGHT>(in.v + begin, in.ld, n, D, values);
@@ -145,6 +148,7 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
 #pragma omp parallel num_threads(threads)
   {
     const ConfiguredTiles tiles;
+    // As in `AttendBackMemory` (attend.h), but packed for tiles
     Scratch& own = scratch.mine();
     char* keys_t = own.take<char>(packed_bytes<P>(T, D));
     char* values_t = own.take<char>(packed_bytes<P>(T, D));
@@ -168,7 +172,7 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
         excluded.mark(index);
         continue;
       }
-      const long ns = tile_padded(n);
+      const long ns = tile_padded(n);  // the numbers in a row of scores
       const NextHead next(p, head, first, last);
       pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
       pack_rows<P, RIGHT>(in.v + begin, in.ld, n, D, values_t);

@@ -1,5 +1,6 @@
-// The operator d2lbert_dense by AMX tiles. dense.cc includes this file, and has
-// functions of the same names and arguments for vectors. P: see amx.h.
+// This file computes the operator d2lbert_dense by AMX tiles. dense.cc includes
+// it, and has functions of the same names for vectors. R, K, N: see dense.cc.
+// P: see amx.h.
 
 namespace tiled {
 
@@ -7,8 +8,9 @@ using namespace amx;
 
 constexpr long STRIP = 2 * SIDE;  // rows or columns multiplied at a time
 
-// The number of rows in a block: whole strips, 8 at most. A block, which takes
-// row_bytes for each row, fits in half of the second-level cache. Each thread
+// The number of rows in a block: whole strips, 8 at most. A block takes
+// row_bytes for each row. It has at most two strips, or at most 600 kB, less
+// than half of the second-level cache of a CPU with AMX (2 MB). Each thread
 // gets two blocks or more, if there are enough rows.
 inline long tile_block_rows(long rows, int threads, double row_bytes) {
   const long max_strips = std::max(2L, (long)(600e3 / row_bytes) / STRIP);
@@ -68,9 +70,9 @@ void forward(long R, long K, long N, const float* X, const float* W,
         share(strips, groups, g, &s0, &s1);
         Prefetcher ahead(ceil_div(m, STRIP) * (s1 - s0));
         if (groups == 1 && i + 1 < blocks) {
-          const long next = std::min(block, R - first - m);
-          ahead.add(X + (first + m) * K, next * K * 4);
-          ahead.add((Z ? Z : Y) + (first + m) * N, next * N * 4);
+          const long next_m = std::min(block, R - first - m);
+          ahead.add(X + (first + m) * K, next_m * K * 4);
+          ahead.add((Z ? Z : Y) + (first + m) * N, next_m * N * 4);
         }
         for (long s = s0; s < s1; s++) {
           const long column = s * STRIP, at = first * N + column;
@@ -96,15 +98,16 @@ void forward(long R, long K, long N, const float* X, const float* W,
   if (Z) excluded.scatter(z, Z, N);
 }
 
-// True if tiles can compute what the row dz (N,) of dZ adds to the gradients.
-// dX: true if dX = dZ W is wanted, where W has the range weight_range. dW: true
-// if dW = dZ^T X is wanted, a sum over R rows. x (K,): the row of X.
+// True if tiles can compute what the row dz (N,) of dZ adds to the gradients
+// that are wanted: to dX = dZ W, where W has the range weight_range, and to
+// dW = dZ^T X, a sum over R rows. x (K,): the row of X.
 template <int P>
 bool tiles_can_add_row(const float* dz, long N, const float* x, long K, long R,
-                       const Range& weight_range, bool dX, bool dW) {
+                       const Range& weight_range, bool wants_dX,
+                       bool wants_dW) {
   const Range z = range_of(dz, N);
-  return (!dX || tiles_can_multiply<P>(z, weight_range, N)) &&
-         (!dW || tiles_can_multiply<P>(z, range_of(x, K), R));
+  return (!wants_dX || tiles_can_multiply<P>(z, weight_range, N)) &&
+         (!wants_dW || tiles_can_multiply<P>(z, range_of(x, K), R));
 }
 
 // Pack W (N x K) as the right factor of dX = dZ W, and extend `weight_range` by
@@ -124,8 +127,8 @@ void pack_weights(const float* W, long N, long K, char* to,
 #pragma omp barrier
 }
 
-// Like the function of the same name in dense.cc. Marks the excluded rows, and
-// leaves out what they add to the gradients.
+// Like the function of the same name in dense.cc. Marks the rows outside the
+// range of tiles, and leaves out their dX, and what they add to dW.
 template <int P>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -170,11 +173,11 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         pack_columns<P, LEFT>(dz, N, m, N, dz_columns, marks);
         pack_columns<P, RIGHT>(X + first * K, K, m, K, x_columns, marks);
         Prefetcher ahead(ceil_div(N, STRIP) * ceil_div(K, STRIP));
-        const long next = std::min(block, R - first - m);
-        ahead.add(dy + m * N, next * N * 4);
-        if (act != NONE) ahead.add(saved + (first + m) * N, next * N * 4);
-        ahead.add(X + (first + m) * K, next * K * 4);
-        if (dX) ahead.add(dX + (first + m) * K, next * K * 4);
+        const long next_m = std::min(block, R - first - m);
+        ahead.add(dy + m * N, next_m * N * 4);
+        if (act != NONE) ahead.add(saved + (first + m) * N, next_m * N * 4);
+        ahead.add(X + (first + m) * K, next_m * K * 4);
+        if (dX) ahead.add(dX + (first + m) * K, next_m * K * 4);
         multiply<P>(N, K, m, dz_columns, x_columns, own_W, K, ADD, nullptr,
                     &ahead);
       }
@@ -184,8 +187,8 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// Like the function of the same name in dense.cc. Marks the excluded rows, and
-// leaves out what they add to the gradients.
+// Like the function of the same name in dense.cc. Marks the rows outside the
+// range of tiles, and leaves out their dX, and what they add to dW.
 template <int P>
 void backward_by_columns(long R, long K, long N, const float* X,
                          const float* W, Act act, const float* dY,

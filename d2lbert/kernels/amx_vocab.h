@@ -1,6 +1,6 @@
-// The operator d2lbert_vocab_ce by AMX tiles. vocab.cc includes this file. It
-// also has `vocab_loss` for vectors, and the functions and structs that both
-// files use. P: see amx.h.
+// This file computes the operator d2lbert_vocab_ce by AMX tiles. vocab.cc
+// includes it, and has `vocab_loss` for vectors, and the functions and structs
+// that both files use. P: see amx.h.
 
 namespace tiled {
 
@@ -9,15 +9,15 @@ using namespace amx;
 constexpr long VOCAB_BLOCK = 256;  // vocabulary words in a block
 constexpr long CHUNK_ROWS = 256;   // rows of X in a chunk, at most
 
-// db[j] += sum over r of factor[r] * e[r, j], for packed columns of the
-// exponentials (m x n), as the left factor with P = 1. `factor` has m numbers,
-// rounded up to a multiple of 32.
+// db[j] += sum over r of factor[r] * e[r, j]. e: the columns of exponentials (m
+// x n), packed as a left factor with P = 1. `factor` has zeros after its m
+// numbers, up to a multiple of 32.
 inline void add_rows(const char* e, long m, long n, const float* factor,
                      float* db) {
   const long sum_tiles = tiles_along(m);
   // Column j is a row of 64 bytes in each of its tiles
-  const long to_next_strip = sum_tiles * TILE_BYTES - 15 * 64;
-  for (long j = 0; j < n; j++, e += j % SIDE ? 64 : to_next_strip) {
+  const long to_next_tiles = sum_tiles * TILE_BYTES - 15 * 64;
+  for (long j = 0; j < n; j++, e += j % SIDE ? 64 : to_next_tiles) {
     vf total{};
     for (long d = 0; d < sum_tiles; d++) {
       const vu pair = load<vu>(e + d * TILE_BYTES);
@@ -37,9 +37,10 @@ void loss_in_range(const Job& job) {
   const long chunks = std::max(1L, ceil_div(M, CHUNK_ROWS));
   const long chunk = ceil_div(ceil_div(M, chunks), DEPTH) * DEPTH;
   const long tile_pairs = ceil_div(V, 2 * SIDE);  // threads divide these
-  // With one part, W is packed once for all chunks, for both products, and
-  // packed exponentials are kept. With three parts, packed matrices would take
-  // more memory than exponentials in fp32, which are kept instead.
+  // With one part, W is packed for both products in the first chunk, and kept
+  // for the others; packed exponentials are kept until dW is computed. With
+  // three parts, both would take more memory than their matrices in fp32. So W
+  // is packed again in each chunk, and exponentials are kept in fp32.
   const bool packs_once = P == 1 && chunks > 1;
   if (grad) {
     std::memset(job.dX, 0, 4 * M * H);
@@ -114,10 +115,10 @@ void loss_in_range(const Job& job) {
           multiply<P>(tile_padded(m), tile_padded(n), H, x_rows, block_w_t, l,
                       VOCAB_BLOCK, BIAS, bias);
           Prefetcher ahead(m);
-          const long next =
+          const long next_n =
               std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
           if (!packs_once || !first)
-            ahead.add(job.W + (v + n) * H, next * H * 4);
+            ahead.add(job.W + (v + n) * H, next_n * H * 4);
           exponentiate(job, first, m, v, n, l, VOCAB_BLOCK, mine, ahead);
           if (!grad) continue;
           std::copy(mine.reference, mine.reference + m,
@@ -152,9 +153,9 @@ void loss_in_range(const Job& job) {
               add_rows(a, m, n, factor, job.db + v);
             }
             Prefetcher ahead(ceil_div(n, 2 * SIDE) * ceil_div(H, 2 * SIDE));
-            const long next =
+            const long next_n =
                 std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
-            ahead.add(job.dW + (v + n) * H, next * H * 4);
+            ahead.add(job.dW + (v + n) * H, next_n * H * 4);
             multiply<P>(n, H, m, a, x_columns, job.dW + v * H, H,
                         first ? ADD : ZERO, nullptr, &ahead);
           }
@@ -170,8 +171,8 @@ void loss_in_range(const Job& job) {
   if (!fits) throw std::bad_alloc();
 }
 
-// Compute the cross-entropy of all rows. Vector code computes the rows outside
-// the range of tiles, and tiles compute the other rows.
+// Compute the losses of all rows, and the gradients if they are wanted. Vector
+// code computes the rows outside the range of tiles, and tiles the other rows.
 template <int P>
 void vocab_loss(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -192,13 +193,13 @@ void vocab_loss(const Job& job) {
   const long n = excluded.count();
   if (!n) return loss_in_range<P>(job);
   const std::vector<float> x = excluded.gather(job.X, H);
-  const std::vector<float> w = excluded.gather(job.weights, 1);
+  const std::vector<float> weights = excluded.gather(job.weights, 1);
   const std::vector<int32_t> labels = excluded.gather(job.labels, 1);
   std::vector<float> losses(n), dx, dw, db;
   Job vector_job = job;
   vector_job.M = n;
   vector_job.X = x.data();
-  vector_job.weights = w.data();
+  vector_job.weights = weights.data();
   vector_job.labels = labels.data();
   vector_job.row_losses = losses.data();
   if (job.dW) {
