@@ -1,6 +1,7 @@
-// Scaled dot-product attention of one head over one sequence, and its gradient,
-// for attention.cc and self_attention.cc. The scores of a few queries are
-// computed at a time, so that they stay in cache.
+// This file computes scaled dot-product attention of one head over one
+// sequence, and the gradient of attention, for attention.cc and
+// self_attention.cc. It computes the scores of a few queries at a time, so that
+// they stay in cache.
 #pragma once
 #include "op.h"
 
@@ -40,7 +41,7 @@ struct Problem {
     return causal ? std::min(query + 1, n) : n;
   }
 
-  // True if no two sequences share a row.
+  // True if the offsets never decrease, so that no two sequences share a row.
   bool has_sorted_offsets() const {
     return std::is_sorted(offsets, offsets + B + 1);
   }
@@ -187,11 +188,11 @@ inline void score_gradient(const Problem& p, long dropout_row, long n, long ns,
   }
 }
 
-// Scratch memory of `attend`, in words (see gemm.h) of E. T: the number of rows
-// of the longest sequence.
+// Scratch memory of `attend` for one head of one sequence. A word: see gemm.h.
+// T: the number of rows of the longest sequence.
 template <class E>
 struct AttendMemory {
-  word<E> *keys_t, *values;             // packed K^T and V of the sequence
+  word<E> *keys_t, *values;             // packed K^T and V
   word<E> *query_words, *weight_words;  // left factors, of QUERIES rows
   float* S;                             // scores, then weights, of QUERIES rows
   static size_t bytes(const Problem& p, long T) {
@@ -211,7 +212,7 @@ struct AttendMemory {
   }
 };
 
-// Compute the output of one head of one sequence, u. in, out: the matrices with
+// Compute the output of u, one head of one sequence. in, out: the matrices with
 // all rows and heads.
 template <class E>
 void attend(const Problem& p, const SequenceHead& u, const QueryKeyValue& in,
@@ -249,8 +250,8 @@ void attend(const Problem& p, const SequenceHead& u, const QueryKeyValue& in,
 template <class E>
 struct AttendBackMemory {
   word<E> *keys_t, *values_t, *keys, *queries, *d_outs;  // packed
-  word<E> *row_words, *column_words;  // left factors, in both layouts
-  float *S, *dS;  // scores, then weights, and their gradient
+  word<E> *row_words, *column_words;  // left factors, in the two layouts
+  float *S, *dS;  // scores and gradient of weights, for `score_gradient`
   static size_t bytes(const Problem& p, long T) {
     const long D = p.head_size, width = padded(T);
     const long d_words = E::words(D), t_words = E::words(T);
@@ -275,9 +276,8 @@ struct AttendBackMemory {
   }
 };
 
-// Compute the gradients of one head of one sequence, u: grad, the gradient of
-// `in`, from d_out, the gradient of the output. The matrices have all rows and
-// heads.
+// Compute grad, the gradient of `in`, for u, one head of one sequence. d_out:
+// the gradient of the output. The matrices have all rows and heads.
 template <class E>
 void attend_back(const Problem& p, const SequenceHead& u,
                  const QueryKeyValue& in, const float* d_out,
@@ -301,6 +301,7 @@ void attend_back(const Problem& p, const SequenceHead& u,
     const float* d_o = d_out + i * p.H + column;
     const Start start = i == first ? ZERO : ADD;
     long lda = in.ld;
+    // a: the left factor of each product
     const word<E>* a = as_rows(q, lda, m, D, memory.row_words);
     multiply<E>(false, m, ns, d_words, a, lda, memory.keys_t, memory.S, ns,
                 ZERO);

@@ -1,12 +1,13 @@
 // The operator d2lbert_attention_qkv: scaled dot-product attention of several
 // heads. The input is a matrix (R, 3H) with queries, keys and values side by
-// side, H columns each. Its R rows are one sequence after the other. The rows
-// of a sequence beyond its length are padding, and are not used as keys.
+// side, H columns each. The R rows of the matrix are one sequence after the
+// other. Rows after the length of a sequence are padding, and not used as keys.
 #include "attend.h"
 
 namespace d2lbert {
 namespace {
 
+// Compute out (R, H) from queries, keys and values.
 template <class E>
 void forward(const Problem& p, const QueryKeyValue& in, float* out) {
   clear_gaps(p, out, p.H, p.H);
@@ -24,6 +25,7 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
   }
 }
 
+// Compute grad, the gradient of `in`, from d_out (R, H), that of the output.
 template <class E>
 void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
               const QueryKeyValue& grad) {

@@ -1,14 +1,14 @@
-// d2lbert_feed_forward: LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)), the
-// second half of an encoder block. It takes a few rows at a time through all
-// steps, which is fast if W1 and W2 stay in cache. R: the number of rows. H:
-// numbers in a row. F: numbers in a row between the two products.
+// The operator d2lbert_feed_forward, the second half of an encoder block:
+// LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)). It takes a few rows at a time
+// through all steps, which is fast if W1 and W2 stay in cache. R: the number of
+// rows. H: numbers in a row. F: numbers in a row between the two products.
 #include "act.h"
 #include "sublayer.h"
 
 namespace d2lbert {
 namespace {
 
-// The arguments of a call.
+// The arguments of a call. residual: see sublayer.h.
 struct Job {
   long R, H, F;
   Act act;
@@ -16,13 +16,15 @@ struct Job {
   const float *X, *W1, *b1, *W2, *b2;
 };
 
-// Results that the gradient needs, null if no gradient is wanted. hidden (R,
-// F): the argument of the activation if needs_argument(act), else its output.
+// Results that the gradient needs. The pointers are null if no gradient is
+// wanted. hidden (R, F): the argument of the activation if needs_argument(act),
+// else the output of the activation.
 struct Saved {
   float* hidden;
   Normalized normalized;
 };
 
+// Compute Y (R, H), and the results to save if `saved` has memory for them.
 template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const long R = job.R, H = job.H, F = job.F;
@@ -81,10 +83,12 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   }
 }
 
+// Memory for the gradients of the inputs; null if a gradient is not needed.
 struct Gradients {
-  float *X, *W1, *b1, *W2, *b2, *gamma, *beta;  // null: not needed
+  float *X, *W1, *b1, *W2, *b2, *gamma, *beta;
 };
 
+// Compute the gradients of the inputs, `to`, from dY, the gradient of Y.
 template <class E>
 void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& to) {
@@ -102,8 +106,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
                Sums::bytes(H, threads) + TeamNormSums::bytes(H, threads));
   word<E>* w2 = shared.take<word<E>>(padded(F) * h_words);
   word<E>* w1 = shared.take<word<E>>(padded(H) * f_words);
-  const Sums W1(shared, F * H, threads), W2(shared, F * H, threads);
-  const Sums b1(shared, F, threads), b2(shared, H, threads);
+  const Sums sums_W1(shared, F * H, threads), sums_W2(shared, F * H, threads);
+  const Sums sums_b1(shared, F, threads), sums_b2(shared, H, threads);
   const TeamNormSums norms(shared, H, threads);
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
@@ -111,14 +115,14 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       block_words * (padded(H) + padded(F) + std::max(H, F))) + 512);
 #pragma omp parallel num_threads(threads)
   {
-    float *dW1 = W1.cleared(), *dW2 = W2.cleared();
-    float *db1 = b1.cleared(), *db2 = b2.cleared();
+    float *dW1 = sums_W1.cleared(), *dW2 = sums_W2.cleared();
+    float *db1 = sums_b1.cleared(), *db2 = sums_b2.cleared();
     const NormSums norm = norms.cleared();
     Scratch& own = scratch.mine();
-    // Gradients of X, of W2 act(W1 X + b1) + b2, and of W1 X + b1
+    // dx: the gradient of X through the residual connection alone
     float* dx = own.take<float>(block * H);
-    float* dz = own.take<float>(block * H);
-    float* dh = own.take<float>(block * F);
+    float* dz = own.take<float>(block * H);  // of W2 act(W1 X + b1) + b2
+    float* dh = own.take<float>(block * F);  // of act(...), then of W1 X + b1
     float* activated = own.take<float>(saves_argument ? block * F : 0);
     word<E>* grad_words = own.take<word<E>>(block * std::max(h_words, f_words));
     word<E>* transposed = own.take<word<E>>(block_words * std::max(H, F));
@@ -142,7 +146,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     end = std::min(end * MR, R);
     for (long first = begin * MR; first < end; first += block) {
       const long m = std::min(block, end - first);
-      const long next = std::min(block, end - first - m);
+      const long next_m = std::min(block, end - first - m);
       const float *x = job.X + first * H, *hidden = saved.hidden + first * F;
       add_and_norm_gradient(job.residual, first, m, dY, saved.normalized, norm,
                             dx, dz);
@@ -163,17 +167,17 @@ void backward(const Job& job, const Saved& saved, const float* dY,
         float* const dX = to.X + first * H;
         std::copy(dx, dx + m * H, dX);
         Prefetcher later(num_stripes(m, H));
-        later.add(dY + (first + m) * H, next * H * 4);
-        later.add(saved.normalized.hat + (first + m) * H, next * H * 4);
+        later.add(dY + (first + m) * H, next_m * H * 4);
+        later.add(saved.normalized.hat + (first + m) * H, next_m * H * 4);
         multiply_rows<E>(dh, m, F, grad_words, w1, H, dX, H, ADD, &later);
       }
       add_transposed<E>(dh, F, x, H, m, transposed, x_panels, dW1);
     }
 #pragma omp barrier
-    W1.add_up(to.W1);
-    W2.add_up(to.W2);
-    b1.add_up(to.b1);
-    b2.add_up(to.b2);
+    sums_W1.add_up(to.W1);
+    sums_W2.add_up(to.W2);
+    sums_b1.add_up(to.b1);
+    sums_b2.add_up(to.b2);
     norms.add_up(to.gamma, to.beta);
   }
 }

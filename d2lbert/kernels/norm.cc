@@ -13,7 +13,7 @@ struct Inputs : IndexedInputs {
         gamma(next()), beta(next()), noise(next(has_dropout(attrs))) {}
 };
 
-// Outputs. STATS (..., 2): mean and 1 / standard deviation of each row.
+// Outputs. STATS (..., 2): the mean and scale of each row (`moments`, norm.h).
 enum { Z, STATS, OUTPUTS };
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {

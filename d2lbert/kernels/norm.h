@@ -1,4 +1,5 @@
-// The common code of LayerNorm and its gradient, for norm.cc and sublayer.h.
+// This file has the code of LayerNorm and its gradient for norm.cc and
+// sublayer.h.
 #pragma once
 #include "op.h"
 
@@ -20,7 +21,7 @@ inline void moments(const float* x, long n, float eps, float* mean,
 }
 
 // Memory of one thread: the gradients of gamma and beta, summed over the rows
-// of the thread, and scratch memory for a row. Each array is padded to a
+// of the thread; and `row`, scratch memory for a row. Each array is padded to a
 // multiple of VL numbers.
 struct NormSums {
   float *gamma, *beta, *row;
@@ -55,7 +56,7 @@ class TeamNormSums {
 // the gradients of gamma and beta in `sums`. Each vector of the result is
 // passed to put(j, vector), where j is the index of its first number. d_out:
 // the gradient of the output. hat: the normalized row, before gamma and beta.
-// scale: as `moments` computes it for the row.
+// scale: the scale that `moments` computed for the row.
 template <class F>
 inline void norm_gradient(const float* d_out, const float* hat,
                           const float* gamma, float scale, long n,

@@ -8,8 +8,8 @@
 namespace d2lbert {
 namespace {
 
-// The inputs. W and b project X (R, H) to queries, keys and values. Wo and bo
-// project the outputs of all heads, side by side. The biases may be null.
+// The arguments of a call. W and b project X to queries, keys and values. Wo
+// and bo project the joined outputs of the heads. The biases may be null.
 struct Job {
   Problem attention;
   Residual residual;  // the residual connection and LayerNorm, see sublayer.h
@@ -48,7 +48,7 @@ std::vector<Group> all_groups(const Problem& p, long max_rows) {
 }
 
 // Divide the sequences into parts of about the same number of rows, one for
-// each thread. `part` gets the sequences [begin, end).
+// each thread. Store the sequences of part number `part`: [*begin, *end).
 void share_sequences(const Problem& p, int parts, int part, long* begin,
                      long* end) {
   const int32_t* const last = p.offsets + p.B;
@@ -82,6 +82,7 @@ void copy_streamed(const float* from, long n, float* to) {
   for (long j = 0; j < n; j += VL) stream(to + j, load(from + j, n - j), n - j);
 }
 
+// Compute Y (R, H), and the results to save if `saved` has memory for them.
 template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const Problem& p = job.attention;
@@ -150,6 +151,7 @@ struct Gradients {
   float *X, *W[3], *b[3], *Wo, *bo, *gamma, *beta;
 };
 
+// Compute the gradients of the inputs from dY, the gradient of Y.
 template <class E>
 void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& grads) {
@@ -169,8 +171,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
                TeamNormSums::bytes(H, threads));
   word<E>* wo = shared.take<word<E>>(padded(H) * words);
   word<E>* w = shared.take<word<E>>(padded(H) * n_words);
-  const Sums W(shared, N * H, threads), Wo(shared, H * H, threads);
-  const Sums b(shared, N, threads), bo(shared, H, threads);
+  const Sums sums_W(shared, N * H, threads), sums_Wo(shared, H * H, threads);
+  const Sums sums_b(shared, N, threads), sums_bo(shared, H, threads);
   const TeamNormSums norms(shared, H, threads);
   // W joined to one matrix (3H, H): one product then gives the gradient of X
   std::vector<float> joined_W(N * H);
@@ -182,11 +184,12 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       sum_words * (padded(H) + N)) + 512 + AttendBackMemory<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
-    float *dW = W.cleared(), *dWo = Wo.cleared();
-    float *db = b.cleared(), *dbo = bo.cleared();
+    float *dW = sums_W.cleared(), *dWo = sums_Wo.cleared();
+    float *db = sums_b.cleared(), *dbo = sums_bo.cleared();
     const NormSums norm = norms.cleared();
     Scratch& own = scratch.mine();
-    float* dx = own.take<float>(max_rows * H);  // of X, by the residual alone
+    // dx: the gradient of X through the residual connection alone
+    float* dx = own.take<float>(max_rows * H);
     float* dz = own.take<float>(max_rows * H);  // of Wo attention(X) + bo
     float* d_joined = own.take<float>(max_rows * H);
     float* d_qkv = own.take<float>(max_rows * N);
@@ -209,7 +212,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       g = next_group(p, begin, end, group_rows);
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
       const long after = first + m;
-      const long next = std::min(m, p.offsets[end] - after);
+      const long next_m = std::min(m, p.offsets[end] - after);
       const float *x = job.X + first * H, *joined = saved.joined + first * H;
       add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
                             norm, dx, dz);
@@ -229,20 +232,20 @@ void backward(const Job& job, const Saved& saved, const float* dY,
         float* const rows_X = grads.X + first * H;
         std::copy(dx, dx + m * H, rows_X);
         Prefetcher later(num_stripes(m, H));
-        later.add(dY + after * H, next * H * 4);
-        later.add(saved.normalized.hat + after * H, next * H * 4);
-        later.add(saved.joined + after * H, next * H * 4);
+        later.add(dY + after * H, next_m * H * 4);
+        later.add(saved.normalized.hat + after * H, next_m * H * 4);
+        later.add(saved.joined + after * H, next_m * H * 4);
         multiply_rows<E>(d_qkv, m, N, row_words, w, H, rows_X, H, ADD, &later);
       }
       add_transposed<E>(d_qkv, N, x, H, m, column_words, x_panels, dW);
     }
 #pragma omp barrier
     for (int k = 0; k < 3; k++) {
-      W.add_up(grads.W[k], k * H * H, H * H);
-      b.add_up(grads.b[k], k * H, H);
+      sums_W.add_up(grads.W[k], k * H * H, H * H);
+      sums_b.add_up(grads.b[k], k * H, H);
     }
-    Wo.add_up(grads.Wo);
-    bo.add_up(grads.bo);
+    sums_Wo.add_up(grads.Wo);
+    sums_bo.add_up(grads.bo);
     norms.add_up(grads.gamma, grads.beta);
   }
 }

@@ -1,7 +1,7 @@
-// Common code of the two halves of an encoder block, attention and
-// feed-forward. Each half computes LayerNorm(X + dropout(f(X))). It takes a few
-// rows at a time through all steps, so that intermediate results stay in cache.
-// Each thread sums the gradients of weights over its own rows.
+// This file has the code that is common to the two halves of an encoder block,
+// attention and feed-forward. Each half computes LayerNorm(X + dropout(f(X))).
+// It takes a few rows at a time through all steps, so that intermediate results
+// stay in cache. Each thread sums the gradients of weights over its own rows.
 #pragma once
 #include "norm.h"
 
@@ -16,8 +16,8 @@ struct Residual {
 };
 
 // Results that the gradient needs. hat (R, H): the normalized rows, before
-// gamma and beta. scale (R,): 1 / standard deviation of each row. Both are null
-// if no gradient is wanted.
+// gamma and beta. scale (R,): the scale of each row (`moments` in norm.h). Both
+// are null if no gradient is wanted.
 struct Normalized {
   float *hat, *scale;
 };
@@ -89,8 +89,8 @@ inline float* padded_copy(const float* from, long n, Scratch& shared) {
 }
 
 // An operator that keeps intermediate results for the gradient in its state. If
-// they were outputs of the operator, MXNet would allocate memory for their
-// gradients in each step.
+// these results were outputs, MXNet would allocate memory for their gradients
+// in each step.
 class SavingOp : public mxnet::ext::CustomStatefulOp {
  public:
   explicit SavingOp(const Attrs& attrs)
@@ -125,6 +125,7 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
     const double p = number(attrs, rate_key, 0);
     return Dropout(p, p > 0 ? floats(in[noise]) : nullptr);
   }
+  // The `Residual` for rows of H numbers.
   Residual residual(long H, MXTensor& gamma, MXTensor& beta,
                     const Dropout& dropout) const {
     return {H, (float)number(attrs, "eps", 1e-5), dropout, floats(gamma),
