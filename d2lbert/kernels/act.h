@@ -1,12 +1,14 @@
-// The activation functions of layers and their gradients, for vectors.
+// This file computes activation functions and their gradients, for vectors of
+// floats.
 #pragma once
 #include "op.h"
 
 namespace d2lbert {
 
+// In the order of the names in `parse_act`.
 enum Act { NONE, RELU, TANH, GELU, GELU_NEW };
 
-// Read the activation from the attribute `act` of an operator call.
+// Store the activation that the attribute `act` of an operator call names.
 inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   const std::string name = text(attrs, "act", "none");
   const char* names[] = {"none", "relu", "tanh", "gelu", "gelu_new"};
@@ -18,15 +20,15 @@ inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   return fail("act must be none, relu, tanh, gelu or gelu_new, not " + name);
 }
 
-// e^(-z²/2): the density of the normal distribution without its constant
-// factor. GELU is z times the cumulative distribution (Hendrycks and Gimpel
-// 2016, section 2).
+// e^(-z²/2): the density of the standard normal distribution without the
+// constant factor 1 / sqrt(2 pi).
 inline vf gaussian(vf z) { return exp(-0.5f * z * z); }
 
-// The cumulative distribution of the normal distribution at z, from e =
-// gaussian(z). The tail beyond |z| is e times a polynomial in u = 1 / (1 + k
-// |z|) without constant term (Abramowitz and Stegun 7.1.26). The coefficients
-// are fitted so that z times the tail has an error of at most 7e-9.
+// The cumulative distribution function of the standard normal distribution at
+// z, from e = gaussian(z). GELU is z times this function (Hendrycks and Gimpel
+// 2016, section 2). The tail beyond |z| is e times a polynomial in u = 1 / (1 +
+// 0.277 |z|) without constant term (Abramowitz and Stegun 7.1.26). The
+// coefficients are fitted: z times the tail has an error of at most 7e-9.
 inline vf normal_cdf(vf z, vf e) {
   const vf u = 1.f / (1.f + 0.27731144f * absolute(z));
   vf p = splat(-0.11110299f);
@@ -39,12 +41,13 @@ inline vf normal_cdf(vf z, vf e) {
   return z > 0.f ? 1.f - tail : tail;
 }
 
-// The argument of tanh in an approximation of GELU from the same paper,
-// z / 2 (1 + tanh(argument)). The first constant is sqrt(2 / pi).
+// The argument of tanh in the approximation of GELU by 0.5 z (1 +
+// tanh(argument)), from the same paper. The first constant is sqrt(2 / pi).
 inline vf tanh_argument(vf z) {
   return 0.79788456f * z * (1.f + 0.044715f * z * z);
 }
 
+// The activation of z.
 inline vf apply(Act act, vf z) {
   switch (act) {
     case RELU: return z < 0.f ? splat(0.f) : z;  // NaN stays NaN
@@ -71,6 +74,7 @@ inline vf gradient(Act act, vf dy, vf saved) {
       return dy * (normal_cdf(saved, e) + saved * 0.39894228f * e);
     }
     case GELU_NEW: {
+      // The constant 0.134145 is 3 * 0.044715
       const vf t = tanh(tanh_argument(saved));
       return dy * 0.5f * (1.f + t + (1.f - t * t) * saved * 0.79788456f *
                                         (1.f + 0.134145f * saved * saved));

@@ -1,9 +1,9 @@
-// Adam on a CPU, as `kernels.ops.adam` declares it: a step for all arrays of a
-// net at once, with decoupled weight decay and clipping by the global norm.
+// This file computes a step of Adam on a CPU, with decoupled weight decay and
+// clipping by the global norm. `kernels.ops.adam` declares the step in Python.
 //
-// MXNet's own operator updates one array in each call. Here Python passes all
-// arrays, and MXNet's engine runs the step when no other operation uses them.
-// Python does not wait for the step, and can already prepare the next one.
+// MXNet's own operator updates one array in each call. Here one call passes all
+// arrays of a net, and MXNet's engine runs the step after the operations that
+// use these arrays. Python does not wait, and can prepare the next step.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -20,7 +20,7 @@ namespace {
 // Functions of the loaded MXNet library, filled in by `fused.py`. `array` is a
 // handle. Each function returns 0, or another number after an error.
 struct MXNetFunctions {
-  int (*wait)(void* array);  // wait until pending writes are done
+  int (*wait)(void* array);  // wait until the writes to the array are done
   int (*device)(void* array, int* kind, int* number);
   int (*type)(void* array, int* type);
   int (*storage)(void* array, int* storage);
@@ -28,8 +28,8 @@ struct MXNetFunctions {
   int (*data)(void* array, void** data);
   int (*share)(void* array, void** other);  // make a handle of the same memory
   int (*release)(void* array);
-  // Queue run(context, work), then free(work). The engine calls them when no
-  // other operation writes the arrays in `read`, or uses the ones in `written`.
+  // Queue run(context, work), then free(work). The engine calls `run` when no
+  // other operation writes the arrays in `read`, or uses those in `written`.
   // The last three arguments are properties (null), a priority and a name.
   int (*push)(void (*run)(void* context, void* work), void* work,
               void (*free)(void*), const int* device, void** read,
@@ -37,19 +37,21 @@ struct MXNetFunctions {
               const char*);
 };
 
-// MXNet's numbers of device types and of a storage type.
+// MXNet's numbers of two device types, and of the dense storage type.
 constexpr int CPU = 1, PINNED = 3, DENSE = 0;
 
 // The number of elements in a block. A thread takes a block at a time. The
-// squares of each block are summed separately, so the global norm does not
-// depend on the number of threads.
+// squares of each block are summed separately, and these sums are added in
+// order. So the global norm does not depend on the number of threads.
 constexpr long BLOCK = 8192;
 
-// The arrays of a parameter, of `size` elements each, and its learning rate.
+// A parameter. Its arrays have `size` elements each: the weight, its gradient,
+// and the running means of the gradient (mean) and of its square (variance).
 struct Parameter {
   float *weight, *gradient, *mean, *variance;
   long size;
-  float rate, decay_factor;  // the weight is multiplied by decay_factor
+  float rate;          // the learning rate, with bias correction
+  float decay_factor;  // the weight is multiplied by this factor
 };
 
 // Elements [first, first + size) of a parameter.
@@ -58,11 +60,11 @@ struct Block {
   long first, size;
 };
 
-// The results of d2lbert_adam, for `fused.adam`.
+// The status that d2lbert_adam returns to `fused.adam`.
 enum { DONE, UNSUPPORTED, MXNET_FAILED, NO_MEMORY };
 
-// Store the number of elements of an array. Returns UNSUPPORTED if the array is
-// not on a CPU, dense and float32.
+// Store the number of elements of an array in *size. Returns a status, which is
+// UNSUPPORTED if the array is not on a CPU, dense and float32.
 int count_elements(const MXNetFunctions& mxnet, void* array, long* size) {
   int kind, number, type, storage, dims;
   const int* shape;
@@ -76,6 +78,7 @@ int count_elements(const MXNetFunctions& mxnet, void* array, long* size) {
   return DONE;
 }
 
+// The sum of the squares of n numbers, by 16 sums that fill vectors.
 double sum_of_squares(const float* x, long n) {
   double sums[16] = {}, all = 0;
   for (; n >= 16; x += 16, n -= 16)
@@ -86,8 +89,8 @@ double sum_of_squares(const float* x, long n) {
 }
 
 // The update of the elements of a block. The constants are floats, as in
-// MXNet's Adam, so that 1 - beta has no rounding error. scale: the factor that
-// multiplies all gradients.
+// MXNet's Adam. For beta from 0.5 to 1, 1 - beta then has no rounding error.
+// scale: the factor that multiplies all gradients.
 struct Update {
   float beta1, beta2, epsilon, scale;
 
@@ -115,8 +118,8 @@ struct Update {
 };
 
 // While an object of this class exists, the thread treats denormal numbers as
-// zeros. After many zero gradients running means become denormal, and then each
-// of them costs some CPUs a hundred cycles in every step.
+// zeros. After many zero gradients, running means become denormal, and each
+// denormal mean costs some CPUs a hundred cycles in every step.
 struct WithoutDenormals {
 #ifdef __SSE2__
   const unsigned before = _mm_getcsr();
@@ -139,11 +142,12 @@ class Step {
       if (gradient) mxnet_.release(gradient);
   }
 
-  // Store the size and the addresses of parameter i (arrays: see d2lbert_adam).
-  // Waits until the previous step has written the weight and the running means.
-  // If MXNet has reordered a weight for oneDNN, it restores the order here, and
-  // must not reorder it again: see `fused.adam`. The address of the gradient is
-  // read in `run`, when the gradient has been computed.
+  // Store the size and the addresses of parameter i, and return a status. The
+  // arguments are those of d2lbert_adam. Waits until the previous step has
+  // written the weight and the running means. If MXNet has reordered a weight
+  // for oneDNN, `mxnet_.data` restores the order; `fused.adam` ensures that
+  // MXNet does not reorder the weight again. `run` reads the address of the
+  // gradient, when the gradient has been computed.
   int set_parameter(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = parameters_[i];
     float** const to[] = {&p.weight, nullptr, &p.mean, &p.variance};
@@ -162,7 +166,7 @@ class Step {
     return DONE;
   }
 
-  // True if all written arrays begin at different addresses.
+  // True if all written arrays that have elements begin at different addresses.
   bool are_distinct() const {
     std::vector<float*> written;
     for (const Parameter& p : parameters_)
@@ -173,6 +177,7 @@ class Step {
            written.end();
   }
 
+  // Compute the step. MXNet's engine calls this.
   void run() {
     std::vector<Block> blocks;
     double num_elements = 0;
@@ -189,15 +194,15 @@ class Step {
     update_.scale = (float)gradient_scale(blocks, threads);
 #pragma omp parallel num_threads(threads)
     {
-      WithoutDenormals here;
+      WithoutDenormals without_denormals;
 #pragma omp for schedule(dynamic) nowait
       for (long b = 0; b < num_blocks; b++) update_(blocks[b]);
     }
   }
 
  private:
-  // The factor of all gradients: rescale, or less if the global norm of the
-  // rescaled gradients is above clip.
+  // The factor of all gradients: rescale_, or less if the global norm of the
+  // rescaled gradients is above clip_.
   double gradient_scale(const std::vector<Block>& blocks, int threads) const {
     if (!(clip_ > 0)) return rescale_;
     const long num_blocks = blocks.size();
@@ -221,12 +226,13 @@ class Step {
 
 }  // namespace
 
-// Queue a step of Adam, and return before it is computed. arrays: the weight,
-// gradient, running mean of gradients and of their squares, for each of n
-// parameters. rates: the learning rate of each parameter, bias correction
-// included. decays: the share that each weight loses. Gradients are multiplied
-// by rescale. If their global norm is then above clip, they are scaled down to
-// it; 0 means no limit.
+// Queue a step of Adam for n parameters, without waiting for the step. Returns
+// a status. arrays (4n): for each parameter the weight, the gradient, and the
+// running means of the gradient and of its square. rates: the learning rate of
+// each parameter, with bias correction. decays: the share of each weight that
+// the step takes away. Gradients are multiplied by rescale. If their global
+// norm is then above clip, they are scaled down to the norm clip; a clip of 0
+// means no limit.
 extern "C" int d2lbert_adam(const MXNetFunctions* mxnet, long n, void** arrays,
                             const double* rates, const double* decays,
                             double beta1, double beta2, double epsilon,

@@ -1,7 +1,7 @@
 // The operator d2lbert_dense: Y = act(Z) with Z = X W^T + b, for X (R, K), W
 // (N, K) and b (N,). R: the number of rows. K and N: the numbers of inputs and
-// outputs of a row. W and b may consist of several arrays each. One product
-// then computes the same as for arrays that are joined along N.
+// outputs of a row. W and b may consist of several arrays each. They are then
+// joined along N, for one product.
 #include <time.h>
 
 #include "act.h"
@@ -9,10 +9,10 @@
 namespace d2lbert {
 namespace {
 
-// R rows, divided into blocks of at most max_rows rows, a multiple of MR. If
+// R rows, divided into blocks of at most max_rows (a multiple of MR) rows. If
 // there are fewer than 16 blocks for each thread, the rows are divided evenly:
-// the sizes of blocks differ by MR rows at most. Otherwise most threads would
-// wait for the thread with the most rows.
+// the sizes of blocks differ by MR rows at most. With uneven blocks most
+// threads would wait for the thread with the most rows.
 class RowBlocks {
  public:
   RowBlocks(long R, int threads, long max_rows)
@@ -59,9 +59,10 @@ long slice_copy_words(long m, long words) {
 }
 
 // The largest number of rows in a block, so that slices of them stay in cache.
-// Each block reads all of W, N rows of `words` words. If W has more than 12 MB,
-// it comes from memory, not from the last-level cache. Then processors with
-// AVX-512 get larger blocks, since their second-level cache has a megabyte.
+// Each block reads all of W, N rows of `words` words. A W of more than 12 MB
+// comes from memory, not from the last-level cache. Then processors with
+// AVX-512 get larger blocks, since their second-level cache has a megabyte or
+// more.
 template <class E>
 long sliced_block_rows(long R, int threads, long words, long N) {
   const double bytes = 4.0 * slice_words(words) * E::PER_WORD;
@@ -73,7 +74,8 @@ long sliced_block_rows(long R, int threads, long words, long N) {
 // Compute C (m x N) = bias + x B for the panels [p0, p1) of B, slice by slice.
 // x (m x K) has m rows of X, and b has all panels of B. bias has padded(N)
 // numbers, or is null for zeros. x_words: scratch memory for a slice of each
-// row. Calls done(offset in C, rows, columns) when a part of C is complete.
+// row. When a part of C is complete, calls done(index of the first number of
+// the part in C, rows, columns).
 template <class E, class F>
 inline void multiply_long_rows(const float* x, long m, long K,
                                const word<E>* b, long p0, long p1,
@@ -148,8 +150,8 @@ void forward(long R, long K, long N, const float* X, const float* W,
         share(panels, groups, g, &p0, &p1);
         Prefetcher ahead(ceil_div(m, STRIPE) * (p1 - p0));
         if (groups == 1 && i + 1 < blocks && slice_words(words) == words) {
-          const long next = std::min(m, R - first - m);
-          ahead.add(X + (first + m) * K, next * K * 4);
+          const long next_m = std::min(m, R - first - m);
+          ahead.add(X + (first + m) * K, next_m * K * 4);
         }
         float *const y = Y + first * N, *const z = Z ? Z + first * N : y;
         multiply_long_rows<E>(X + first * K, m, K, packed, p0, p1, bias, z, N,
@@ -177,8 +179,8 @@ void activation_gradient(Act act, long m, long N, const float* dY,
 }
 
 // Compute dX, dW and db in one pass over the rows, for weights so small that
-// each thread can keep a dW of its own in cache. A gradient that is null is not
-// computed. saved: see `activation_gradient`.
+// each thread can keep a dW of its own in cache. A gradient is not computed if
+// its pointer is null. saved: see `activation_gradient`.
 template <class E>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -227,10 +229,10 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       }
       if (dW) {
         Prefetcher ahead(num_stripes(N, K));
-        const long next = std::min(block, end - first - m);
-        ahead.add(dy + m * N, next * N * 4);
-        if (act != NONE) ahead.add(saved + (first + m) * N, next * N * 4);
-        if (dX) ahead.add(dX + (first + m) * K, next * K * 4);
+        const long next_m = std::min(block, end - first - m);
+        ahead.add(dy + m * N, next_m * N * 4);
+        if (act != NONE) ahead.add(saved + (first + m) * N, next_m * N * 4);
+        if (dX) ahead.add(dX + (first + m) * K, next_m * K * 4);
         add_transposed<E>(dz, N, X + first * K, K, m, dz_columns, x_panels,
                           own_W, &ahead);
       }
@@ -262,8 +264,8 @@ int parts_along_rows(long tiles, long panels, int team_size) {
 }
 
 // The number of columns of dZ, which are rows of dW, that are packed at a time.
-// They stay in cache while they are multiplied by each panel of X. The panels
-// come from the last-level cache.
+// They stay in cache while they are multiplied by each panel of X, which comes
+// from the last-level cache.
 constexpr long DZ_COLUMNS = 8 * MR;
 
 // The number of rows that are summed at a time, for k columns of X. More rows
@@ -449,7 +451,8 @@ void split_gradient(const float* joined, MXTensor* all, int parts) {
     if (floats(all[k])) std::copy_n(joined, all[k].size(), floats(all[k]));
 }
 
-// 2 if the gradient of the activation needs its argument: the second output.
+// 2 if a gradient is wanted that needs the argument of the activation, which is
+// then the second output; else 1.
 int num_outputs(const Attrs& attrs, Act act) {
   return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
 }
@@ -526,8 +529,9 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
       frozen ? nullptr : joined_gradient(&(*out)[at.W], at.parts, memory);
   float* db = at.has_bias()
                   ? joined_gradient(&(*out)[at.b], at.parts, memory) : nullptr;
-  run(R, K, N, floats(arrays.inputs[at.X]), W, act, floats(dY),
-      floats(arrays.outputs[outputs - 1]), floats((*out)[at.X]), dW, db);
+  const float* saved = floats(arrays.outputs[outputs - 1]);  // Z, or else Y
+  run(R, K, N, floats(arrays.inputs[at.X]), W, act, floats(dY), saved,
+      floats((*out)[at.X]), dW, db);
   split_gradient(dW, &(*out)[at.W], at.parts);
   if (at.has_bias()) split_gradient(db, &(*out)[at.b], at.parts);
   return MX_SUCCESS;
@@ -536,7 +540,8 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 }  // namespace
 
 // The CPU seconds of one thread for Y = X W^T by the kernel `product`: the time
-// of the fastest of `runs` runs. Infinite if the system denies tiles.
+// of the fastest of `runs` runs. Infinite if the kernel uses tiles, and the
+// system denies them.
 double trial(Product product, long R, long K, long N, const float* X,
              const float* W, float* Y, int runs) {
   decltype(&forward<Fp32>) kernels[] = {D2LBERT_PRODUCTS(forward)};

@@ -10,8 +10,8 @@ namespace d2lbert {
 namespace {
 
 // The largest logit of a row, and the logarithm of the sum of exp((logit -
-// largest) / temperature). The softmax needs their sum. They are stored
-// separately, since the sum would lose digits for large logits.
+// largest) / temperature). One number, the logarithm of the sum of exp(logit /
+// temperature), would do, but lose digits for large logits.
 struct Normalizer {
   float largest, log_sum;
   // The softmax of some logits of the row.
@@ -47,7 +47,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     const float largest_x = std::max(maximum(x, V), -1e30f);
     const float largest_y = std::max(maximum(y, V), -1e30f);
     const vi lane = lane_indices();
-    // Sums of exponentials, and of terms p log(p / q) before normalization
+    // The sums of e (of x), of p (of y), and of p log(p / e)
     vf total_x{}, total_y{}, divergence{};
     for (long j = 0; j < V; j += VL) {
       const vf a = (load(x + j, V - j) - largest_x) * inverse_temperature;

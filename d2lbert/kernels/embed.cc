@@ -77,10 +77,10 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
       if (!dW) continue;
       const int32_t* index = ints(arrays.inputs[INDEX + k]);
       const long rows = arrays.inputs[TABLE + k].shape[0];
-      // Each thread computes its own part of dW: some of the rows, or in a
-      // short table some of the columns. It reads all indices, and adds the
-      // rows of dY whose index is in its part. So each sum has the order of the
-      // rows of dY, for any number of threads.
+      // Each thread computes its own part of dW: some of the rows, or some of
+      // the columns if the table has few rows. The thread reads all indices,
+      // and adds what the rows of dY add to its part. So each sum has the order
+      // of the rows of dY, for any number of threads.
       const bool by_columns = rows < 64 * parts;
       long first_row, end_row, first_column = 0, end_column = H;
       share(rows, parts, t, &first_row, &end_row);

@@ -1,5 +1,5 @@
-// The micro-kernels of gemm.h, which compute one tile of a product, and the
-// functions that pack its operands.
+// This file has the micro-kernels that gemm.h declares, each of which computes
+// one tile of a product, and the functions that pack the operands.
 #include "gemm.h"
 
 #include <pthread.h>
@@ -10,8 +10,8 @@ const float zeros[NR] = {};
 
 namespace {
 
-// Set by the fork handler: it runs in the child process, in the thread that
-// called fork.
+// The fork handler, which sets this, runs in the child process, in the thread
+// that called fork.
 thread_local bool is_after_fork = false;
 const int fork_handler =
     pthread_atfork(nullptr, nullptr, [] { is_after_fork = true; });
@@ -119,7 +119,7 @@ const MicroKernel<Bf16> MicroKernels<Bf16>::columns[NV][MR] =
 namespace {
 
 // The distance of prefetches, in rows: while row i is packed, row i + 12 is
-// prefetched. The hardware prefetcher does not follow such long strides.
+// prefetched. The hardware prefetcher does not follow rows that are far apart.
 constexpr long PREFETCH_ROWS = 12;
 
 // Pack `columns` columns of B, whole panels, in one pass over the rows of B.
@@ -171,13 +171,13 @@ void pack_column_blocks<Fp32>(const float* a, long ld, long k, long m,
 
 namespace {
 
-// Transpose VL rows of words into VL columns of a panel. b has only n rows if
-// n < VL; the other columns become zeros.
+// Transpose VL rows of `words` words into VL columns of a panel. If n < VL, b
+// has only n rows, and the other columns become zeros.
 inline void pack_transposed(const uint32_t* b, long ld, long n, long words,
                             uint32_t* to) {
   const uint32_t* row[VL];
   uint32_t block[VL * VL];
-  uint32_t row_ends[VL * VL];  // of less than VL words, followed by zeros
+  uint32_t row_ends[VL * VL];  // the last words of each row, then zeros
   for (long i = 0; i < words; i += VL) {
     const long left = std::min<long>(VL, words - i);
     for (int r = 0; r < VL; r++) {
@@ -310,8 +310,8 @@ const uint32_t* as_columns(const float* a, long& ld, long k, long m,
 
 }  // namespace d2lbert
 
-// For Python: true if precision 'bf16' is available, the instruction set of
-// this build, and the number of floats in a vector of it.
+// For Python, three facts of this build: 1 if it has precision 'bf16', else 0;
+// its instruction set; the number of floats in a vector.
 extern "C" int d2lbert_bf16() { return D2LBERT_BF16; }
 extern "C" const char* d2lbert_isa() { return d2lbert::ISA; }
 extern "C" int d2lbert_vector() { return d2lbert::VL; }

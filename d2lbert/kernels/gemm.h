@@ -2,14 +2,14 @@
 // for matrices that fit in cache. `start` is zero, a bias or C itself.
 //
 // C is computed tile by tile: a tile is a block of C that fits in registers
-// (amx.h has other tiles). B is packed once into panels of NR columns, as tiles
-// have. A panel stores its rows one after the other.
+// (amx.h has other tiles). B is packed once into panels of NR columns, the
+// width of a tile. A panel stores its rows one after the other.
 //
-// A and B consist of words of 32 bits. In fp32 a word is a float. In bf16 it is
-// two bfloat16 numbers, neighbours in a row of A or in a column of B. A has one
-// of two layouts: in "rows", the words of a row are contiguous; in "columns",
-// the words of a column are. So fp32 multiplies a matrix or its transpose
-// without a copy.
+// A and B consist of words of 32 bits. In fp32 a word is a float. In bf16 a
+// word is two bfloat16 numbers, neighbours in a row of A or in a column of B. A
+// has one of two layouts: in "rows", the words of a row are contiguous; in
+// "columns", the words of a column are. So fp32 multiplies a matrix or its
+// transpose without a copy.
 #pragma once
 #include "simd.h"
 #include <algorithm>
@@ -110,8 +110,8 @@ using word = typename E::word;
 // A function that computes one tile, c = start + a b, where b is a packed
 // panel. A row of a has k words. lda is the number of words from a row of a to
 // the next, or from a column to the next in the layout "columns". ldc and
-// start_ld are such strides of rows. If start_ld is 0, `start` is one row for
-// all rows of the tile. start = c adds the product to c.
+// start_ld are the numbers from a row to the next of c and of `start`. If
+// start_ld is 0, all rows of the tile have one `start`. start = c adds to c.
 template <class E>
 using MicroKernel = void (*)(long k, const word<E>* a, long lda,
                              const word<E>* b, float* c, long ldc,
@@ -263,7 +263,7 @@ const uint32_t* as_rows(const float* a, long& ld, long m, long k,
 
 // Like `as_rows`, for a matrix that is read many times. If ld is a multiple of
 // 1,024, the rows of a tile have addresses that differ by multiples of 4 KiB.
-// The first-level cache cannot hold as many such addresses as a tile has rows.
+// Such addresses compete for a few places, 8 or 12, of the first-level cache.
 // So fp32 copies the rows then, with a gap of ROW_GAP words after each.
 constexpr long ROW_GAP = 16;
 inline const float* conflict_free_rows(const float* a, long& ld, long m,

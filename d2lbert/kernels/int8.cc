@@ -6,9 +6,10 @@
 // result are the same in both cases: one thread computes each number, from one
 // row or sequence, in a fixed order.
 //
-// B: the number of sequences. T: of tokens in a sequence. R: of rows, one for
-// each token of all sequences. H: of hiddens. F: of feed-forward hiddens. N, K:
-// outputs and inputs of a layer. E, D: the widths of embeddings and of heads.
+// B: the number of sequences. R: the number of rows, one for each token of all
+// sequences. T: tokens in a sequence. H: hiddens. F: feed-forward hiddens. N,
+// K: outputs and inputs of a layer. E, D: the widths of embeddings and of
+// heads.
 #include "int8.h"
 
 #include <omp.h>
@@ -142,8 +143,8 @@ struct Sizes {
   int64_t vocabulary, segments, positions, E, H, F, heads, blocks, act;
 };
 
-// The tables of embeddings. Those of tokens are tokens (vocabulary, E) times
-// token_scales (vocabulary,) times factor. segments may be null.
+// The tables of embeddings. The embeddings of tokens are tokens (vocabulary, E)
+// times token_scales (vocabulary,) times factor. segments may be null.
 struct Tables {
   const int8_t* tokens;
   const float *token_scales, *segments, *positions;
@@ -155,13 +156,14 @@ struct Tables {
 // hiddens stay in cache.
 constexpr long CHUNK_ROWS = 96, FFN_ROWS = 96;
 
-// The vectors to return of a sequence: those of all tokens, that of the first
-// token, or the mean of all. The order is that of ROWS in int8.py.
+// The vectors to return for a sequence: the vectors of all tokens, the vector
+// of the first token, or the mean of all vectors. In the order of ROWS in
+// int8.py.
 enum OutputRows { ALL, FIRST, MEAN };
 
 // The arguments of int8_encode. Sequence b has the rows [offsets[b],
-// offsets[b + 1]) of ids and segments. order (layers,): the blocks to apply.
-// out: (R, H) for ALL; (B, H) for FIRST and MEAN.
+// offsets[b + 1]) of ids and segments. order (layers,): the indices of the
+// blocks to apply. out: (R, H) for ALL; (B, H) for FIRST and MEAN.
 struct Batch {
   long B;
   const int64_t* offsets;
@@ -190,8 +192,8 @@ struct SharedMemory {
 };
 
 // Memory of a thread. x (rows, H): the vectors of a chunk. Each thread has its
-// own copy, which saves barriers. inputs, scale: quantized rows. q (D, LANES),
-// scores (T, LANES): of LANES queries.
+// own copy, which saves barriers. inputs, scale: quantized rows. q (D, LANES):
+// LANES queries, transposed. scores (T, LANES): the scores of these queries.
 struct OwnMemory {
   float *x, *scale, *q, *scores;
   Input* inputs;
@@ -312,7 +314,7 @@ class Encoder {
   }
 
   // Copy a row of H numbers. NaN has many bit patterns, and instruction sets
-  // produce different ones, so all become the same.
+  // produce different ones. Here each NaN gets the same pattern.
   void write_row(const float* x, float* to) const {
     for (long j = 0; j < s_.H; j += VL) {
       const vf v = load(x + j);
@@ -320,7 +322,7 @@ class Encoder {
     }
   }
 
-  // Replace the first of T rows x by the mean of all, added from first to last.
+  // Replace the first of T rows x by their mean, added from first to last.
   void average(float* x, long T) const {
     for (long j = 0; j < s_.H; j += VL) {
       vf sum = load(x + j);
@@ -413,7 +415,8 @@ class Encoder {
       member.team.barrier();
       add_norm(x, y, n, block.ffn_norm);
     }
-    // No barrier: the next block first writes shared.qkv, which no thread reads
+    // No barrier: the next block first writes shared.qkv, which no thread of
+    // this block still reads
   }
 
   // Set the padding of the rows [first, last) of x (rows, H) to zero.
@@ -546,16 +549,18 @@ class Encoder {
 };
 
 // True for the thread that called fork, in the child process. Only this thread
-// is left, and libgomp would wait for the others forever.
+// is left there, and libgomp would wait for the other threads forever.
 thread_local bool is_after_fork = false;
 const int fork_handler =
     pthread_atfork(nullptr, nullptr, [] { is_after_fork = true; });
 
 // Below this number of multiplications, half a millisecond, one thread is
-// faster than several. The others sleep between calls. They wake on the
-// processor of the calling thread, and leave it only after some calls.
+// faster than several. The other threads sleep between calls. They wake on the
+// processor of the calling thread, and move to other ones only after some
+// calls.
 constexpr double MIN_TEAM_PRODUCTS = 5e7 * PER_WORD;
 
+// The number of threads for a call with this number of multiplications.
 int threads_for(double products) {
   return products < MIN_TEAM_PRODUCTS || is_after_fork
              ? 1
@@ -603,7 +608,7 @@ void run(const Encoder& encoder, const Batch& batch, double products) {
     scratch[t]->reset(encoder.own_bytes(rows, T) + encoder.shared_bytes(rows));
   }
   std::atomic<size_t> next{0};
-  // A thread alone takes the next chunk until none is left
+  // Without a team, each thread takes the next chunk until none is left
   auto take_chunks = [&](int thread) {
     StandardRounding rounding;
     Team team(1);
@@ -642,7 +647,7 @@ using namespace d2lbert::int8;
 
 extern "C" {
 
-// The instructions that multiply, in words.
+// A name for the instructions that multiply.
 const char* int8_product() { return PRODUCT; }
 
 // Quantize w (N, K) to integers q (N, K), with a scale (N,) for each row.
@@ -716,9 +721,9 @@ int int8_put_dense(void* encoder, int64_t index, int64_t N, int64_t K,
   return failure();
 }
 
-// Set a LayerNorm. In block b, index 2b is for the one after attention, 2b + 1
-// for the one after the feed-forward network. The index after those of all
-// blocks is for the LayerNorm of the embeddings.
+// Set a LayerNorm. In block b, index 2b is for the LayerNorm after attention,
+// 2b + 1 for the LayerNorm after the feed-forward network. The index after
+// those of all blocks is for the LayerNorm of the embeddings.
 int int8_put_norm(void* encoder, int64_t index, const float* gamma,
                   const float* beta) try {
   ((Encoder*)encoder)->put_norm(index, gamma, beta);

@@ -1,5 +1,5 @@
-// Dense layers that multiply 8-bit integers. A result has the same bits on
-// every instruction set.
+// This file has dense layers that multiply 8-bit integers. A result has the
+// same bits on every instruction set.
 //
 // A row of inputs x (K,) is quantized to integers q = round(x * 127 / max|x|),
 // halves to even, and a scale, max|x| / 127: x is about q * scale. The weights
@@ -20,9 +20,9 @@ namespace d2lbert {
 namespace int8 {
 
 // Input, Weight: types of quantized inputs and weights. A word of 32 bits holds
-// PER_WORD of them. INPUT_OFFSET is added to each quantized input, because VNNI
-// multiplies unsigned by signed bytes. dot(sum, a, w): in each lane, add to sum
-// the products of a word of inputs by a word of weights.
+// PER_WORD of them. INPUT_OFFSET is added to each quantized input: 128 for
+// VNNI, which multiplies unsigned by signed bytes, else 0. dot(sum, a, w): in
+// each lane, add to sum the products of a word of inputs and a word of weights.
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 constexpr const char* PRODUCT = "VNNI";
 typedef uint8_t Input;
@@ -100,8 +100,8 @@ constexpr int PANEL = TV * VL;
 // The length of a row of n numbers in memory, padding included.
 inline long row_length(long n) { return ceil_div(n, 64) * 64; }
 
-// 1.5 * 2^23. A float between -2^22 and 2^22 is rounded to an integer by adding
-// it. The lowest bits of the sum hold the integer.
+// 1.5 * 2^23. Adding ROUND to a float between -2^22 and 2^22 rounds the float
+// to an integer. The lowest bits of the sum hold the integer.
 constexpr float ROUND = 12582912.f;
 
 // e^x for x <= 0, with a relative error of 1e-7; 0 below -86.6, NaN for NaN.
@@ -139,8 +139,8 @@ constexpr float GELU_NEW_Q[10] = {
 
 // GELU of N vectors, as max(z, 0) - a Q(a - 2.25) for a = min(|z|, 4.5). The
 // error is at most 1.5e-5. Quantizing the result then rounds it to steps that
-// are about a thousand times larger. Terms of Q alternate between the vectors,
-// since each term waits for the previous one of its vector.
+// are about a thousand times larger. The loop computes one term of Q for all
+// vectors, then the next, since a term waits for the previous term of a vector.
 template <int N>
 inline void gelu(vf* z, const float* q) {
   vf a[N], t[N], p[N];
@@ -168,7 +168,7 @@ inline void activate(vf* z) {
     for (int j = 0; j < N; j++) z[j] = larger(splat(0.f), z[j]);
 }
 
-// The largest lane of v, or 0.
+// The largest lane of v, or 0 if all lanes are negative.
 inline int32_t largest(vi v) {
   int32_t lanes[VL], max = 0;
   std::memcpy(lanes, &v, sizeof v);
@@ -314,7 +314,7 @@ class Dense {
     }
   }
 
-  // The last rows, at most R, as one tile.
+  // Compute the last rows, at most R, as one tile.
   template <Act ACT, int R>
   void last_tile(long panel, long rows, const Input* a, long lda,
                  const float* scale, float* y, long ldy) const {
@@ -323,6 +323,7 @@ class Dense {
       last_tile<ACT, R - 1>(panel, rows, a, lda, scale, y, ldy);
   }
 
+  // Compute the outputs of a panel for R rows.
   template <Act ACT, int R>
   void tile(long panel, const Input* a, long lda, const float* scale,
             float* y, long ldy) const {

@@ -40,7 +40,7 @@ inline std::string text(const Attrs& attrs, const char* key,
   return found == attrs.end() ? fallback : found->second;
 }
 
-// The same attribute as a number.
+// The attribute `key` as a number, or `fallback` if it is missing.
 inline double number(const Attrs& attrs, const char* key, double fallback) {
   auto found = attrs.find(key);
   if (found == attrs.end()) return fallback;
@@ -90,6 +90,7 @@ struct BackwardArrays {
         outputs(all.data() + all.size() - num_outputs) {}
 };
 
+// True if the operator is called with precision 'bf16'.
 inline bool wants_bf16(const Attrs& attrs) {
   return text(attrs, "precision", "fp32") == "bf16";
 }
@@ -167,7 +168,8 @@ MXReturnValue floats_except_lens(const Attrs& attrs, std::vector<int>* in,
 }
 
 // Set the gradient of an input to zero, unless MXNet gives it no memory. For
-// inputs through which no gradient flows: indices, lengths and noise.
+// inputs through which no gradient flows: indices, lengths and noise, whose
+// numbers have 4 bytes.
 inline void zero_gradient(MXTensor& gradient) {
   if (gradient.data_ptr)
     std::memset(gradient.data_ptr, 0, 4 * gradient.size());
@@ -236,7 +238,7 @@ inline void share(long n, int parts, int part, long* first, long* last) {
 }
 
 // The number of rows in a block: 1 to 16 times MR, the rows of a tile. Within
-// these limits a block takes at most cache_bytes, at row_bytes for each
+// these limits a block takes about cache_bytes or less, at row_bytes for each
 // row, and each thread gets about min_blocks blocks or more.
 inline long block_rows(long rows, int threads, long min_blocks,
                        double row_bytes, double cache_bytes = 200e3) {

@@ -1,7 +1,7 @@
 // The operator d2lbert_rows selects rows of X (R, H) by several lists of row
 // indices. Each list (S,) gives one output (S, H). The backward pass adds the
-// gradients of all outputs to one dX. With an operator for each list, MXNet
-// would compute a dX for each list, and add them.
+// gradients of all outputs to one dX. With a call of an operator for each list,
+// MXNet would compute a dX for each list, and add these arrays.
 #include "op.h"
 
 namespace d2lbert {

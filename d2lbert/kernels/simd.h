@@ -1,5 +1,6 @@
-// Vectors as wide as the registers of the processor, and functions on them.
-// GCC's vector extensions serve AVX-512, AVX, SSE and NEON from one source.
+// This file has vectors as wide as the registers of the processor, and
+// functions of vectors. GCC's vector extensions serve AVX-512, AVX, SSE and
+// NEON alike.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -70,8 +71,8 @@ inline __m256i first_lanes(long n) {
 }
 #endif
 
-// Load min(n, VL) lanes from p, and fill the other lanes with zeros. Reads no
-// memory after the loaded lanes.
+// Load min(n, VL) lanes from p, for n >= 0, and fill the other lanes with
+// zeros. Reads no memory after the loaded lanes.
 template <class V = vf>
 inline V load(const void* p, long n) {
   if (n >= VL) return load<V>(p);
@@ -86,7 +87,7 @@ inline V load(const void* p, long n) {
 #endif
 }
 
-// Store the first min(n, VL) lanes.
+// Store the first min(n, VL) lanes, for n >= 0.
 template <class V>
 inline void store(void* p, V v, long n) {
   if (n >= VL) return store(p, v);
@@ -133,10 +134,10 @@ inline void stream_fence() {
 #endif
 }
 
-// a * b + c, rounded once if the processor can. The compiler would decide for
-// each loop: GCC tuned for Zen uses two instructions in a loop with one sum,
-// and one fused instruction in a loop with several. But a row must get the same
-// bits in a tile of one row as in a tile of many.
+// a * b + c, rounded once if the processor can. For an expression, the compiler
+// would decide in each loop: GCC tuned for Zen uses two instructions in a loop
+// with one sum, and one fused instruction in a loop with several sums. But a
+// row must get the same bits in a tile of one row as in a tile of many.
 inline vf fused_multiply_add(float a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
@@ -200,8 +201,8 @@ inline vf smaller(vf a, vf b) {
 #endif
 }
 
-// Reduce a vector to one number: combine its two halves, then the halves of
-// the result, and so on. So a sum has the same order of additions everywhere.
+// Reduce a vector to one number: combine its two halves, then the halves of the
+// result, and so on. So the order of additions does not depend on instructions.
 template <class F>
 inline float reduce(vf v, F combine) {
 #ifdef __SSE2__
@@ -250,8 +251,8 @@ inline float maximum(const float* x, long n) {
   return maximum(largest);
 }
 
-// e^x to about one unit in the last place. 0 where e^x is too small for a
-// normal float (on AVX-512: for a subnormal float), infinity where it is above
+// e^x to about one unit in the last place. 0 for x below -86.6 (on AVX-512:
+// where e^x is too small for a subnormal float), infinity where e^x is above
 // the largest float, NaN for NaN.
 inline vf exp(vf x) {
   // e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding `round`, 1.5 *
@@ -302,8 +303,8 @@ inline vf square_root(vf x) {
 #endif
 }
 
-// For small x this is a polynomial, since the formula for other x, 1 - 2 /
-// (e^(2 |x|) + 1), would lose digits.
+// The hyperbolic tangent: for small |x| a polynomial, since the formula for
+// other x, 1 - 2 / (e^(2 |x|) + 1), would lose digits.
 inline vf tanh(vf x) {
   vf a = absolute(x), s = x * x;
   vf p = splat(-5.5151642e-3f);

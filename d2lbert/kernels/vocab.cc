@@ -1,8 +1,9 @@
-// Cross-entropy with integer labels, in three operators.
+// This file computes cross-entropy with integer labels, in three operators.
 //
-// d2lbert_vocab_ce: from M rows of H hiddens and the weights of a vocabulary of
-// V words. No array (M, V) exists: each thread takes a part of the vocabulary,
-// and computes logits for a chunk of rows and a block of words at a time.
+// d2lbert_vocab_ce: from M rows of H hiddens, and W (V, H) and b (V,) of the
+// layer that computes logits for a vocabulary of V words. No array (M, V)
+// exists: each thread takes a part of the vocabulary, and computes logits for a
+// chunk of rows and a block of words at a time.
 // d2lbert_first: selects the first output of d2lbert_vocab_ce, the loss.
 // d2lbert_softmax_ce: from logits (M, V).
 #include <cmath>
@@ -20,35 +21,35 @@ constexpr long UNIT = MR / gcd(MR, NR) * NR;
 constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
 // The largest number of rows in a chunk. The exponentials of a chunk (CHUNK x
 // V) stay in the last-level cache, if they fit, until the sums of the rows are
-// known. With smaller chunks W would be packed more often. Beside the faster
-// products of AVX-512, packing costs more.
+// known. With smaller chunks W would be packed more often. With AVX-512 chunks
+// are larger: products are faster, so packing takes more of the time.
 constexpr long CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
 
-// db (n,) += the sum over r of weight[r] * e[r], for e (m x n) with rows ld
+// db (n,) += the sum over r of factor[r] * e[r], for e (m x n) with rows ld
 // apart. ahead: prefetches the next block meanwhile.
-void add_rows(const float* e, long ld, long m, long n, const float* weight,
+void add_rows(const float* e, long ld, long m, long n, const float* factor,
               float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r++) {
     ahead.step();
     for (long j = 0; j < n; j += VL)
       store(db + j,
-            load(db + j, n - j) + weight[r] * load(e + r * ld + j, n - j),
+            load(db + j, n - j) + factor[r] * load(e + r * ld + j, n - j),
             n - j);
   }
 }
 
 // The same for e in words, which are pairs of bfloat16 of neighbouring rows.
 void add_rows(const uint32_t* e, long ld, long m, long n,
-              const float* weight, float* db, Prefetcher ahead) {
+              const float* factor, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r += 2) {
     ahead.step();
     ahead.step();
-    const float next = r + 1 < m ? weight[r + 1] : 0.f;
+    const float next_factor = r + 1 < m ? factor[r + 1] : 0.f;
     for (long j = 0; j < n; j += VL) {
       const vu pair = load<vu>(e + r / 2 * ld + j, n - j);
       store(db + j,
-            load(db + j, n - j) + weight[r] * (vf)(pair << 16) +
-                next * (vf)(pair & 0xffff0000u),
+            load(db + j, n - j) + factor[r] * (vf)(pair << 16) +
+                next_factor * (vf)(pair & 0xffff0000u),
             n - j);
     }
   }
@@ -88,6 +89,7 @@ std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
   return parts;
 }
 
+// Reset a part for the m rows of the next chunk.
 void reset_part(const Part& part, long m) {
   std::fill(part.reference, part.reference + m, -1e30f);
   std::fill(part.total, part.total + m, 0.f);
@@ -150,10 +152,10 @@ void combine_parts(const Job& job, long first, long m,
   }
 }
 
-// Compute the `factor` of each row: the exponentials of a block, with these
-// references, times the factor are softmax times weight. scaled: the rows of X
-// times their factors. So the product of the exponentials and `scaled` is a
-// part of dW.
+// Compute factor (m,): the exponentials of row r of a block, exp(logit -
+// reference[r]), times factor[r] are the softmax times the weight of the row.
+// scaled: the rows of X times their factors. So the product of the transposed
+// exponentials and `scaled` is a part of dW.
 void scale_rows(const Job& job, long first, long m, const float* reference,
                 const float* tops, const float* shares, float* factor,
                 float* scaled) {
@@ -236,7 +238,7 @@ void vocab_loss(const Job& job) {
     // Every thread has a part of the vocabulary, which is a range of rows of W,
     // dW and db. If the team is smaller than requested, the parts are larger.
     const long widest = ceil_div(panels, team_size) * NR;
-    // Blocks that are kept: without gradients, each overwrites the one before
+    // The blocks of exponentials that are kept: without gradients only one
     const long num_blocks = grad ? ceil_div(widest, BLOCK) : 1;
 #pragma omp single
     fits = try_reserve([&] {
@@ -256,8 +258,9 @@ void vocab_loss(const Job& job) {
       v1 = std::min(v1 * NR, V);
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
-      // w_t and w: the panels of a block of W^T and of W. e_words: exponentials
-      // of a block, in layout "rows". e_blocks: of all blocks, in "columns".
+      // w_t and w: the panels of a block of W^T and of W. L: logits, then
+      // exponentials. e_words: the exponentials of a block in layout "rows".
+      // e_blocks: the exponentials of all blocks in layout "columns".
       word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
       word<E>* w = own.take<word<E>>(padded(H) * b_words);
       word<E>* x_words = own.take<word<E>>(chunk * h_words);
@@ -287,9 +290,9 @@ void vocab_loss(const Job& job) {
           multiply<E>(false, m, n, h_words, x, x_ld, w_t, l, BLOCK, BIAS,
                       nullptr, bias);
           Prefetcher ahead(m);
-          const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
-          ahead.add(job.W + (v + n) * H, next * H * 4);
-          if (next && in_place && grad)
+          const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
+          ahead.add(job.W + (v + n) * H, next_n * H * 4);
+          if (next_n && in_place && grad)
             ahead.add(l + chunk * BLOCK, m * BLOCK * 4);
           exponentiate(job, first, m, v, n, l, BLOCK, mine, ahead);
           if (!grad) continue;
@@ -321,9 +324,9 @@ void vocab_loss(const Job& job) {
             multiply<E>(true, n, H, E::words(m), e, ld, x_panels,
                         job.dW + v * H, H, first ? ADD : ZERO);
             Prefetcher ahead(m);
-            const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
-            ahead.add(job.dW + (v + n) * H, next * H * 4);
-            if (next)
+            const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
+            ahead.add(job.dW + (v + n) * H, next_n * H * 4);
+            if (next_n)
               ahead.add(in_place ? (const void*)(L + (block + 1) * chunk *
                                                          BLOCK)
                                  : e_blocks + (block + 1) * m_words * BLOCK,
@@ -433,10 +436,11 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 
 }  // namespace vocab
 
-// d2lbert_first: the first of several arrays. d2lbert_vocab_ce has further
-// outputs, for its own backward pass. Without this operator, MXNet would fill
-// their gradients with zeros in each step. Here the gradients of all inputs
-// except the first stay uninitialized, since no code reads them.
+// d2lbert_first returns the first of several arrays. d2lbert_vocab_ce has
+// further outputs, for its own backward pass. Without d2lbert_first, MXNet
+// would fill the gradients of these outputs with zeros in each step. Here the
+// gradients of all inputs except the first stay uninitialized, since no code
+// reads them.
 namespace first {
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
