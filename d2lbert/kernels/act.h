@@ -47,7 +47,7 @@ inline vf tanh_argument(vf z) {
   return 0.79788456f * z * (1.f + 0.044715f * z * z);
 }
 
-// The activation of z.
+// Return act(z).
 inline vf apply(Act act, vf z) {
   switch (act) {
     case RELU: return z < 0.f ? splat(0.f) : z;  // NaN stays NaN

@@ -110,8 +110,9 @@ using word = typename E::word;
 // A function that computes one tile, c = start + a b, where b is a packed
 // panel. A row of a has k words. lda is the number of words from a row of a to
 // the next, or from a column to the next in the layout "columns". ldc and
-// start_ld are the numbers from a row to the next of c and of `start`. If
-// start_ld is 0, all rows of the tile have one `start`. start = c adds to c.
+// start_ld: the rows of c and of `start` begin that many floats apart. If
+// start_ld is 0, `start` is one row for all rows of the tile. start = c adds to
+// c.
 template <class E>
 using MicroKernel = void (*)(long k, const word<E>* a, long lda,
                              const word<E>* b, float* c, long ldc,

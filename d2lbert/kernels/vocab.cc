@@ -22,7 +22,7 @@ constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
 // The largest number of rows in a chunk. The exponentials of a chunk (CHUNK x
 // V) stay in the last-level cache, if they fit, until the sums of the rows are
 // known. With smaller chunks W would be packed more often. With AVX-512 chunks
-// are larger: products are faster, so packing takes more of the time.
+// are larger: products are faster, so packing takes a larger share of the time.
 constexpr long CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
 
 // db (n,) += the sum over r of factor[r] * e[r], for e (m x n) with rows ld
@@ -38,7 +38,7 @@ void add_rows(const float* e, long ld, long m, long n, const float* factor,
   }
 }
 
-// The same for e in words, which are pairs of bfloat16 of neighbouring rows.
+// Like `add_rows` above, for words: pairs of bfloat16 of neighbouring rows of e.
 void add_rows(const uint32_t* e, long ld, long m, long n,
               const float* factor, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r += 2) {
