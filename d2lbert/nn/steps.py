@@ -160,7 +160,7 @@ def run_steps(steps, is_over, log_interval, history, animator,
                 history.log(step)       # waits for the devices
             history.seconds += timer.stop()
             if is_over() and history.step[-1:] != [step]:
-                history.log(step)       # the time of this step was the last
+                history.log(step)       # the step used up the time of the run
             if history.step[-1:] == [step]:
                 animator.add(step, history.means)
             if after is not None:
@@ -202,5 +202,5 @@ def zero_gradients(net, devices, like=None):
                 like is None or param.data(like)._fresh_grad):
             for device in devices:
                 param.grad(device)[:] = 0
-                # Gluon's trainer raises an error for an old gradient
+                # Now new: Gluon's trainer raises an error for old gradients
                 param.data(device)._fresh_grad = True

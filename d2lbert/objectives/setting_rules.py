@@ -31,9 +31,9 @@ NAMED_CORPORA = 'wikitext-2', 'sample'
 #: The default of the setting `noise`, which only `denoise` reads.
 DEFAULT_NOISE = 'infilling+sentences'
 
-_NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise: give '
-                  'objective=denoise (--objective denoise), or leave noise '
-                  '(--noise) out')
+_NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, and noise '
+                  '(--noise) is for objective=denoise: give that objective '
+                  '(--objective denoise), or leave noise out')
 
 #: Objectives on pairs of sentences.
 PAIRS = SettingRules({}, (
