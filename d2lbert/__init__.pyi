@@ -343,21 +343,22 @@ def finetune(
 ) -> pathlib.Path:
     """Fine-tune a pretrained model and leave a run folder; returns its path.
 
-    task: a name in `TASKS`. data: the folder with its files. model: a folder
-    as for `load_model`, or the book's 'bert.small' or 'bert.base'; or a
-    model in memory: a `TextModel`, a pair (net, tokenizer), or a net with a
-    vocabulary. A model in memory is copied, and stays as it is.
+    task: a name in `TASKS` (tasks/catalog.py). data: the folder with the
+    task's files. model: a folder as for `load_model`, or the book's
+    'bert.small' or 'bert.base'; or a model in memory: a `TextModel`, a pair
+    (net, tokenizer), or a net with a vocabulary. A model in memory is copied,
+    and stays as it is.
 
     train, valid: examples in memory in place of `data`, each (texts, labels)
     or (texts, second texts, labels), in lists, arrays or columns of a table.
-    The first argument is then the model: `finetune(model, train=(texts,
-    labels), valid=(texts, labels))`. The task is 'regress' for labels of
-    type float, 'tag' for lists of tags, and 'classify' for all other labels;
-    their names are str(label). The examples are written to the folder `data`
-    in the run.
+    The first argument may then be the model: `finetune(model, train=(texts,
+    labels), valid=(texts, labels))`. The task is then 'regress' for labels of
+    type float, 'tag' for lists of tags, and otherwise 'classify', with
+    str(label) as the names of the classes. The examples are written to the
+    subfolder `data` of the run folder.
 
     Each epoch ends with an evaluation on the development part. The weights
-    of the best epoch, by the task's first metric, are saved.
+    of the epoch with the highest value of the task's first metric are saved.
 
     out, force, resume, devices and callback are as for `pretrain`. seeds:
     number of runs with consecutive seeds, in subfolders of `out`. Their

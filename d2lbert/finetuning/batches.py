@@ -1,13 +1,15 @@
-"""Make batches of encoded examples, score them, and read off the predictions.
+"""Make batches of encoded examples, score them, and decode the predictions.
 
 A long text that is searched for an answer is cut into overlapping windows, and
 each window is an example (Devlin et al. 2018, sections 4.2 and 4.3, and the
 published code). A tag is predicted at the first token of a word (section 5.3).
 'choice', 'tag' and 'span' are kinds of tasks, see `Task` (tasks/catalog.py).
+An `Encoded` is the result of a tokenizer (pretrained/tokenizers/).
 
 N: the number of examples, B: of examples in a batch, T: of tokens in an
-example, or in the longest one of a batch, C: of texts to choose from, K: of
-scores, W: of windows over a context, M: of tokens of a context.
+example, or in the longest example of a batch, C: of texts to choose from, K:
+of scores of a text or token, W: of windows over a context, M: of tokens of a
+context.
 """
 from typing import Any, NamedTuple, Optional
 
@@ -18,27 +20,28 @@ from d2lbert.nn.checks import on_device
 from d2lbert.pretrained.heads import TEXT_KINDS
 from d2lbert.texts.examples import derive_seed, pad_rows
 
-#: Maximum numbers of examples and of tokens in a batch for scoring
+#: Maximum numbers of examples and of tokens in a batch for scoring; only a
+#: batch of one example may have more tokens
 MAX_EXAMPLES, MAX_TOKENS = 64, 1 << 12
 
-#: The label of a token that has no label
+#: The number that marks a token without a label, in place of a class index
 IGNORED = -1
 
 
 class Inputs(NamedTuple):
-    """N encoded examples; every field has an entry for each."""
+    """N encoded examples: each field has N entries, or is None."""
 
     tokens: list        # (T,) int32; for 'choice' (C, T), padded
     segments: list      # like tokens
-    labels: Any         # (), (T,) or (2,), see `FineTuned.losses` in
-                        # pretrained/heads.py; None: no labels
+    labels: Any         # (); for 'tag' (T,), for 'span' (2,), see
+                        # `FineTuned.losses` in pretrained/heads.py
     sources: Any = None     # for 'tag' the `Encoded` of a sentence, for 'span'
                             # the `Window`; None for other kinds
     choice_lens: Any = None     # for 'choice' (C,) int32: tokens of each text
 
     @property
     def lens(self):
-        """The number of tokens of each example, (N,)."""
+        """The sizes of `tokens`, (N,); for 'choice' they include padding."""
         return onp.array([ids.size for ids in self.tokens], dtype='int64')
 
 
@@ -52,19 +55,25 @@ class Batch(NamedTuple):
 
     @property
     def lens(self):
-        """The number of real tokens of each example, (B,)."""
+        """`valid_lens_x`, under the name that `Inputs` has, too."""
         return self.valid_lens_x
 
 
 def inputs_of(encoded, labels=None, sources=None):
-    """The `Inputs` of a list of `Encoded` or `Window`, one per example."""
+    """The `Inputs` of a list of `Encoded` or `Window`, one per example.
+
+    labels, sources: as in `Inputs`.
+    """
     return Inputs([onp.array(one.ids, dtype='int32') for one in encoded],
                   [onp.array(one.segments, dtype='int32') for one in encoded],
                   labels, sources)
 
 
 def choice_inputs(encoded, num_choices, labels=None):
-    """The `Inputs` of a list of `Encoded`, `num_choices` for each example."""
+    """The `Inputs` of a list of `Encoded`, `num_choices` for each example.
+
+    The entries of an example follow each other in the list.
+    """
     groups = [encoded[k:k + num_choices]
               for k in range(0, len(encoded), num_choices)]
     return Inputs(
@@ -79,12 +88,13 @@ def batch_of(inputs, indices):
     if inputs.choice_lens is not None:
         return _batch_of_choices(inputs, indices)
     lens = onp.array([len(inputs.tokens[k]) for k in indices], dtype='int32')
-    # Padding is never read; token 0 is in every vocabulary
+    # Padding changes no score; it is token 0, which every vocabulary has
     tokens = pad_rows([inputs.tokens[k] for k in indices])
     segments = pad_rows([inputs.segments[k] for k in indices])
     labels = None
     if inputs.labels is not None:
         labels = [inputs.labels[k] for k in indices]
+        # Only the labels of 'tag' differ in length, and need padding
         if onp.ndim(labels[0]) and len({len(tags) for tags in labels}) > 1:
             labels = [onp.pad(tags, (0, tokens.shape[1] - len(tags)),
                               constant_values=IGNORED) for tags in labels]
@@ -93,6 +103,7 @@ def batch_of(inputs, indices):
 
 
 def _batch_of_choices(inputs, indices):
+    """`batch_of` for 'choice'."""
     T = max(inputs.tokens[k].shape[1] for k in indices)
 
     def padded(arrays):
@@ -108,9 +119,10 @@ def shuffled_batches(lens, batch_size, bucket, *seed):
     """The batches of an epoch, each an array of example indices.
 
     lens (N,): the number of tokens of each example. Every example is in one
-    batch. Examples are shuffled, then sorted by length within each group of
-    `bucket` batches, then cut into batches. The last batch may be smaller.
-    Finally the batches are shuffled. `seed` determines the result.
+    batch. The examples are shuffled and divided into groups of `bucket` *
+    batch_size. If bucket > 1, each group is sorted by length. Groups are cut
+    into batches of batch_size, where only the last batch may be smaller.
+    Finally the batches are shuffled. The arguments alone determine all this.
     """
     rng = onp.random.RandomState(derive_seed('epoch', *seed))
     order = rng.permutation(len(lens))
@@ -125,9 +137,9 @@ def shuffled_batches(lens, batch_size, bucket, *seed):
 
 
 def scoring_batches(lens):
-    """Yield batches for scoring, arrays of example indices, sorted by length.
+    """Yield the batches for scoring, each an array of example indices.
 
-    lens (N,): the number of tokens of each example.
+    lens (N,): the number of tokens of each example. Short examples come first.
     """
     order, begin = onp.argsort(lens, kind='stable'), 0
     while begin < len(order):
@@ -141,26 +153,26 @@ def scoring_batches(lens):
 # Answers in texts
 
 class Window(NamedTuple):
-    """A question with a part of its context, an input of the net.
+    """A question with a part of its context, encoded as an input of the net.
 
-    M counts here only the tokens of the context that are in this window.
+    m: the number of context tokens in this window.
     """
 
     question_index: int
     ids: Any                # list of T token ids
     segments: Any           # list of T numbers, 0 or 1
-    context_begin: int      # position of the first token of the context
-    offsets: Any            # (M, 2) int: (begin, end) of each context token in
+    context_begin: int      # position in ids of the first context token
+    offsets: Any            # (m, 2) int: (begin, end) of each context token in
                             # characters of the context
-    central: Any            # (M,) bool: of all windows with this token, this
-                            # one has the most context around the token
-    target: Optional[tuple]     # positions of the answer's first and last
-                                # token; (0, 0): the answer is not in this
-                                # window; None: it is unknown
+    central: Any            # (m,) bool: True if this is the token's window
+                            # with most context, see `_central_windows`
+    target: Optional[tuple]     # positions in ids of the answer's first and
+                                # last token; (0, 0): the window does not have
+                                # the whole answer; None: it is unknown
 
     @property
     def has_answer(self):
-        """True if the answer is known and is in this window."""
+        """True if the answer is known and wholly in this window."""
         return self.target not in (None, (0, 0))
 
 
@@ -169,7 +181,7 @@ class Guess(NamedTuple):
 
     text: str
     begin: int          # in characters of the context; 0 for no answer
-    end: int            # likewise, after the last character
+    end: int            # likewise, of the character after the answer
     score: float        # begin score + end score of the best span
     null_score: float   # begin score + end score of position 0: no answer
 
@@ -183,16 +195,17 @@ class _TextTokens(NamedTuple):
 
 def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
                    stride=128, max_question=64):
-    """A list of the `Window`s over the contexts of questions, in order.
+    """List the `Window`s over the contexts, in the order of the questions.
 
     questions, contexts: lists of str, equally long. answers: None, or a list
-    of `Answer` for each question, [] if it has no answer. The first answer
-    with a known position is the target.
+    of `Answer` (tasks/formats.py) for each question, [] if it has no answer.
+    The first answer with a known position is the target.
 
     max_len: maximum of T. stride: context tokens from the start of a window to
-    the start of the next one. max_question: maximum number of tokens of a
-    question; the rest is cut off. Raises ValueError if max_len leaves no
-    tokens for the context.
+    the start of the next one, fewer if a window has no place for that many.
+    max_question: maximum number of tokens of a question; the rest is cut off.
+    Raises ValueError for a stride or max_question below 1, or if max_len
+    leaves no tokens for the context.
     """
     if stride < 1 or max_question < 1:
         raise ValueError(f'stride {stride} and max_question {max_question} '
@@ -212,33 +225,37 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
 
 def _tokens_of(tokenizer, texts):
     """{text: `_TextTokens`} of a list of texts."""
+    # Several questions may share a context, which is encoded once
     texts = list(dict.fromkeys(texts))
-    found = {}
+    tokens_of_text = {}
     for k in range(0, len(texts), 1024):
         chunk = texts[k:k + 1024]
         for text, encoded in zip(chunk, tokenizer.encode_batch(chunk)):
+            # Special tokens have no word
             positions = [t for t, word in enumerate(encoded.words)
                          if word is not None]
-            found[text] = _TextTokens(
+            tokens_of_text[text] = _TextTokens(
                 [encoded.ids[t] for t in positions],
                 onp.array([encoded.offsets[t] for t in positions],
                           'i4').reshape(-1, 2))
-    return found
+    return tokens_of_text
 
 
 def _answer_span(answers, offsets):
-    """(first, last) context token of an answer; (): no answer; None: unknown.
+    """The indices of the first and the last context token of the answer.
 
+    Returns () if there is no answer, and None if its position is unknown.
     answers: a list of `Answer`. offsets: as in `_TextTokens`.
     """
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None if answers else ()
+    # 0 also if no token ends after the beginning of the answer, see below
     first = int((offsets[:, 1] > answer.begin).argmax()) if len(
         offsets) else 0
     starts_before_end = onp.flatnonzero(offsets[:, 0] < answer.end)
     last = int(starts_before_end[-1]) if len(starts_before_end) else -1
-    # True if the tokenizer dropped all characters of the answer
+    # Then the tokenizer dropped all characters of the answer
     if first > last or offsets[first, 1] <= answer.begin:
         return None
     return first, last
@@ -247,9 +264,9 @@ def _answer_span(answers, offsets):
 class _PairTemplate:
     """The special tokens and the segments with which a pair is encoded.
 
-    special: the (ids, segments) of the special tokens before, between and
-    after the two texts. num_special: the number of these tokens. segments: the
-    segment of each text.
+    special: a list of the (ids, segments) of the special tokens before,
+    between and after the two texts. num_special: the number of these tokens.
+    segments: the segment of each text.
     """
 
     def __init__(self, tokenizer):
@@ -268,7 +285,7 @@ class _PairTemplate:
         """Yield the `Window`s of question k.
 
         question: token ids; context: `_TextTokens`; span: as `_answer_span`
-        returns it.
+        returns it; max_len, stride: as for `answer_windows`.
         """
         M = len(context.ids)
         max_context = max_len - self.num_special - len(question)
@@ -281,28 +298,31 @@ class _PairTemplate:
         step = min(stride, max_context)
         begins = onp.arange(0, max(M - max_context, 0) + step, step)
         ends = onp.minimum(begins + max_context, M)
-        central = _central_windows(begins, ends, M)
-        (head, seg_h), (middle, seg_m), (tail, seg_t) = self.special
-        context_begin = len(head) + len(question) + len(middle)
+        window_of_token = _central_windows(begins, ends, M)
+        ((first, first_segments), (middle, middle_segments),
+         (last, last_segments)) = self.special
+        context_begin = len(first) + len(question) + len(middle)
         for w, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist())):
             target = None if span is None else (0, 0)
             if span and begin <= span[0] and span[1] < end:
                 target = tuple(context_begin - begin + t for t in span)
             yield Window(
-                k, [*head, *question, *middle, *context.ids[begin:end], *tail],
-                [*seg_h, *[self.segments[0]] * len(question), *seg_m,
-                 *[self.segments[1]] * (end - begin), *seg_t],
+                k,
+                [*first, *question, *middle, *context.ids[begin:end], *last],
+                [*first_segments, *[self.segments[0]] * len(question),
+                 *middle_segments, *[self.segments[1]] * (end - begin),
+                 *last_segments],
                 context_begin, context.offsets[begin:end],
-                central[begin:end] == w, target)
+                window_of_token[begin:end] == w, target)
 
 
 def _central_windows(begins, ends, M):
     """The index of the window with most context around each of M tokens, (M,).
 
-    begins, ends (W,): the tokens of each window. As published, the score of a
-    window for a token is the number of tokens before it or after it, whichever
-    is smaller, plus 0.01 times the window's length. Ties go to the first
-    window.
+    Window w has the context tokens from begins[w] to before ends[w]; begins
+    and ends are (W,). As published, a window's score for a token is the number
+    of its context tokens before or after the token, whichever is smaller, plus
+    0.01 times the number of its context tokens. Ties go to the first window.
     """
     tokens = onp.arange(M)
     before = tokens - begins[:, None]                       # (W, M)
@@ -316,28 +336,30 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
     """The best answer to each question: a list of `Guess`.
 
     windows: all windows of `answer_windows`. begin_scores, end_scores: for
-    each window an array (T,) or longer, the net's scores of tokens as first
-    and last token of the answer. contexts: a str for each question.
+    each window an array (T,), or longer if padded, the net's scores of tokens
+    as first and last token of the answer. contexts: a str for each question.
     max_answer: maximum number of tokens of an answer. A span must begin at a
     token that is `central` in its window.
 
     null: True if a question may have no answer. The answer is then '' if the
-    lowest score of position 0 among the windows is above the score of the
-    best span plus `threshold`.
+    question's `null_score` in `Guess`, the lowest of its windows, is above the
+    score of the best span plus `threshold`. It is always '' if there is no
+    span, because the context has no tokens.
     """
-    best = [(-onp.inf, 0, 0)] * len(contexts)   # (score, begin, end)
+    # For each question the score, begin and end of the best span so far
+    best = [(-onp.inf, 0, 0)] * len(contexts)
     null_scores = [onp.inf] * len(contexts)
-    for window, begin_score, end_score in zip(windows, begin_scores,
-                                              end_scores):
-        k, M = window.question_index, len(window.offsets)
+    for window, begin_row, end_row in zip(windows, begin_scores, end_scores):
+        k, m = window.question_index, len(window.offsets)
         null_scores[k] = min(null_scores[k],
-                             float(begin_score[0] + end_score[0]))
-        in_context = slice(window.context_begin, window.context_begin + M)
+                             float(begin_row[0] + end_row[0]))
+        in_context = slice(window.context_begin, window.context_begin + m)
         begin_score = onp.where(window.central, onp.asarray(
-            begin_score[in_context], 'f8'), -onp.inf)
-        end_score = onp.asarray(end_score[in_context], 'f8')
-        for distance in range(min(max_answer, M)):  # first to last token
-            scores = begin_score[:M - distance] + end_score[distance:]
+            begin_row[in_context], 'f8'), -onp.inf)
+        end_score = onp.asarray(end_row[in_context], 'f8')
+        # distance: the index of the last token minus that of the first token
+        for distance in range(min(max_answer, m)):
+            scores = begin_score[:m - distance] + end_score[distance:]
             first = int(scores.argmax())
             if scores[first] > best[k][0]:
                 best[k] = (float(scores[first]),
@@ -353,10 +375,10 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
 # Tags of words
 
 def labels_of_tokens(encoded, labels):
-    """The label of each token: a word's label is at its first token.
+    """The label of each token: the label of the word that begins there.
 
     encoded: the `Encoded` of a list of words. labels: a number for each word.
-    Returns T numbers, `IGNORED` at further tokens and special tokens.
+    Returns T numbers, `IGNORED` where no word begins.
     """
     return [IGNORED if word is None else labels[word]
             for word in _beginning_words(encoded)]
@@ -365,9 +387,9 @@ def labels_of_tokens(encoded, labels):
 def labels_of_words(encoded, guesses, num_words, default):
     """The label of each word: the guess at its first token.
 
-    guesses: a number for each token of the `Encoded`. default: the label of
-    words without a token, because they were cut off or the tokenizer drops
-    them. Returns `num_words` numbers.
+    guesses: a number for each token of the `Encoded`. default: the label of a
+    word without a token, which was cut off or which the tokenizer drops.
+    Returns `num_words` numbers.
     """
     labels = [default] * num_words
     for guess, word in zip(guesses, _beginning_words(encoded)):
@@ -377,26 +399,29 @@ def labels_of_words(encoded, guesses, num_words, default):
 
 
 def _beginning_words(encoded):
-    """Yield the index of the word that begins at each token, or None."""
+    """Yield for each token the index of the word that begins there, or None.
+    """
     last = None
     for word in encoded.words:
         yield None if word == last else word
         last = word
 
 
+# Scores
+
 def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
     """The scores of each example of `Inputs`, a list of N arrays on the host.
 
-    The scores are (K,) for a whole text and (T, K) for tokens. A batch has
-    examples of similar length. Padding is not computed, and dropout is off. On
-    the same devices, equal inputs have bitwise equal outputs. advance: called
-    with the number of examples that were scored since the last call.
+    net: a `FineTuned` (pretrained/heads.py). The scores are (K,) for a whole
+    text, (C,) for 'choice' and (T, K) for tokens. Dropout is off. On the same
+    devices, equal inputs have bitwise equal outputs. advance: a function,
+    called with the number of examples scored since its last call.
     """
     outputs = [None] * len(inputs.tokens)
     batches = list(scoring_batches(inputs.lens))
     with autograd.pause():
         for begin in range(0, len(batches), len(devices)):
-            # One batch per device at a time
+            # Every device has a batch before the host waits for the first one
             pending = [
                 (indices, *_scores(net, batch_of(inputs, indices), device))
                 for indices, device in zip(
@@ -412,10 +437,10 @@ def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
 
 
 def _scores(net, batch, device):
-    """Score a `Batch`: return the scores, on the device, and their bounds.
+    """Score a `Batch`: return the scores, on the device, and bounds.
 
-    bounds: example b has rows bounds[b] to bounds[b + 1] of the scores; None:
-    each example has one row.
+    Example b has the rows scores[bounds[b]:bounds[b + 1]]; if bounds is None,
+    it has the row scores[b].
     """
     X, begins, _ = encode(net, batch, device)
     if net.kind in TEXT_KINDS:
@@ -428,7 +453,7 @@ def _scores(net, batch, device):
 
 
 def encode(net, batch, device):
-    """Return X and begins of `FineTuned.encode`, and lens, for a `Batch`."""
+    """Return what `FineTuned.encode` returns for a `Batch`, and its lens."""
     def put(A):
         return on_device(A, device, 'int32')
     X, begins = net.encode(put(batch.tokens_X), put(batch.segments_X),

@@ -1,8 +1,8 @@
-"""Get the pretrained model and the labelled data of a fine-tuning run.
+"""Load the pretrained model and the labelled data of a fine-tuning run.
 
-Both are in files, or a program has them in memory. Examples in memory are
-written to the run folder, in formats that `read_task` reads, so that the run
-can be resumed and evaluated like any other.
+A program may give each of the two in memory, in place of files. Examples in
+memory are written to the run folder, in formats that `read_task`
+(tasks/catalog.py) reads, so that the run can be resumed and evaluated.
 """
 import csv
 import io
@@ -33,12 +33,12 @@ SNLI_TREES = dict(text='sentence1_binary_parse', pair='sentence2_binary_parse',
 #: Tasks whose examples can be given in memory.
 TASKS_IN_MEMORY = 'classify', 'regress', 'tag'
 
-#: The setting `model` of a net in memory that is not from a folder.
+#: The value of the setting `model` for a net that was not loaded from a folder
 IN_MEMORY = 'a net in memory'
 
 
 def pretrained_model(model, heads):
-    """Load the net and the tokenizer of the setting `model`.
+    """Load the net and the tokenizer that the setting `model` names.
 
     model: a folder or run, as for `load_model`; or the book's bert.small or
     bert.base, which is downloaded unless a folder has that name. heads: the
@@ -57,7 +57,10 @@ def pretrained_model(model, heads):
 
 
 def folder_of(task, data):
-    """The folder of a task's data; if data is None, SNLI is downloaded."""
+    """Check and return `data`, the folder of a task's files.
+
+    If data is None, SNLI is downloaded; other tasks raise ValueError.
+    """
     if data is None and task_of(task).name == 'snli':
         return hub.download_extract('SNLI')
     if data is None:
@@ -70,7 +73,7 @@ def folder_of(task, data):
 
 
 def read_part(task, data, part, columns, tokenizer, labels=None):
-    """Read a part of a task's data; arguments and result as for `read_task`.
+    """Read a part of a task's data: `read_task` with `data` as its folder.
 
     For a whole-word tokenizer, SNLI is read from `SNLI_TREES`, as on the
     book's page.
@@ -91,11 +94,11 @@ class ModelInMemory(NamedTuple):
 
     net: Any
     tokenizer: Any
-    name: str       # the setting `model` in config.json
+    name: str       # for the setting `model` in config.json
 
     @classmethod
     def of(cls, model):
-        """Check a net that has a `vocab`, or a pair (net, tokenizer)."""
+        """Check a net that has a `vocab`, or a pair, and return both parts."""
         net, tokenizer = model if isinstance(model, (tuple, list)) and (
             len(model) == 2) else (model, getattr(model, 'vocab', None))
         if tokenizer is None:
@@ -110,8 +113,9 @@ class ModelInMemory(NamedTuple):
         if net.encoder.quantized is not None:
             raise ValueError('a model of eight bits cannot be trained: load '
                              "it with precision='fp32'")
-        return cls(net, tokenizer, IN_MEMORY if net.pretrained is None
-                   else str(net.pretrained.folder))
+        loaded_folder = net.pretrained
+        return cls(net, tokenizer, IN_MEMORY if loaded_folder is None
+                   else str(loaded_folder.folder))
 
     def copied(self):
         """Return a copy of the net in float32, to train, and the tokenizer."""
@@ -128,15 +132,15 @@ class ModelInMemory(NamedTuple):
 class DataInMemory(NamedTuple):
     """Training and development examples in memory, as contents of files."""
 
-    task: str
+    task: str           # one of TASKS_IN_MEMORY
     columns: Any        # the setting `columns`; None for tags
     files: dict         # {file name: its text}
 
     @classmethod
     def of(cls, train, valid, task=None):
-        """Check and convert `train` and `valid` of `finetune`.
+        """Check and convert the arguments `train` and `valid` of `finetune`.
 
-        Both are (texts, labels), or (texts, second texts, labels). task: one
+        Each is (texts, labels), or (texts, second texts, labels). task: one
         of `TASKS_IN_MEMORY`; None: the type of the first label decides.
         Raises TypeError or ValueError.
         """
@@ -167,7 +171,7 @@ class DataInMemory(NamedTuple):
             task, names, columns) for part, columns in parts.items()})
 
     def write(self, folder):
-        """Write the files into a folder; returns the setting `data`."""
+        """Write the files to `folder`/data; returns that path, a str."""
         folder = Path(folder, DATA)
         folder.mkdir(exist_ok=True)
         for name, text in self.files.items():
@@ -181,9 +185,9 @@ def is_task(name):
 
 
 def _columns(name, part):
-    """The columns of a part as lists of equal length, at least one long.
+    """The columns of a part as lists of equal length, which is at least 1.
 
-    part: the argument `name` of `finetune`, train or valid.
+    name: 'train' or 'valid', an argument of `finetune`; part: its value.
     """
     if not isinstance(part, (tuple, list)) or len(part) not in (2, 3):
         raise TypeError(f'{name} must be a pair (texts, labels), or (texts, '
@@ -202,7 +206,10 @@ def _columns(name, part):
 
 
 def _csv(task, names, columns):
-    """The text of a CSV file; names: the columns' names, for its header."""
+    """The text of a CSV file with the header `names`.
+
+    columns: lists of texts, of second texts if there are any, and of labels.
+    """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
     writer.writerow(names)
@@ -227,7 +234,9 @@ def _csv(task, names, columns):
 def _conll(part, *columns):
     """The text of a file with a word and its tag on each line.
 
-    columns: texts and tags, each a list of words or a str with spaces.
+    part: 'train' or 'dev', for messages. columns: a list of texts and a list
+    of labels; the words of a text, or its tags, are a list or a str with
+    spaces.
     """
     if len(columns) == 3:
         raise ValueError('task tag has one text each: give no second texts')

@@ -33,28 +33,29 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
              **keywords) -> Path:
     """Fine-tune a pretrained model and leave a run folder; returns its path.
 
-    task: a name in `TASKS`. data: the folder with its files. model: a folder
-    as for `load_model`, or the book's 'bert.small' or 'bert.base'; or a
-    model in memory: a `TextModel`, a pair (net, tokenizer), or a net with a
-    vocabulary. A model in memory is copied, and stays as it is.
+    task: a name in `TASKS` (tasks/catalog.py). data: the folder with the
+    task's files. model: a folder as for `load_model`, or the book's
+    'bert.small' or 'bert.base'; or a model in memory: a `TextModel`, a pair
+    (net, tokenizer), or a net with a vocabulary. A model in memory is copied,
+    and stays as it is.
 
     train, valid: examples in memory in place of `data`, each (texts, labels)
     or (texts, second texts, labels), in lists, arrays or columns of a table.
-    The first argument is then the model: `finetune(model, train=(texts,
-    labels), valid=(texts, labels))`. The task is 'regress' for labels of
-    type float, 'tag' for lists of tags, and 'classify' for all other labels;
-    their names are str(label). The examples are written to the folder `data`
-    in the run.
+    The first argument may then be the model: `finetune(model, train=(texts,
+    labels), valid=(texts, labels))`. The task is then 'regress' for labels of
+    type float, 'tag' for lists of tags, and otherwise 'classify', with
+    str(label) as the names of the classes. The examples are written to the
+    subfolder `data` of the run folder.
 
     Each epoch ends with an evaluation on the development part. The weights
-    of the best epoch, by the task's first metric, are saved.
+    of the epoch with the highest value of the task's first metric are saved.
 
     out, force, resume, devices and callback are as for `pretrain`. seeds:
     number of runs with consecutive seeds, in subfolders of `out`. Their
     metrics are reported as mean ± standard deviation.
     """
     if train is not None and model is None and not is_task(task):
-        task, model = None, task
+        task, model = None, task    # the first argument is the model
     seeds = SEEDS.checked(seeds)
     if resume is not None and (out is not None or force or seeds > 1):
         raise ValueError('a resumed run stays in its folder, with the seeds '
@@ -62,7 +63,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                          '--seeds with --resume')
     examples = _examples_in_memory(train, valid, task, data, resume, keywords)
     if examples is not None:
-        # `write` replaces DATA, a relative name, by a path in the run folder
+        # `data` gets its whole path when `DataInMemory.write` is called
         task, data = examples.task, DATA
         if examples.columns is not None:
             keywords['columns'] = examples.columns
@@ -107,9 +108,9 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
                   model=None, callback=None):
     """Carry out one run; returns its folder.
 
-    keywords: settings. examples: a `DataInMemory` to write to the folder, or
-    None. model: a `ModelInMemory`, or None. Other arguments are as for
-    `finetune`.
+    keywords: {name of a setting: value}. examples: a `DataInMemory` to write
+    to the folder, or None. model: a `ModelInMemory`, or None. Other arguments
+    are as for `finetune`.
     """
     with failsafe_output(), StopRequest() as stop:
         if resume is None:
@@ -132,7 +133,7 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
 
 
 def _objective(settings, vocab, run_folder=None, model=None):
-    """Make the objective of a run; a `Run` passes vocab, which is not used."""
+    """Make the objective of a run; ignore `vocab`, which `Run` passes, too."""
     return FineTuning(settings, run_folder, model)
 
 

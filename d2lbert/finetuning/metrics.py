@@ -1,4 +1,4 @@
-"""Compute the metrics of tasks, as the leaderboard of each task defines them.
+"""Compute the metrics of labelled tasks, as each task's authors define them.
 
 The best value of a metric is 1 (not 100). Without examples, metrics raise
 ValueError. Metrics of GLUE are from Wang et al. 2018, table 1. Metrics of
@@ -13,11 +13,12 @@ import numpy as onp
 
 
 def score(task, labels, guesses):
-    """The metrics of a `Task`: {name: value}, in the order of `task.metrics`.
+    """The metrics of a task: {name: value}, in the order of `task.metrics`.
 
-    labels, guesses: for 'classify' class indices; for 'regress' numbers; for
-    'tag' a list of tag names for each sentence. For 'span', labels has a list
-    of `Answer` or str for each question, and guesses a text for each.
+    task: a `Task` (tasks/catalog.py). labels, guesses: for 'classify' class
+    indices; for 'choice' indices of texts; for 'regress' numbers; for 'tag' a
+    list of tag names for each sentence. For 'span', labels has a list of
+    `Answer` (tasks/formats.py) or str for each question, and guesses a str.
     """
     return {name: METRICS[name](labels, guesses) for name in task.metrics}
 
@@ -59,6 +60,7 @@ def f1(labels, guesses, positive=1):
 
 
 def _f1(hits, predicted, actual):
+    """F1 of three numbers of examples, as in `f1`."""
     return float(2 * hits / (predicted + actual)) if hits else 0.0
 
 
@@ -73,8 +75,9 @@ def matthews(labels, guesses):
     classes = onp.union1d(labels, guesses)[:, None]
     is_actual, is_predicted = classes == labels, classes == guesses  # (C, N)
     n, hits = labels.size, float((labels == guesses).sum())
-    actual = is_actual.sum(1).astype('f8')          # (C,) numbers of examples
-    predicted = is_predicted.sum(1).astype('f8')
+    actual = is_actual.sum(1).astype('f8')          # (C,) labels of each class
+    predicted = is_predicted.sum(1).astype('f8')    # (C,) guesses, likewise
+    # The product of the variances of labels and guesses, up to a factor
     variances = (n * n - actual @ actual) * (n * n - predicted @ predicted)
     return (float((n * hits - actual @ predicted) / variances ** 0.5)
             if variances else 0.0)
@@ -85,8 +88,8 @@ def matthews(labels, guesses):
 def pearson(labels, guesses):
     """Pearson's correlation coefficient of numbers, (N,).
 
-    Returns 0 if all labels or all guesses are equal, where it is undefined,
-    and nan if a number is not finite.
+    The coefficient is undefined if all labels or all guesses are equal; then
+    this returns 0. It returns nan if a number is not finite.
     """
     arrays = [x.astype('f8') for x in _checked_arrays(labels, guesses)]
     if not all(onp.isfinite(x).all() for x in arrays):
@@ -112,8 +115,8 @@ def spearman(labels, guesses):
 
 def ranks(x):
     """Ranks (N,) of the numbers x (N,), from 1; ties get their mean rank."""
-    _, which, counts = onp.unique(x, return_inverse=True, return_counts=True)
-    return (onp.cumsum(counts) - (counts - 1) / 2)[which.reshape(-1)]
+    _, inverse, counts = onp.unique(x, return_inverse=True, return_counts=True)
+    return (onp.cumsum(counts) - (counts - 1) / 2)[inverse.reshape(-1)]
 
 
 # Entities. A tag such as B-PER is a letter for the position and an entity type
@@ -127,10 +130,10 @@ SCHEMES = {'IOB2': 'BIO', 'BIOES': 'BIOES'}
 def entities(tags, scheme=None):
     """The entities of a sentence: a list of (type, begin, end) in words.
 
-    tags: one for each word. scheme None: the rules of conlleval, which
-    accept IOB1, IOB2, BIOES, BILOU and BMES. An entity begins at B or S, at
-    a change of type, and at an I or E that does not continue an entity. It
-    ends at E or S, and before O or the next entity. A tag outside these
+    tags: one for each word. scheme None: the rules of conlleval, for IOB1,
+    IOB2, BIOES, BILOU and BMES. An entity begins at B or S, at a change of
+    type, and at an I or E that does not continue an entity. It ends at E or S,
+    before O or the next entity, and with the sentence. A tag outside these
     schemes, for example a part of speech, is a one-word entity.
 
     scheme 'IOB2' or 'BIOES': strict rules. An entity in IOB2 is B-X I-X ...;
@@ -234,18 +237,19 @@ def tag_accuracy(labels, guesses):
 def normalized(answer):
     """Normalize an answer as SQuAD does.
 
-    Lower case, without ASCII punctuation, without the words a, an and the,
-    with one space between words.
+    The result is in lower case and has one space between words. It lacks
+    ASCII punctuation and the words a, an and the.
     """
     text = ''.join(c for c in answer.lower() if c not in string.punctuation)
     return ' '.join(re.sub(r'\b(a|an|the)\b', ' ', text).split())
 
 
 def exact_match(answers, guesses):
-    """Fraction of questions whose guess equals an answer, both `normalized`.
+    """Fraction of questions whose guess equals one of the question's answers.
 
-    answers: a list of `Answer` or str for each question, [] if it has no
-    answer. guesses: a str for each question, '' for no answer.
+    Both are `normalized` first. answers: a list of `Answer` or str for each
+    question, [] if it has no answer. guesses: a str for each question, '' for
+    no answer.
     """
     return _mean_of_best(lambda answer, guess: float(answer == guess),
                          answers, guesses)
@@ -261,6 +265,7 @@ def token_f1(answers, guesses):
 
 
 def _word_f1(answer, guess):
+    """F1 of the words of two `normalized` texts, see `token_f1`."""
     answer, guess = answer.split(), guess.split()
     if not answer or not guess:
         return float(answer == guess)
@@ -269,9 +274,9 @@ def _word_f1(answer, guess):
 
 
 def _mean_of_best(compare, answers, guesses):
-    """Mean over questions of compare(answer, guess), maximal over answers.
+    """Mean over questions of the score of the guess for the best answer.
 
-    compare: a function of two `normalized` texts.
+    compare(answer, guess): the score of two `normalized` texts.
     """
     if len(answers) != len(guesses):
         raise ValueError(f'expected guesses for {len(answers)} questions, '
@@ -281,7 +286,7 @@ def _mean_of_best(compare, answers, guesses):
     for accepted, guess in zip(answers, guesses):
         texts = [normalized(answer if isinstance(answer, str)
                             else answer.text) for answer in accepted]
-        # Ignore answers that normalize to '', unless all do
+        # Drop answers that normalize to ''; if none is left, '' is right
         best.append(max(compare(text, normalized(guess))
                         for text in [t for t in texts if t] or ['']))
     return sum(best) / len(best)

@@ -1,4 +1,4 @@
-"""The objective of a run that fine-tunes a net on a labelled task."""
+"""`FineTuning` is the objective of a run that learns a labelled task."""
 import hashlib
 import json
 import math
@@ -46,6 +46,7 @@ class FineTuning(Objective):
     replaces the setting `model`, or None.
     """
 
+    # `Objective` (objectives/objective.py) documents the members
     losses, weights, plotted = ('task',), (1,), ('loss',)
     unit, command = 'examples', 'finetune'
     changed = {'fingerprint': ('the data', 'a file of the task, or how it is '
@@ -56,7 +57,7 @@ class FineTuning(Objective):
         ops.check_precision(s['precision'])
         task = TASKS[s['task']]
         folder = folder_of(task, s['data'])
-        # The head and parts that a checkpoint lacks begin with random weights
+        # Seed the initial weights of the head and of parts that a folder lacks
         mx.random.seed(s['seed'] % 2 ** 31)
         if run_folder is None:
             bert, self.tokenizer = (
@@ -84,6 +85,7 @@ class FineTuning(Objective):
                 '(the labels have other names): resume with the original data')
         check_max_len(self._net, self.about)
         self.kind = KINDS[task.kind](self.about, self.tokenizer)
+        # `self.train` and `self.dev` are the encoded `Inputs` of the data
         self.train = self.kind.inputs(train, training=True)
         self.dev_data, self.dev = dev, self.kind.inputs(dev)
         if not self.train.tokens:
@@ -92,7 +94,7 @@ class FineTuning(Objective):
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
-        self.vocab = TokenizerFiles(self.tokenizer)
+        self.vocab = TokenizerFiles(self.tokenizer)     # see `save` there
         self.Figures = figures_of(self.about)
         self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
         self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
@@ -114,7 +116,7 @@ class FineTuning(Objective):
         return first_examples(train, s['num_examples']), dev
 
     def described(self, history):
-        """Entries of config.json: the task, and the best epoch's metrics."""
+        """Entries of config.json: the task; after a run, the best epoch."""
         entries, step = {'finetuned': self.about._asdict()}, None
         if history.num_steps == self.num_steps or history.is_ended:
             step = best_step(history, self.score)
@@ -127,7 +129,7 @@ class FineTuning(Objective):
         return math.ceil(step / self.eval_every)
 
     def net(self, devices):
-        """The net with its pretrained weights and a new head."""
+        """The net with pretrained weights and a new head, on all devices."""
         net = self._net
         # 4 float32 numbers of 4 bytes for each weight: the weight, the
         # gradient and the two moments of Adam
@@ -141,7 +143,8 @@ class FineTuning(Objective):
     def batches(self, epoch, start):
         """Yield (position, `Batch`) from the position `start` of an epoch.
 
-        A position is (the index of the next batch, 0).
+        A position is (the index of the next batch, 0); only other objectives
+        use its second number.
         """
         s = self.settings
         batches = shuffled_batches(self.train.lens, s['batch_size'],
@@ -150,7 +153,7 @@ class FineTuning(Objective):
             yield (k + 1, 0), batch_of(self.train, batches[k])
 
     def counts(self, batch):
-        """The number of examples, or for 'tag' of words with a tag."""
+        """(number of examples,); for 'tag' (number of words with a tag,)."""
         if self.about.kind == 'tag':
             return (int((batch.labels_Y >= 0).sum()),)
         return (len(batch.tokens_X),)
@@ -166,7 +169,7 @@ class FineTuning(Objective):
 
     def score(self, figures):
         """The first metric of the task, which selects the best epoch."""
-        return figures[1]
+        return figures[1]   # after the loss
 
     def line(self, figures):
         """The metrics as a line to print."""
@@ -184,8 +187,9 @@ class FineTuning(Objective):
 def evaluate(net, kind, inputs, data, devices, progress_title=None):
     """Evaluate a net on data: return a named tuple of the loss and metrics.
 
-    kind: an object of a class in `KINDS`; inputs: its `Inputs` of `data`.
-    progress_title: the text beside a progress bar; None: no progress bar.
+    kind: an object of a class in `KINDS` (task_kinds.py). inputs: the result
+    of kind.inputs(data). progress_title: the text beside a progress bar; None:
+    no progress bar.
     """
     with bar(len(inputs.tokens), progress_title or '', 'examples',
              quiet=progress_title is None) as progress:
@@ -201,7 +205,8 @@ def figures_of(about):
 
 
 def first_examples(data, count):
-    """Keep the first `count` examples of data of `read_task`; None: all."""
+    """Keep the first `count` examples of what `read_task` returns; None: all.
+    """
     return data._replace(**{
         name: value[:count] for name, value in data._asdict().items()
         if isinstance(value, list)})
@@ -210,13 +215,15 @@ def first_examples(data, count):
 def dropout_of(bert, kind):
     """The dropout before the new output layer for a kind of task.
 
-    It is from config.json of the checkpoint, or else the default of the
-    family, or else the dropout of the encoder.
+    It is from config.json of the folder that the model was loaded from, or
+    else the default of the family, or else the dropout of the encoder.
     """
-    checkpoint = bert.pretrained
+    loaded_folder = bert.pretrained     # None: not from a folder
+    # `Family.dropouts` has an entry for scores of texts, and one for tokens
     field, dropout = family_of(bert.config).dropouts[kind not in TEXT_KINDS]
-    if checkpoint is not None and checkpoint.config.get(field) is not None:
-        dropout = checkpoint.config[field]
+    if (loaded_folder is not None
+            and loaded_folder.config.get(field) is not None):
+        dropout = loaded_folder.config[field]
     return bert.config['dropout'] if dropout is None else dropout
 
 
@@ -232,7 +239,7 @@ def net_of_run(folder):
 
 
 def check_kind(bert, task):
-    """Raise if the model's family has no head for the kind of task."""
+    """Raise ValueError if the model's family has no head for this task."""
     family = family_of(bert.config)
     if task.kind not in family.finetuned:
         raise ValueError(
@@ -243,7 +250,7 @@ def check_kind(bert, task):
 
 
 def check_max_len(net, about):
-    """Raise if max_len exceeds the number of positions of the model."""
+    """Raise ValueError if the task's max_len exceeds the model's positions."""
     if about.max_len > net.encoder.max_len:
         raise ValueError(
             f'max_len={about.max_len} is more than the {net.encoder.max_len} '
@@ -253,8 +260,8 @@ def check_max_len(net, about):
 class TokenizerFiles:
     """The files that store a tokenizer in a run folder.
 
-    They are vocab.txt and, for a subword tokenizer, tokenizer.json or the
-    older files that it was read from.
+    They are vocab.txt and, for a subword tokenizer, tokenizer_config.json and
+    either tokenizer.json or the older files that the tokenizer was read from.
     """
 
     def __init__(self, tokenizer):
@@ -263,7 +270,7 @@ class TokenizerFiles:
             VOCAB, CONFIG, *(tokenizer.files or (TOKENIZER,)))
 
     def save(self, path):
-        """Write all files; path: of vocab.txt."""
+        """Write all files, beside vocab.txt, whose path is `path`."""
         path = Path(path)
         if isinstance(self.tokenizer, WholeWords):
             # WholeWords.save would need the library tokenizers

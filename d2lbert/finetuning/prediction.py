@@ -52,13 +52,14 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
             show_progress: Optional[bool] = None) -> List[Prediction]:
     """A list with a `Prediction` for each text, or each pair of texts.
 
-    net, tokenizer: as `load_finetuned` returns them. texts: strings. For
-    tags, strings with spaces between words, or lists of words. For answers,
-    the questions.
+    net, tokenizer: as `load_finetuned` returns them. texts: strings; for a
+    model of tags, strings with spaces between words, or lists of words; for a
+    model of answers, the questions.
 
-    pairs: the second texts. For answers, the texts to search. For choices, a
-    list of texts each, all of equal length. show_progress: as for `encode`.
-    Raises ValueError and TypeError.
+    pairs: the second texts; for a model of answers, the texts to search; for
+    a model of choices, a list of endings for each text, equally many for all.
+    show_progress: as for `encode` (pretrained/encoding.py). Raises ValueError
+    and TypeError.
     """
     about, tokenizer = net.about, as_tokenizer(tokenizer)
     if about is None:
@@ -78,6 +79,7 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
 
 
 def _check_no_text_is_empty(name, texts):
+    """Raise ValueError for an empty text; name: of the argument `texts`."""
     for k, text in enumerate(texts):
         if not (text.strip() if isinstance(text, str) else text):
             raise ValueError(f'{name}[{k}] is empty: leave it out, or give '
@@ -87,8 +89,10 @@ def _check_no_text_is_empty(name, texts):
 def data_of(about, texts, pairs=None, path='the texts'):
     """Convert texts to the type that `read_task` returns, without labels.
 
-    path: the name of the texts in messages.
+    about: the model's task. texts, pairs: as for `predict`. path: the name of
+    the texts in messages.
     """
+    # None: the model takes single texts and pairs
     if about.pair not in (pairs is not None, None):
         owner = f'task {about.task}' if about.task else 'this model'
         raise ValueError(
@@ -113,7 +117,11 @@ def data_of(about, texts, pairs=None, path='the texts'):
 
 
 def _checked_endings(pairs):
-    """The endings of each text as a tuple; raise if their numbers differ."""
+    """A list with a tuple of the endings of each text, two or more.
+
+    Raises ValueError if a text has fewer or is not followed by as many endings
+    as the others.
+    """
     for endings in pairs:
         if isinstance(endings, str) or len(endings) < 2 or not all(
                 isinstance(ending, str) and ending.strip()
@@ -129,7 +137,7 @@ def _checked_endings(pairs):
 def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
                        devices: Any = 'auto', part: str = 'dev',
                        precision: Optional[str] = None) -> Any:
-    """Evaluate a run on the development part of its task.
+    """Evaluate a run on a part of its task: 'train', 'dev' or 'test'.
 
     data: a folder or a file that replaces the data of the run. precision: as
     for `load_pretrained`. Returns a named tuple: the mean loss and the task's
@@ -140,11 +148,11 @@ def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
 
 def evaluations(folder, data=None, devices='auto', part='dev',
                 precision=None):
-    """Yield (task name, metrics) of a run's task and of its extra tests.
+    """Yield (task name, metrics) for a run's task, then for its extra tests.
 
-    Arguments and metrics are as for `evaluate_finetuned`. Extra tests are
-    left out if their files do not exist. MNLI has two: the mismatched part
-    and the diagnostic set.
+    Arguments and metrics are as for `evaluate_finetuned`. An extra test is
+    left out if its file does not exist. MNLI has two extra tests: the
+    mismatched part and the diagnostic set.
     """
     contexts = parse_devices(devices)
     net, tokenizer = load_finetuned(folder, contexts, False, precision)
@@ -193,8 +201,8 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
                       print_row=None):
     """Print or write predictions of the model in `folder`.
 
-    Arguments as for `d2lbert predict`. print_row: a function that prints a
-    dictionary, in place of lines of text.
+    Arguments are the flags of `d2lbert predict`. print_row: a function that
+    prints a dictionary; None: print lines of text.
     """
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
@@ -258,9 +266,10 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
 
 
 def _rows(about, texts, predictions, with_shares=False, top=None):
-    """Yield predictions, or their words and tags, as dictionaries.
+    """Yield a dictionary for each prediction, or for 'tag' for each word.
 
-    with_shares: add the probabilities of the `top` likeliest labels.
+    with_shares: add the probabilities of the `top` likeliest labels; top None:
+    of all labels.
     """
     for number, (text, prediction) in enumerate(zip(texts, predictions), 1):
         label = prediction.label
@@ -280,19 +289,18 @@ def _rows(about, texts, predictions, with_shares=False, top=None):
 
 
 def _likeliest(prediction, top):
-    """[(label, probability)] of the `top` likeliest labels, or of all labels.
-    """
+    """[(label, probability)] of the `top` likeliest labels; None: of all."""
     return sorted(prediction.shares.items(), key=lambda pair: -pair[1])[:top]
 
 
 def _probability_lines(prediction, top=None):
-    """A line for each of the `top` likeliest labels."""
+    """The lines of `_likeliest`, with a tab before the probability."""
     return [f'{name}\t{prob:.4f}' for name, prob in _likeliest(prediction,
                                                                top)]
 
 
 def _lines(about, text, prediction, top=None):
-    """The lines that show the `Prediction` of a text."""
+    """The lines that show a text's `Prediction`; top: as for `_likeliest`."""
     label = prediction.label
     if about.kind == 'tag':
         return [f'{word}\t{tag}' for word, tag in zip(text.split(), label)]
@@ -309,7 +317,8 @@ def _lines(about, text, prediction, top=None):
 def _read_csv(file, folder):
     """Read a CSV file: return the texts, and the second texts or None.
 
-    The file has the same columns as the training data of the run in `folder`.
+    The file has the columns of the training data of the run in `folder`, but
+    needs no labels.
     """
     columns = dict(read_config(folder)['training']).get('columns')
     if columns is None:
@@ -327,9 +336,9 @@ def read_lines(file, has_pairs, skip_empty=False, text_field=None,
                has_choices=False):
     """Read a text from each line: return texts, and second texts or None.
 
-    has_pairs: a line has a tab and a second text. has_choices: a line has two
-    or more second texts, each after a tab. skip_empty, text_field: as for
-    `Lines`.
+    has_pairs: a line also has a tab and a second text. has_choices, only with
+    has_pairs: a line has two or more second texts, each after a tab.
+    skip_empty, text_field: as for `Lines` (texts/text_sources.py).
     """
     if has_pairs and text_field is not None:
         raise UsageError('--text-field is for one text, and this model takes '
@@ -340,7 +349,7 @@ def read_lines(file, has_pairs, skip_empty=False, text_field=None,
         note(lines.skipped_note())
     if not has_pairs:
         return [line.text for line in texts], None
-    for name, text in texts:
+    for name, text in texts:    # name: of the file and line, for messages
         num_tabs = text.count('\t')
         if has_choices and num_tabs < 2:
             raise ValueError(f'{name} has {num_tabs} tabs: expected '
@@ -361,15 +370,14 @@ def write_submission(folder, data, out, devices='auto', force=False,
                      precision=None):
     """Predict the test part of a run's task, and write a file for GLUE.
 
-    The file is a table with the columns `index` and `prediction`. Labels are
-    written as in the training files (Wang et al. 2018).
+    The extra tests of the task are predicted, too, if their files exist: for
+    MNLI the mismatched part and the diagnostic set. Each submission file is a
+    table with the columns `index` and `prediction`. Labels are written as in
+    the training files (Wang et al. 2018).
 
-    folder: a run of a task of GLUE. data: the folder with the test file. out:
-    a folder for the submission, created if it is missing.
-
-    The extra tests of a task are predicted, too, if their files exist: for
-    MNLI the mismatched part and the diagnostic set. Returns the paths of the
-    files that were written. Raises ValueError.
+    folder: a run of a task of GLUE. data: the folder with the test files. out:
+    a folder for the submission files, created if it is missing. Returns the
+    paths of the files that were written. Raises ValueError.
     """
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
@@ -380,7 +388,7 @@ def write_submission(folder, data, out, devices='auto', force=False,
         raise UsageError(f'{folder} was not trained on a task of GLUE: --data '
                          f'is for test files of {names}; predict other texts '
                          'by --file')
-    out, parts = Path(out), []
+    out, tests_with_examples = Path(out), []
     if out.exists() and not out.is_dir():
         raise ValueError(f'--out {out} is a file: with --data name a folder, '
                          'where the files of the submission go')
@@ -399,10 +407,10 @@ def write_submission(folder, data, out, devices='auto', force=False,
                 f'{path} has {examples.skipped:,} lines that are no examples, '
                 'and a submission needs a prediction for each line: take the '
                 'file as it is published')
-        parts.append((test, examples))
+        tests_with_examples.append((test, examples))
     kind = KINDS[net.about.kind](net.about, tokenizer)
     submissions = [(test, _submission_lines(net, kind, test, examples))
-                   for test, examples in parts]
+                   for test, examples in tests_with_examples]
     out.mkdir(parents=True, exist_ok=True)
     for test, lines in submissions:
         with writing(out / test.submission, force) as partial_path:
@@ -412,7 +420,7 @@ def write_submission(folder, data, out, devices='auto', force=False,
 
 
 def _submission_lines(net, kind, task, data):
-    """The lines of a submission file, with a header."""
+    """The lines of a submission file, the first of which is a header."""
     inputs = kind.inputs(data._replace(labels=None))
     with bar(len(inputs.tokens), f'predicting {task.name}', 'examples'
              ) as progress:
@@ -426,7 +434,7 @@ def _submission_lines(net, kind, task, data):
 
 def _submitted_label(task, label):
     """A predicted label as GLUE's training files write it."""
-    if task.kind == 'regress':      # similarities are from 0 to 5
+    if task.kind == 'regress':      # STS-B's similarities are from 0 to 5
         return f'{min(max(label, 0.0), 5.0):.3f}'
     if task.file_labels is not None:
         return task.file_labels[task.labels.index(label)]

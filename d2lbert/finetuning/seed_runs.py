@@ -28,7 +28,7 @@ from d2lbert.training.saved_runs import RunError, is_finetuned, read_config
 
 SEEDS_FILE = 'seeds.json'
 
-#: The progress of a run that has final weights, or only checkpoints
+#: The progress of a run: FINISHED with final weights, BEGUN with checkpoints
 FINISHED, BEGUN = 'finished', 'begun'
 
 
@@ -43,8 +43,11 @@ def begin(run_once, settings, num_seeds, out, force, devices,
 
     run_once(out, force, resume, devices, keywords): carries out one run, see
     `finetuning.finetune_once`. settings: all settings, with the seed of the
-    first run. write_data(out): writes data to the folder; None: no data.
+    first run. out, force, devices: as for `finetune`. write_data(out): writes
+    examples in memory to the folder, and may change `settings`; None: there
+    are none.
     """
+    # To be removed if no run starts
     new_parents = missing_folders(RUNS if out is None else Path(out).parent)
     if out is None:
         out = new_run_folder()
@@ -74,6 +77,7 @@ def begin(run_once, settings, num_seeds, out, force, devices,
 
 
 def _make_folder(out):
+    """Create the folder; raises `RunError` if that fails."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -83,6 +87,7 @@ def _make_folder(out):
 
 def _resume_hint(out):
     """A hint for an error message, or '' if no run in `out` is unfinished."""
+    # Only after the last run SEEDS_FILE has figures
     if not has_seed_runs(out) or 'figures' in _read_state(out):
         return ''
     return (', with runs that are not finished (to go on with them: --resume '
@@ -126,7 +131,7 @@ def _carry_out(run_once, out, state, force, devices):
                               for name in CHANGEABLE_ON_RESUME}
                 run_once(None, False, folder, devices, changeable)
             else:
-                # A run without a checkpoint starts again
+                # On resume, this replaces a run without a checkpoint
                 run_once(folder, force is not False and folder.exists(), None,
                          devices, settings)
         except Stopped as stopped:
@@ -146,11 +151,14 @@ def _carry_out(run_once, out, state, force, devices):
 
 
 def _progress_of(folder, settings):
-    """FINISHED, BEGUN, or None if `folder` has no run with these settings."""
+    """FINISHED, BEGUN, or None if `folder` has no run to use.
+
+    A run is of use if it has these settings and a checkpoint.
+    """
     if not is_finetuned(folder):
         return None
     run_settings = read_json(folder / 'config.json').get('training', {})
-    # If the run has other settings, the caller replaces it
+    # None for other settings, so that the caller replaces the run
     if any(run_settings.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None
@@ -161,7 +169,7 @@ def _progress_of(folder, settings):
 
 
 def _move_extra_runs(out, num_seeds):
-    """Move aside runs beyond num_seeds, which --force did not replace."""
+    """Move aside runs above number num_seeds, left by an earlier call."""
     for folder in out.glob('seed-*'):
         number = folder.name[5:]
         if (number.isdigit() and int(number) > num_seeds
@@ -172,19 +180,21 @@ def _move_extra_runs(out, num_seeds):
 def means_and_deviations(figures):
     """{metric: (mean, deviation)}; figures: {metric: value} for each run.
 
-    This is the standard deviation of a sample, which divides by N - 1 for N
+    deviation: the sample standard deviation, which divides by N - 1 for N
     runs. Mean and deviation are nan if a value is not finite.
     """
-    found = {}
+    statistics_of = {}
     for name in figures[0]:
         values = [run[name] for run in figures]
         all_finite = all(map(math.isfinite, values))
-        found[name] = (statistics.mean(values), statistics.stdev(values)
-                       ) if all_finite else (math.nan, math.nan)
-    return found
+        statistics_of[name] = (
+            (statistics.mean(values), statistics.stdev(values))
+            if all_finite else (math.nan, math.nan))
+    return statistics_of
 
 
 def _write_state(out, state):
+    """Write SEEDS_FILE; state: as for `_carry_out`."""
     path = out / SEEDS_FILE
     try:
         write_text(path, json.dumps(state, indent=2) + '\n')
@@ -194,6 +204,7 @@ def _write_state(out, state):
 
 
 def _read_state(out):
+    """Read SEEDS_FILE: return the state, as for `_carry_out`."""
     path = out / SEEDS_FILE
     try:
         state = dict(read_json(path))

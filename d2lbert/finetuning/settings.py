@@ -1,8 +1,8 @@
 """Define the settings of fine-tuning, and check and complete their values.
 
 A setting that pretraining has, too (training/settings.py), has the same
-meaning and check here. `python -m d2lbert.finetuning.settings` prints the list
-of the manual.
+meaning and check here. `python -m d2lbert.finetuning.settings` prints the
+settings as a table, which the manual contains.
 """
 from d2lbert.finetuning.tasks.catalog import TASKS
 from d2lbert.training import settings as pretraining
@@ -10,7 +10,9 @@ from d2lbert.training.settings import PATHS, Setting, checked, table
 
 
 def _as_in_pretrain(name, default, **changed):
-    """A setting of `pretrain` with this default, and other changed fields."""
+    """A setting of `pretrain` with a default and other fields for fine-tuning.
+    """
+    # learn: the default in a recipe that only pretraining has
     return pretraining.SETTINGS[name]._replace(default=default, learn=None,
                                                **changed)
 
@@ -69,7 +71,7 @@ SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
 
-#: The number of runs; not a setting of a single run.
+#: Describes the argument `seeds` of `finetune`; a single run does not have it.
 SEEDS = Setting('seeds', int, 1, 'number of seeds: one run each, reported '
                 'as mean ± standard deviation', least=1)
 
@@ -77,15 +79,16 @@ SEEDS = Setting('seeds', int, 1, 'number of seeds: one run each, reported '
 CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
                         if setting.changeable]
 
-#: {setting without a default: what it is, for an error message}
+#: {required setting: what to give, for an error message}
 _REQUIRED = {'task': 'a task, as sst2 (--task sst2)',
              'model': 'the folder of the model to fine-tune (--model FOLDER)'}
 
 
 def complete(keywords):
-    """Check the settings `keywords`, and add defaults and a random seed.
+    """Check the settings `keywords`, and add defaults for missing settings.
 
-    Returns a dict of all settings of a fine-tuning run. Raises ValueError.
+    A missing seed is drawn at random. Returns a dict of all settings of a
+    fine-tuning run. Raises ValueError.
     """
     values = checked(SETTINGS, DEFAULTS, keywords)
     missing = [meaning for name, meaning in _REQUIRED.items()

@@ -1,10 +1,10 @@
 """Each class here encodes the data of a kind of task, and decodes the outputs.
 
-The method `inputs` turns the data that `read_task` returns into `Inputs`
-(batches.py). Three methods take the outputs of the net, a list of arrays as
-`outputs_of` returns it: `loss` returns the mean loss, `guesses` the predicted
-labels, and `predictions` a `Prediction` for each text. metrics.py compares the
-guesses with `true_labels`.
+The method `inputs` turns the data that `read_task` (tasks/catalog.py) returns
+into `Inputs` (batches.py). Three methods take the outputs of the net, a list
+of arrays as `outputs_of` (batches.py) returns it: `loss` returns the mean
+loss, `guesses` the predicted labels, and `predictions` a `Prediction` for each
+text. metrics.py compares the guesses with `true_labels`.
 """
 from typing import Any, NamedTuple
 
@@ -23,21 +23,21 @@ from d2lbert.nn.layers import log_softmax
 
 
 class Prediction(NamedTuple):
-    """The prediction for a text or a pair."""
+    """The prediction for a text or pair; some kinds of tasks have None."""
 
-    label: Any          # the name of a label, a number, a list of tags, the
+    label: Any          # the name of a class, a number, a list of tags, the
                         # text of an answer, or the text of the chosen ending
-    score: Any = None   # the probability of the label or ending, a list with
+    score: Any = None   # the probability of the class or ending, a list with
                         # the probability of each tag, or an answer's score
-    shares: Any = None  # {name: probability} of all labels or endings
+    shares: Any = None  # {name: probability} of all classes, or of all endings
     place: Any = None   # (begin, end) of the answer in characters of the text,
                         # or the index of the chosen ending
 
 
 class WholeTexts:
-    """Texts or pairs with a label ('classify') or a number ('regress').
+    """Texts or pairs with a class ('classify') or a number ('regress').
 
-    about: the task, an `About` (pretrained/heads.py), as for all classes here.
+    about: the task, an `About` (pretrained/heads.py), in all classes here.
     """
 
     def __init__(self, about, tokenizer):
@@ -55,14 +55,14 @@ class WholeTexts:
         return inputs_of(encoded, labels)
 
     def encode(self, data, k):
-        """Encode example k without truncation, for `warn_of_cut`."""
+        """The `Encoded` of example k, not truncated, for `warn_of_cut`."""
         return self.tokenizer.encode(
             data.texts_a[k], data.texts_b and data.texts_b[k])
 
     def loss(self, outputs, inputs):
         """The mean loss, as training computes it.
 
-        outputs: (N, K) scores of K labels for N examples, or (N, 1) numbers.
+        outputs: (N, K) scores of K classes for N examples, or (N, 1) numbers.
         """
         outputs = onp.array(outputs, 'float64')
         if self.about.kind == 'regress':
@@ -116,7 +116,10 @@ class Endings:
                              else onp.array(data.labels, 'int32'))
 
     def encode(self, data, k):
-        """Encode pair k without truncation, for `warn_of_cut`."""
+        """The `Encoded` of pair k, not truncated, for `warn_of_cut`.
+
+        Pair k is ending k % C of example k // C.
+        """
         example, ending = divmod(k, len(data.endings[0]))
         return self.tokenizer.encode(data.texts[example],
                                      data.endings[example][ending])
@@ -139,7 +142,7 @@ class Endings:
         return data.labels
 
     def predictions(self, outputs, inputs, data):
-        """A `Prediction` for each text, with the ending as label."""
+        """A `Prediction` for each text; its `label` is the chosen ending."""
         predictions = []
         for endings, scores in zip(data.endings, outputs):
             probs = onp.exp(log_softmax(scores.astype('float64')))
@@ -151,7 +154,8 @@ class Endings:
 
 
 class Tags:
-    """Sentences with a tag for each word; its first token predicts the tag."""
+    """Sentences with a tag for each word, predicted at the word's first token.
+    """
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
@@ -171,7 +175,7 @@ class Tags:
         return inputs_of(encoded, labels, sources=encoded)
 
     def encode(self, data, k):
-        """Encode sentence k without truncation, for `warn_of_cut`."""
+        """The `Encoded` of sentence k, not truncated, for `warn_of_cut`."""
         return self.tokenizer.encode_words(data.words[k])
 
     def loss(self, outputs, inputs):
@@ -197,8 +201,8 @@ class Tags:
     def predictions(self, outputs, inputs, data):
         """A `Prediction` for each sentence.
 
-        Words that were cut off or have no token get the tag O, or the first
-        tag if there is no O.
+        A word without a token, because it was cut off or the tokenizer drops
+        it, gets the tag O, or the first tag if the task has no O.
         """
         names = self.about.labels
         default = names.index('O') if 'O' in names else 0
@@ -221,11 +225,12 @@ class Answers:
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `Questions` (tasks/formats.py); each is a `Window`.
+        """The `Inputs` of `Questions` (tasks/formats.py).
 
-        A label is the (first, last) token of the answer, (0, 0) if the answer
-        is not in the window, or (-1, -1) if the answer is unknown. Training
-        skips windows with unknown answers.
+        An example is a `Window` (batches.py). Its label is the (first, last)
+        token of the answer, (0, 0) if the window does not have the whole
+        answer, or (-1, -1) if the answer's position is unknown. For training,
+        windows of the latter kind are left out.
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,
@@ -242,7 +247,7 @@ class Answers:
         """The mean loss, as training computes it.
 
         outputs: (T, 2) scores of the T tokens of each window as first and
-        last token of the answer.
+        last token of the answer. Windows with unknown answers do not count.
         """
         losses = [-log_softmax(scores.T.astype('float64'))[[0, 1], target]
                   for scores, target in zip(outputs, inputs.labels)
@@ -271,11 +276,12 @@ class Answers:
 def warn_of_cut(kind, data, encoded, unit='examples'):
     """Log a warning with the number of truncated examples, if there are any.
 
-    kind: an object of a class in `KINDS`. encoded: the `Encoded` of the data,
-    truncated to max_len tokens. unit: the noun for these in the warning.
+    kind: an object of a class in `KINDS`. encoded: a list of the `Encoded` of
+    the data, truncated to max_len tokens. unit: the warning's word for the
+    entries of `encoded`.
     """
     max_len = kind.about.max_len
-    # Only an example of max_len tokens may have been cut
+    # Only these may have been truncated; encoding them again shows which were
     full = [k for k, one in enumerate(encoded) if len(one.ids) >= max_len]
     num_cut = sum(len(kind.encode(data, k).ids) > max_len for k in full)
     if num_cut:
@@ -283,6 +289,6 @@ def warn_of_cut(kind, data, encoded, unit='examples'):
              f'to {max_len} tokens (max_len)')
 
 
-#: {kind of task: the class of its data}
+#: {kind of task: class}
 KINDS = {'classify': WholeTexts, 'regress': WholeTexts, 'choice': Endings,
          'tag': Tags, 'span': Answers}

@@ -15,7 +15,7 @@ from d2lbert.machine.files import parse_json
 from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files
 
-#: The first word of a line between two documents of CoNLL-2003
+#: The first word of the line before each document of CoNLL-2003
 DOCUMENT = '-DOCSTART-'
 
 
@@ -25,7 +25,7 @@ class Sentences(NamedTuple):
     words: list                     # lists of str, one for each sentence
     labels: Optional[list]          # lists of indices of tags; None: not given
     labels_names: Optional[tuple]   # the tags, by index
-    skipped: int                    # always 0; `Examples` has it, too
+    skipped: int                    # always 0: no line is left out
     path: str                       # of the file, for messages
     impossible = has_pairs = False  # as in `Questions` and `Examples`
 
@@ -47,8 +47,8 @@ def read_conll(path, column=-1, word=0, labels=None):
     tags; None: the sorted tags of the file. Tags of any scheme are kept
     unchanged.
 
-    Raises `TaskError`, with the line number, for an unknown tag or a wrong
-    number of columns.
+    Raises `TaskError`, with the line number, for a tag that is not allowed or
+    a wrong number of columns.
     """
     if column is not None and column == word:
         raise TaskError(f'column {word} cannot be both words and tags')
@@ -77,6 +77,7 @@ def read_conll(path, column=-1, word=0, labels=None):
                             else (number, cells[column]))
         except IndexError:
             width = None    # a column is missing
+        # `column` and `word` are equal if one of them counts from the end
         if width is None or column is not None and (
                 column % width == word % width):
             raise TaskError(
@@ -105,7 +106,7 @@ class Answer(NamedTuple):
     """An answer, with its position in the context."""
 
     text: str
-    begin: Optional[int]    # of its first character; None: not in the context
+    begin: Optional[int]    # position of its first character, None if unknown
 
     @property
     def end(self):
@@ -122,8 +123,8 @@ class Questions(NamedTuple):
                                 # None: the file has no answers
     ids: list                   # str
     impossible: bool            # True if questions may be unanswerable
-    skipped: int                # number of questions whose answers are not at
-                                # the given positions
+    skipped: int                # number of questions with answers, none of
+                                # which is at its given position
     path: str                   # of the file, for messages
     labels_names, has_pairs = None, True    # as in `Examples`
 
@@ -134,44 +135,46 @@ def read_squad(path):
     An answer that is not at its given position in the context is kept without
     a position, for scoring only. A warning gives the number of questions that
     have only such answers. Raises `TaskError`, with the position in the file,
-    for another structure.
+    if the file has another structure.
     """
     try:
         content = parse_json(text_files.read_text(path))
     except json.JSONDecodeError as error:
         raise TaskError(f'{path}, line {error.lineno}: no JSON ({error.msg} '
                         f'at column {error.colno}): fetch it again') from None
-    except text_files.TextFileError:
+    except text_files.TextFileError:    # a ValueError that names the file
         raise
     except ValueError as error:
         raise TaskError(f'{path} is no file of SQuAD: {error}') from None
     reader = _JSONReader(path)
     questions, contexts, answers, ids = [], [], [], []
     impossible = False
-    for article, at in reader.objects(content, 'data', 'the file'):
-        for paragraph, at_p in reader.objects(article, 'paragraphs', at):
-            context = reader.text(paragraph, 'context', at_p)
-            for qa, at_q in reader.objects(paragraph, 'qas', at_p):
-                questions.append(reader.text(qa, 'question', at_q))
+    # at_...: the position of an object, as for `_JSONReader`
+    for article, at_article in reader.objects(content, 'data', 'the file'):
+        for paragraph, at_paragraph in reader.objects(article, 'paragraphs',
+                                                      at_article):
+            context = reader.text(paragraph, 'context', at_paragraph)
+            for qa, at_qa in reader.objects(paragraph, 'qas', at_paragraph):
+                questions.append(reader.text(qa, 'question', at_qa))
                 contexts.append(context)
-                ids.append(reader.text(qa, 'id', at_q))
+                ids.append(reader.text(qa, 'id', at_qa))
                 impossible |= 'is_impossible' in qa
                 answers.append([] if qa.get('is_impossible') is True else
                                None if 'answers' not in qa else
-                               reader.answers(qa, context, at_q))
+                               reader.answers(qa, context, at_qa))
     if not questions:
         raise TaskError(f'{path} has no questions')
     if len(set(ids)) < len(ids):
         seen = set()
         repeated = next(i for i in ids if i in seen or seen.add(i))
         raise TaskError(f'{path} has two questions with the id {repeated!r}')
-    skipped = sum(bool(given) and all(a.begin is None for a in given)
-                  for given in answers)
+    skipped = sum(bool(listed) and all(a.begin is None for a in listed)
+                  for listed in answers)
     if skipped:
         warn(f'{path}: the answers of {skipped:,} questions are not at their '
              'places in the text; these questions are not trained on')
     if None in answers:
-        if any(given is not None for given in answers):
+        if any(listed is not None for listed in answers):
             raise TaskError(f'{path}: question {ids[answers.index(None)]!r} '
                             "has no 'answers', and others have")
         answers = None
@@ -184,13 +187,14 @@ class _JSONReader:
     """Reads values of SQuAD's JSON; raises `TaskError` for a missing value.
 
     path: of the file, for messages. at: in all methods, the position of the
-    object in the file, such as 'qas 3 of paragraphs 1 of data 2'.
+    JSON object that is read, such as 'qas 3 of paragraphs 1 of data 2'.
     """
 
     def __init__(self, path):
         self.path = path
 
     def _refuse(self, at, problem):
+        """Raise `TaskError`; problem: words such as "has no text 'id'"."""
         raise TaskError(f'{self.path}: {at} {problem}, which SQuAD\'s layout '
                         'has: data, paragraphs, context, qas, question, id, '
                         'answers with text and answer_start')
@@ -223,13 +227,13 @@ class _JSONReader:
         return value
 
     def answers(self, qa, context, at):
-        """The `Answer`s of a question, an object of the list qas."""
+        """The `Answer`s of `qa`, an object of the list 'qas'."""
         answers = []
-        for answer, at_a in self.objects(qa, 'answers', at):
-            text = self.text(answer, 'text', at_a)
+        for answer, at_answer in self.objects(qa, 'answers', at):
+            text = self.text(answer, 'text', at_answer)
             begin = answer.get('answer_start')
             if type(begin) is not int:
-                self._refuse(at_a, "has no number 'answer_start'")
+                self._refuse(at_answer, "has no number 'answer_start'")
             is_there = 0 <= begin and text and context.startswith(text, begin)
             answers.append(Answer(text, begin if is_there else None))
         return answers
@@ -247,7 +251,7 @@ class Choices(NamedTuple):
     texts: list             # str
     endings: list           # tuples of str, of equal length
     labels: Optional[list]  # index of the right ending; None: not given
-    skipped: int            # number of lines without an example
+    skipped: int            # always 0: no line is left out
     path: str               # of the file, for messages
     labels_names, impossible, has_pairs = None, False, True # as in `Examples`
 
@@ -256,8 +260,8 @@ def read_swag(path, part='train'):
     """The `Choices` of a file of SWAG.
 
     Each ending is the column `sent2` followed by a column of `ENDINGS`. The
-    columns are found by their names in the first line. part: 'test' may lack
-    labels. Raises `TaskError`, a ValueError.
+    columns are found by their names in the first line. part: 'train', 'dev' or
+    'test'; only 'test' may lack labels. Raises `TaskError`, a ValueError.
     """
     rows = tables.rows_of(path)
     _, head = next(rows, (1, []))
@@ -272,7 +276,8 @@ def read_swag(path, part='train'):
             f'column {", ".join(missing)}; expected the CSV file as published')
     index_of = {name: head.index(name) for name in (*needed, LABEL)
                 if name in head}
-    texts, endings, lines_labels = [], [], []   # [(line number, label)]
+    texts, endings = [], []
+    lines_labels = []       # (line number, label) of each example
     for number, cells in rows:
         if len(cells) != len(head):
             raise TaskError(
