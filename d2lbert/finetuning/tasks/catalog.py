@@ -1,7 +1,8 @@
-"""Describe the tasks of GLUE, SNLI and SWAG, and find and read their files.
+"""Describe tasks, and find and read their files.
 
-The tasks are from Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis
-Platform for Natural Language Understanding", and Bowman et al. 2015 (SNLI).
+They are the tasks of GLUE (Wang et al. 2018, "GLUE: A Multi-Task Benchmark and
+Analysis Platform for Natural Language Understanding"), SNLI (Bowman et al.
+2015), SWAG (Zellers et al. 2018), and four tasks for a user's own files.
 """
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Sequence
@@ -36,7 +37,7 @@ class Task(NamedTuple):
     #: answer in a text)
     kind: str
     pair: Optional[bool]        # True: examples are pairs of texts; None: the
-                                # columns decide
+                                # user's `Columns` decide
     labels: Optional[tuple]     # names of classes; None: as in the file
     metrics: tuple              # names in ../metrics.py; the first one selects
                                 # the best epoch
@@ -49,10 +50,12 @@ class Task(NamedTuple):
     label_column: str = ''      # name of the column of labels
     file_labels: Optional[tuple] = None     # `labels` as files write them;
                                             # None: the same
-    no_label: Optional[str] = None      # a missing label as files write it
+    no_label: Optional[str] = None      # a missing label as files write it;
+                                        # None: every example has a label
     column_orders: tuple = ()   # lists of names: the possible columns of files
                                 # without a header
-    synonyms: tuple = ()        # (other name, our name) of columns
+    synonyms: tuple = ()        # (name in some headers, name in the fields
+                                # above) of columns
 
     # For GLUE's leaderboard
     submission: str = ''        # name of the submission file
@@ -61,10 +64,10 @@ class Task(NamedTuple):
 
 def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
           kind='classify', more_files=((), (), ()), **layout):
-    """A `Task` in the layout of GLUE.
+    """A `Task` in the layout of GLUE; arguments are fields of `Task`, except:
 
-    orders: column_orders as strings with commas. more_files: for each of
-    PARTS, other names of its file. layout: fields that differ from GLUE's.
+    folder: the name of the task's folder. orders: column_orders as strings
+    with commas. more_files: for each of PARTS, other names of its file.
     """
     return Task(
         name, kind, len(text_columns) == 2, labels, metrics, (folder, name),
@@ -75,7 +78,7 @@ def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
 
 
 def _mnli(name, test_set, submission):
-    """A `Task` of MNLI; test_set: 'matched' or 'mismatched'."""
+    """A `Task` for a test set of MNLI, 'matched' or 'mismatched'."""
     trees = ('genre,sentence1_binary_parse,sentence2_binary_parse,'
              'sentence1_parse,sentence2_parse,sentence1,sentence2')
     return _glue(
@@ -166,8 +169,8 @@ EXTRA_TESTS = {task.name: task for task in (
                    ('Label', 'label')), submission='AX.tsv'),
 )}
 
-#: Each task also accepts files named by a stem (for each of PARTS) and an
-#: extension: {kind of task: extensions}
+#: The tasks of TASKS also accept files named by a stem and an extension. STEMS
+#: has the stems for each of PARTS, EXTENSIONS {kind of task: extensions}.
 STEMS = ('train',), ('dev', 'valid', 'validation', 'val'), ('test',)
 EXTENSIONS = {'classify': ('.tsv', '.csv', '.txt'),
               'regress': ('.tsv', '.csv', '.txt'), 'choice': ('.csv',),
@@ -194,13 +197,13 @@ def task_of(name):
 
 
 def with_extra_tests(name):
-    """A list of the `Task` with this name, and of its extra tests."""
+    """A list: the `Task` with this name, then its extra tests."""
     task = task_of(name)
     return [task, *(EXTRA_TESTS[test] for test in task.extra_tests)]
 
 
 def find_nearby(task, folder, part):
-    """The file of a part in the folder or its parent folder, or None."""
+    """As `find`, but search the parent folder, too; None: no file is found."""
     for candidate in (Path(folder), Path(folder).absolute().parent):
         try:
             return find(task, candidate, part)
@@ -217,23 +220,23 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
     task: a name in `TASKS` or `EXTRA_TESTS`, or a `Task`.
 
     folder: the task's folder, for example SST-2, or its parent folder, or a
-    file. part: 'train', 'dev' or 'test'; 'test' may lack labels.
+    file. part: 'train', 'dev' or 'test'; only 'test' may lack labels.
 
     columns: the columns of a table with another layout, see `Columns.parse`.
     For 'tag', the columns of words (`text`) and tags (`label`).
 
-    labels: names of the classes, from the training part when another part is
-    read; other labels raise an error. None: the names of the task, or the
-    sorted names in the file.
+    labels: names of the classes, which a caller takes from the training part
+    to read another part; other labels raise an error. None: the names of the
+    task, or if it has none, the sorted names in the file.
 
     Returns `Examples`; for 'tag' `Sentences`, for 'span' `Questions` and for
     SWAG `Choices`. In GLUE's tables, tabs separate columns and quotes are
     ordinary characters. The first line is a header or the first example.
-    Lines that lack a column are skipped with a warning.
+    Lines with missing or extra columns are skipped with a warning.
 
     MRPC is read in the layout of GLUE, or from msr_paraphrase_*.txt. In the
-    latter case the development part is the list in dev_ids.tsv, or without
-    it the test file. Raises `TaskError`, a ValueError.
+    latter case the development part is the examples that dev_ids.tsv lists, or
+    without this file the test part. Raises `TaskError`, a ValueError.
     """
     task = task_of(task)
     if part not in PARTS:
@@ -274,7 +277,10 @@ def _read_tags(path, part, columns, labels):
 # Tables
 
 def _read_table(task, path, part, columns, labels):
-    """The `Examples` of a table; columns: a `Columns`, or None."""
+    """The `Examples` of a table; arguments are as for `read_task`.
+
+    path: of the part's file. columns: a `Columns`, or None.
+    """
     keep_row = None
     if columns is None and path.name == 'msr_paraphrase_train.txt':
         path, keep_row = _original_mrpc(path, part)
@@ -298,6 +304,7 @@ def _read_table(task, path, part, columns, labels):
                 f': its first line has no column {task.label_column!r}'
                 if columns is None else ': give label=... in --columns'))
     labels = labels or task.labels
+    # A user's table may have the class names in place of `file_labels`
     if (columns is not None and file_labels
             and _has_class_names(head, indices, labels)):
         file_labels = None
@@ -306,7 +313,7 @@ def _read_table(task, path, part, columns, labels):
 
 
 def _has_class_names(head, indices, names):
-    """True if a label in the first rows of a table is one of the names."""
+    """True if a label in `head`, the first rows of a table, is in `names`."""
     return indices.label is not None and any(
         cells[indices.label].strip() in names for _, cells in head
         if len(cells) > indices.label)
@@ -320,6 +327,7 @@ def _original_mrpc(path, part):
     """
     dev_ids = path.with_name('dev_ids.tsv')
     if dev_ids.is_file():
+        # An example is identified by the ids of its two texts
         held_out = {tuple(cells[:2]) for _, cells in tables.rows_of(dev_ids)}
         return path, lambda cells: (
             (tuple(cells[1:3]) in held_out) == (part == 'dev'))
@@ -337,8 +345,9 @@ def _original_mrpc(path, part):
 def _column_indices(task, path, head, part):
     """The `ColumnIndices` of a task's file.
 
-    head: the first rows. Columns are found by their names in the header. In a
-    file without a header, the number of columns shows which order it has.
+    head: the table's `first_rows`. Columns are found by their names in the
+    header. Without a header, the number of columns shows which of the task's
+    `column_orders` the file has.
     """
     synonyms, orders = dict(task.synonyms), task.column_orders
     names = [synonyms.get(cell.strip(), cell.strip())
@@ -346,7 +355,8 @@ def _column_indices(task, path, head, part):
     has_header = set(task.text_columns) <= set(names)
     if not has_header:
         # Of two orders with equal length, the first is for labelled parts
-        # and the second for the test part. The dictionary keeps the last one
+        # and the second for the test part. The dictionary keeps the one that
+        # it is given last
         order_of_length = {len(order): order for order in (
             orders if part == 'test' else reversed(orders))}
         names = next((order_of_length[len(cells)] for _, cells in head
@@ -383,6 +393,7 @@ def find(task, folder, part):
         for name in names:
             if (task_folder / name).is_file():
                 return task_folder / name
+    # The message lists only published names, if the task has any
     expected = [name for name in names if not name.endswith(
         tuple(packing.ending for packing in PACKINGS))]
     if task.files:
@@ -409,11 +420,12 @@ def _subfolders(folder, names):
 
 
 def _normalized(name):
+    """The name of a folder without case, hyphens and underscores."""
     return name.lower().replace('-', '').replace('_', '')
 
 
 def _possible_names(task, part):
-    """Yield possible names of a part's file, by priority, packed ones last."""
+    """Yield possible names of a part's file, by priority; compressed last."""
     k = PARTS.index(part)
     names = [*(task.files[k] if task.files else ()),
              *PUBLISHED_FILES.get(task.kind, ((),) * 3)[k]]

@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files
 
-#: Roles of columns, in the order of three columns given without a role
+#: Roles of columns, in the order that `Columns.parse` expects
 ROLES = 'text', 'pair', 'label'
 
 #: Number of first rows from which the layout of a table is recognized
@@ -15,7 +15,7 @@ NUM_FIRST_ROWS = 100
 
 
 class TaskError(ValueError):
-    """A task's data cannot be read; the message is one sentence."""
+    """The error for a task's data that cannot be read."""
 
 
 class Examples(NamedTuple):
@@ -55,9 +55,9 @@ class Columns(NamedTuple):
 
         If a column is given by name, the first line is a header. Otherwise
         the first line is an example, unless 'header=yes' is added. Add
-        'header=no' if line 1 could be mistaken for a header. In Python, a
-        dictionary of roles or a list of columns works, too; their names may
-        have commas.
+        'header=no' if line 1 could be mistaken for a header. In Python,
+        {role: column} or a list of columns works, too, and names of columns
+        may contain commas.
         """
         if isinstance(columns, cls):
             return columns
@@ -66,6 +66,7 @@ class Columns(NamedTuple):
         if header not in (None, True, False, 'yes', 'no'):
             raise TaskError(f'header={header} in --columns: expected yes or '
                             'no')
+        # The roles of the columns without a role
         roles = {0: (), 1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
             len(without_role))
         if (roles is None or by_role and without_role
@@ -104,7 +105,7 @@ def _split_roles(columns):
 
 
 def _number_or_name(name):
-    """A column of --columns as a number if possible, else as a name."""
+    """Convert a column of --columns to an int if possible, else to a name."""
     text = str(name).strip()
     return int(text) if text.isascii() and text.isdigit() else text
 
@@ -112,7 +113,7 @@ def _number_or_name(name):
 # Rows
 
 def is_csv(path):
-    """True if the file name ends in .csv, before any packing."""
+    """True for a name that ends in .csv, or in .csv and then, say, .gz."""
     name = str(path).lower()
     for packing in text_files.PACKINGS:
         if name.endswith(packing.ending):
@@ -124,11 +125,11 @@ def rows_of(path):
     """Yield (line number, cells) for each row of a table.
 
     In a .csv file, commas separate cells. If the first line has semicolons
-    but no comma, semicolons separate them. A quoted cell may contain
+    but no comma, semicolons separate cells. A quoted cell may contain
     separators and line breaks.
 
     In other files, tabs separate cells and quotes are ordinary characters. A
-    line ends with LF or CRLF only. The file may be compressed.
+    line ends with LF or CRLF only. Any file may be compressed.
     """
     if is_csv(path):
         yield from _csv_rows(path)
@@ -139,11 +140,13 @@ def rows_of(path):
 
 def _csv_rows(path):
     """`rows_of` for a .csv file."""
+    # number: of the line in which the next row begins
     number, lines = 1, text_files.lines(path)
     first_line = next(lines, '')
     # Spreadsheets write semicolons in locales with decimal commas
     delimiter = ';' if ';' in first_line and ',' not in first_line else ','
-    # If not strict, an unclosed quote would swallow the rest of the file
+    # Without strict, an unclosed quote would take the rest of the file as one
+    # cell, and no error would be raised
     reader = csv.reader(
         (line + '\n' for line in itertools.chain([first_line], lines)),
         strict=True, delimiter=delimiter)
@@ -161,24 +164,24 @@ def _csv_rows(path):
 # From rows to examples
 
 class ColumnIndices(NamedTuple):
-    """The columns of a table as indices into the cells of a row."""
+    """The columns of a table by role, as indices into the cells of a row."""
 
     text: int
     pair: Optional[int]
     label: Optional[int]
     width: int              # number of cells in a complete row
-    header: Optional[bool]  # True if the first row has names; None: unknown,
-                            # so that it is read as an example
+    header: Optional[bool]  # True if the first row has names; None: unknown;
+                            # then the first row is read as an example
 
 
 def first_rows(path):
-    """A list of the first rows of a table, as `rows_of` yields them."""
+    """The first NUM_FIRST_ROWS rows of a table, as `rows_of` yields them."""
     return list(itertools.islice(rows_of(path), NUM_FIRST_ROWS))
 
 
 def indices_of_columns(path, head, columns):
     """The `ColumnIndices` of `Columns`; head: the table's `first_rows`."""
-    first_row = [cell.strip() for cell in head[0][1]]
+    first_row = [cell.strip() for cell in head[0][1]]   # without line number
 
     def index_of(role, column):
         if isinstance(column, int) or column is None:
@@ -190,6 +193,7 @@ def indices_of_columns(path, head, columns):
             f'{path} has {found} {column!r} in its first line '
             f'({name_list(first_row)}): name its columns by --columns, or '
             f'give their numbers from 0, as {role}=1')
+    # The first three fields of `columns` are in the order of ROLES
     indices = [index_of(role, column) for role, column in zip(ROLES, columns)]
     width = max(max(i for i in indices if i is not None) + 1, len(first_row))
     return ColumnIndices(*indices, width, columns.header)
@@ -202,8 +206,9 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     kind: 'classify' or 'regress'. names: names of the classes; None: the
     sorted labels of the file. file_labels: the names as the file writes them;
     None: the same. no_label: a missing label as the file writes it. keep_row:
-    a function of a row's cells, which returns False for rows to drop. Rows
-    with missing or extra columns are skipped with a warning.
+    a function of a row's cells that returns False for a row to drop; None:
+    keep all. Rows with no_label, or with missing or extra columns, are skipped
+    with a warning.
     """
     last_index = max(i for i in indices[:3] if i is not None)
     texts_a, texts_b, number = [], [], 0
@@ -247,7 +252,10 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
 
 
 def _class_names(path, lines_labels):
-    """The sorted names of the classes; lines_labels: as in `examples_of`."""
+    """The sorted names of the classes, which are the labels of a file.
+
+    lines_labels: (line number, label) of each example, also below.
+    """
     for number, name in lines_labels:
         if not name:
             raise TaskError(
@@ -257,6 +265,7 @@ def _class_names(path, lines_labels):
 
 
 def _warn_of_skipped(path, misfits, num_unlabelled, no_label, width):
+    """Log the numbers of skipped rows; misfits: as in `examples_of`."""
     reasons = []
     if misfits:
         number, num_cells = misfits[0]
@@ -270,7 +279,7 @@ def _warn_of_skipped(path, misfits, num_unlabelled, no_label, width):
 
 
 def class_indices(path, lines_labels, names, file_labels=None):
-    """The class index of each label; arguments as in `examples_of`."""
+    """The class index of each label; arguments are as for `examples_of`."""
     index_of = {name: k for k, name in enumerate(file_labels or names)}
     try:
         return [index_of[label] for _, label in lines_labels]
@@ -284,14 +293,14 @@ def class_indices(path, lines_labels, names, file_labels=None):
 
 
 def name_list(names):
-    """A string with at most 12 names, the long names shortened."""
+    """A string that lists up to 12 names, each cut to 40 characters."""
     names = [repr(name if len(name) <= 40 else f'{name[:37]}...')
              for name in names]
     return ', '.join(names[:12] + ['...'] * (len(names) > 12))
 
 
 def _number_of(path, number, text):
-    """The label in line `number` as a float; raises if it is no number."""
+    """Convert `text`, the label in line `number`, to a float."""
     try:
         score = float(text)
     except ValueError:
@@ -306,9 +315,9 @@ def _number_of(path, number, text):
 
 
 def _check_is_no_header(path, indices, lines_labels):
-    """Raise if the label in line 1 looks like the name of a column.
+    """Raise `TaskError` if the label in line 1 looks like a column's name.
 
-    This is so if no other row has this label, but another label occurs twice.
+    It does if no other row has this label, but another label occurs twice.
     """
     number, first = lines_labels[0]
     rest = [label for _, label in lines_labels[1:]]
