@@ -1,9 +1,9 @@
 """BART has an encoder, and a decoder that generates text from encoded text.
 
 The model is from Lewis et al. 2020. B: the number of texts in a batch, S: of
-input tokens, T: of decoded tokens, P: of tokens to predict, H: of hidden
-units, N: of attention heads, D: of hidden units of a head, V: of tokens in the
-vocabulary.
+tokens in an input text, T: of tokens in a decoded text, P: of tokens to
+predict, H: of hidden units, N: of attention heads, D: of hidden units of a
+head, V: of tokens in the vocabulary.
 """
 import numpy as onp
 
@@ -43,13 +43,14 @@ class BARTDecoder(nn.Block):
     def forward(self, tokens, encoder, encoded_X, valid_lens, caches=None):
         """Decode tokens (B, T) given a text encoded_X (B, S, H): (B, T, H).
 
-        encoder: the `BERTEncoder` with the token embedding; valid_lens (B,):
-        the number of valid tokens of each text, None if all are valid. Output
-        t depends on tokens up to t. caches: the `Caches` of the tokens before
-        these, None if there are none.
+        encoder: the `BERTEncoder` with the token embedding. valid_lens (B,):
+        the number of valid tokens of each text; None: all are valid. Output t
+        depends on tokens up to t. caches: the `Caches` of the tokens decoded
+        by earlier calls, which come before these; None: there are none. The
+        new tokens are added to the caches.
         """
         caches = Caches(len(self.blks)) if caches is None else caches
-        # position: of the first token, after the cached ones
+        # position: of the first new token, after the cached tokens
         position, T = caches.length, tokens.shape[1]
         ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
                else self.pos_embedding.list_ctx()[0])
@@ -59,8 +60,8 @@ class BARTDecoder(nn.Block):
             check_whole(valid_lens, 'valid length')
             valid_lens = on_device(valid_lens, tokens.ctx)
         X = self._embed(tokens, encoder, position)
-        # The number of tokens that each token attends to. A single new token
-        # needs no mask: it attends to itself and to all cached tokens
+        # The number of decoded tokens that each new token attends to. A single
+        # new token needs no mask: it attends to itself and all cached tokens
         seen_lens = None
         if T > 1:
             seen_lens = on_device(onp.broadcast_to(
@@ -72,7 +73,8 @@ class BARTDecoder(nn.Block):
         return X
 
     def _embed(self, tokens, encoder, position):
-        """Embed tokens (B, T), the first ones at `position`: (B, T, H)."""
+        """Embed tokens (B, T), of which column 0 is at `position`: (B, T, H).
+        """
         ctx, weight = tokens.ctx, encoder.token_embedding.weight
         positions = on_device(onp.broadcast_to(
             onp.arange(position, position + tokens.shape[1]), tokens.shape),
@@ -88,10 +90,11 @@ class BARTDecoder(nn.Block):
 
 
 class Caches:
-    """Keys and values of B sequences, reused for their next tokens.
+    """Keys and values of B sequences, reused to decode their next tokens.
 
-    length: the number of cached tokens of each sequence.
-    of_blocks: for each block a dict {name: (keys, values)}.
+    length: the number of cached tokens of each sequence. of_blocks: for each
+    block a dict {'tokens' or 'text': (keys, values)}, of the decoded tokens
+    (B*N, length, D) and of the encoded text (B*N, S, D).
     """
 
     def __init__(self, num_blocks):
@@ -99,10 +102,10 @@ class Caches:
         self.of_blocks = [{} for _ in range(num_blocks)]
 
     def select(self, indices, num_sequences):
-        """Keep the sequences with these indices, a list, in this order.
+        """Replace the sequences by those with these indices, in this order.
 
-        An index may occur several times, or never. num_sequences: B, the
-        number of sequences before.
+        indices: a list; an index may occur several times, or never.
+        num_sequences: B, the number of sequences before the call.
         """
         for cache in self.of_blocks:
             for name, keys_values in cache.items():
@@ -112,8 +115,8 @@ class Caches:
 
 
 def _take_sequences(X, indices, num_sequences):
-    """The entries of X (B*N, T, D) for the sequences with these indices."""
-    rows = X.reshape(num_sequences, -1)
+    """Keys or values X (B*N, T, D) of the sequences with these indices."""
+    rows = X.reshape(num_sequences, -1)     # (B, N*T*D)
     indices = on_device(indices, X.ctx, 'int32')
     return rows.take(indices, axis=0).reshape(-1, *X.shape[1:])
 
@@ -121,12 +124,12 @@ def _take_sequences(X, indices, num_sequences):
 class BARTModel(Model):
     """Encoder, decoder, and the head that scores the decoder's next token.
 
-    Arguments as for `BERTModel`; num_layers, num_heads and ffn_num_hiddens
+    Arguments are as for `BERTModel`; num_layers, num_heads and ffn_num_hiddens
     are the encoder's. decoder_layers, decoder_heads and decoder_ffn are the
-    decoder's; they default to the encoder's. start_id: the first token of
-    every decoded text. `STRUCTURE` has the fixed fields of the variant.
-    Encoder, decoder and head share one token embedding. The head's bias is
-    not trained, as published.
+    decoder's, and default to the encoder's. start_id: the first token of every
+    decoder input. Keywords in `STRUCTURE` (family.py) can have only its
+    values. Encoder, decoder and head share one token embedding. The head's
+    bias is not trained, as published.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -171,19 +174,19 @@ class BARTModel(Model):
                           self.encoder.token_embedding)
         self.mlm.mlp[0].bias.grad_req = 'null'
 
-    #: False: the decoder takes (B, T, H) with padding, and cannot be packed
+    #: False: the decoder takes padded texts, which nn/packed.py does not make
     packable = False
     #: False: there is no next sentence head
     scores_pairs = False
 
     def forward(self, tokens, segments=None, valid_lens=None,
                 pred_positions=None):
-        """Encode texts and decode the same texts: as for `BERTModel`.
+        """Encode and decode the same texts; arguments are as for `BERTModel`.
 
-        The decoder reads the text shifted by one token, as in the tasks of
-        the published model. Its state at position t represents token t, and
-        predicts it. segments are ignored. Returns the decoder's states
-        encoded_X (B, T, H), mlm_Y_hat (B, P, V) or None, and None.
+        The decoder reads the text shifted by one token, as when the published
+        model was trained. The decoder's state t predicts token t, which the
+        encoder has read, too. segments are ignored. Returns the decoder's
+        states encoded_X (B, T, H), mlm_Y_hat (B, P, V) or None, and None.
         """
         encoded_X = teacher_forced_states(self, tokens, valid_lens)
         mlm_Y_hat = None
@@ -193,18 +196,18 @@ class BARTModel(Model):
 
 
 def encode_text(net, tokens, valid_lens):
-    """Encode texts: tokens (B, S), valid_lens (B,) or None: (B, S, H)."""
+    """Encode texts, tokens (B, S) with valid_lens (B,) or None: (B, S, H)."""
     return net.encoder(tokens, onp.zeros(onp.shape(tokens), 'int32'),
                        valid_lens)
 
 
 def teacher_forced_states(net, tokens, valid_lens, targets=None):
-    """Decoder states for given target tokens (B, T): (B, T, H).
+    """Decoder states (B, T, H) for given target tokens.
 
-    net: a `BARTModel`, or a net with its encoder, decoder and config. tokens
-    (B, S), valid_lens (B,) or None: the input text. targets: the tokens to
-    predict, by default the input text. State t depends on the input text and
-    on targets before t.
+    net: a `BARTModel`, or a net with the encoder, decoder and config of one.
+    tokens (B, S), valid_lens (B,) or None: the input texts. targets (B, T):
+    the tokens to predict; None: the input texts. State t depends on the input
+    text and on the targets before t.
     """
     encoded_X = encode_text(net, tokens, valid_lens)
     return net.decoder(
@@ -216,7 +219,7 @@ def teacher_forced_states(net, tokens, valid_lens, targets=None):
 def decoder_inputs(tokens, start_id, ctx):
     """The inputs of a decoder that predicts tokens (B, T): int32 (B, T).
 
-    Each row is start_id and all tokens except the last.
+    A row is start_id and then all tokens of that row except the last.
     """
     tokens = on_device(tokens, ctx, 'int32')
     start = np.full((len(tokens), 1), start_id, dtype='int32', ctx=ctx)

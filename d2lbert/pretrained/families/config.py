@@ -1,8 +1,8 @@
 """Convert the config.json of a checkpoint to keywords of a net, and back.
 
-The net is a `BERTModel` or a `BARTModel`. Names and defaults of fields are
-those of the library `transformers`. A field that the net cannot represent is
-an error, because ignoring it would change results.
+The net is a `BERTModel` or a `BARTModel`. Fields have the names and defaults
+of the library `transformers`. A value that the net cannot represent raises an
+error, because ignoring it would change results.
 """
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 #: The file with the settings of text generation.
 GENERATION = 'generation_config.json'
 
-#: {field of `GENERATION`: field of `GenerationConfig` (../generation.py)}
+#: {field of that file: field of `GenerationConfig` (../generation.py)}
 GENERATION_FIELDS = {
     'num_beams': 'num_beams', 'max_length': 'max_len',
     'min_length': 'min_len', 'length_penalty': 'length_penalty',
@@ -21,14 +21,15 @@ GENERATION_FIELDS = {
     'early_stopping': 'early_stopping', 'forced_bos_token_id': 'first_id',
     'forced_eos_token_id': 'last_id'}
 
-#: The field of config.json for quantized weights, and its only supported value
+#: The field of config.json for quantized weights, and the value of this field
+#: that d2lbert writes and reads
 QUANTIZATION = 'quantization_config'
 INT8 = {'quant_method': 'd2lbert', 'format': 1, 'bits': 8,
         'weights': 'symmetric, a scale for each row',
         'activations': 'symmetric, a scale for each token'}
 
-#: Defaults of the keywords that the `config` of a net may leave out; BOOK is
-#: the `Variant` of the book's model.
+#: {keyword that the `config` of a net may leave out: its default}; BOOK is the
+#: `Variant` of the book's model.
 DEFAULTS = dict({name: getattr(BOOK, name) for name in (
     'family', 'heads', 'mlm_hidden', 'mlm_activation', 'embedding_size',
     'num_groups', 'inner_group_num', 'pre_norm', 'activation_dropout',
@@ -46,10 +47,11 @@ TYPE_NAMES = {bool: 'true or false', list: 'a list', str: 'a name'}
 def read_keywords(path):
     """Read a config.json: return the net's keywords and the file's fields.
 
-    Both are dicts. Three fields are added: `initializer_range`, which some
-    families call differently; `skip`, see `num_skipped_rows`; and, if the
-    family generates text, `generation`, the content of `GENERATION`. Raises
-    `PretrainedError` for a field that the net cannot represent.
+    Both are dicts. Three fields are added to the file's: `initializer_range`,
+    which has another name in some families; `skip`, the result of
+    `num_skipped_rows`; and, if the family generates text, `generation`, the
+    result of `_generation`. Raises `PretrainedError` for a value that the net
+    cannot represent.
     """
     return _ConfigFile(path).keywords()
 
@@ -58,7 +60,7 @@ class _ConfigFile:
     """The fields of a config.json, with methods that check and convert them.
 
     `_sizes`, `_fractions` and `_flags` return {keyword of the net: value} for
-    the fields of `Family` with these names.
+    the fields that `Family` lists under `sizes`, `fractions` and `flags`.
     """
 
     def __init__(self, path):
@@ -74,7 +76,10 @@ class _ConfigFile:
                 self.fields.setdefault(field, self.fields[alias])
 
     def refuse(self, field, expected, reason=''):
-        """Raise an error with the field's value and the `expected` one."""
+        """Raise `PretrainedError` for a field with an unsupported value.
+
+        expected: words for the supported values.
+        """
         raise PretrainedError(f'{self.path}: {field} is '
                               f'{self.fields[field]!r}, expected {expected}'
                               f'{reason}')
@@ -130,7 +135,7 @@ class _ConfigFile:
         return keywords
 
     def _check_heads_and_groups(self, keywords):
-        """Check that heads divide hiddens, and groups do not outnumber layers.
+        """Check that heads divide hiddens, and that groups are at most layers.
         """
         fields = {keyword: field for field, (keyword, _)
                   in self.family.sizes.items()}
@@ -144,7 +149,7 @@ class _ConfigFile:
             self.refuse('num_hidden_groups', 'at most the number of layers')
 
     def _activation(self):
-        """The activation of the feed-forward networks, by its name here."""
+        """The activation of the feed-forward networks, a name in d2lbert."""
         family = self.family
         field, default = family.activation
         value = self.fields.setdefault(field, default)
@@ -169,7 +174,7 @@ class _ConfigFile:
                 for field, (keyword, default) in self.family.flags.items()}
 
     def _initializer_range(self):
-        """The standard deviation of initial weights, 0.02 by default."""
+        """The standard deviation of initial weights; 0.02 if none is given."""
         field = self.family.init_std_field
         value = self.fields.get(field)
         if value is None:
@@ -188,7 +193,7 @@ class _ConfigFile:
 
     def _token_ids(self, vocab_size):
         """{field: id} of the special tokens that the model needs."""
-        ids = dict(pad_token_id=self.family.pad_id)
+        ids = dict(pad_token_id=self.family.pad_id)     # the defaults
         if self.family.generates:
             ids['decoder_start_token_id'] = 2
         for field, default in ids.items():
@@ -205,7 +210,7 @@ class _ConfigFile:
 
     def _num_positions(self, max_position_embeddings, skip):
         """The number of positions that a token can have."""
-        # The field also counts rows before position 0, except `rows_before`
+        # Of the skipped rows, max_position_embeddings counts these
         num_unused = skip - self.family.rows_before
         if max_position_embeddings <= num_unused:
             raise PretrainedError(
@@ -218,8 +223,9 @@ class _ConfigFile:
 def _generation(path, config):
     """The settings of text generation of a folder, a dict.
 
-    Older versions of transformers wrote these settings to config.json, without
-    forced_eos_token_id if this was 2.
+    They are in the file GENERATION, or else in `config`, the fields of the
+    config.json at `path`: older versions of transformers wrote them there,
+    without forced_eos_token_id if this was 2.
     """
     generation_path = Path(path).with_name(GENERATION)
     if generation_path.is_file():
@@ -230,7 +236,8 @@ def _generation(path, config):
 def num_skipped_rows(family, pad_id):
     """The number of rows before position 0 in a folder's position embedding.
 
-    These rows belong to no token, so that reading skips them.
+    These rows belong to no token, so that reading skips them. pad_id: the id
+    of the padding token.
     """
     return pad_id + 1 if family.positions_from_pad else family.rows_before
 
@@ -271,6 +278,7 @@ def config_of_net(net, tokenizer):
     field, _ = family.activation
     fields[field] = next(theirs for theirs, ours in family.activations.items()
                          if ours == config['activation'])
+    # `net.pretrained` is the folder that the net was loaded from, or None
     original = net.pretrained.config if net.pretrained else {}
     if family.generates:
         fields.update(
@@ -290,12 +298,12 @@ def config_of_net(net, tokenizer):
 
 
 def generation_of_run(net, tokenizer):
-    """The content of `GENERATION` for a net that a run trained.
+    """The content of the file GENERATION for a net that a run trained.
 
     Generated texts are limited to `net.trained_len`, the largest number of
     tokens in training, because the embeddings of later positions are random.
     """
-    if net.config.get('causal'):
+    if net.config.get('causal'):    # a `BERTModel` that generates
         return ({} if net.trained_len is None
                 else dict(max_length=net.trained_len))
     fields = dict(forced_eos_token_id=tokenizer.sep_id)
@@ -305,8 +313,8 @@ def generation_of_run(net, tokenizer):
 
 
 def generation_of_net(net, tokenizer):
-    """The content of `GENERATION` for a net; None if it cannot generate."""
-    is_finetuned = net.about is not None    # its `About`, see ../heads.py
+    """The content of the file GENERATION; None if the net cannot generate."""
+    is_finetuned = net.about is not None    # an `About`, see ../heads.py
     if not family_of(net.config).generates or is_finetuned:
         return None
     original = (net.pretrained.config['generation'] if net.pretrained
@@ -320,9 +328,10 @@ def generation_of_net(net, tokenizer):
 
 
 def _check_representable(family, config, keywords_with_field):
-    """Raise if the folders of a family cannot represent a net's config.
+    """Raise `PretrainedError` if a family's folders cannot represent a net.
 
-    keywords_with_field: the keywords that have a field in config.json.
+    config: the net's. keywords_with_field: the keywords that have a field in
+    config.json.
     """
     config = {**DEFAULTS, **config}
 
@@ -331,7 +340,7 @@ def _check_representable(family, config, keywords_with_field):
             f'this net has {name}={config[name]!r}, but the folders of '
             f'{family.title} can only represent {expected}')
 
-    # A keyword without a field has the same value in every folder of a family
+    # A keyword without a field has one value in all folders of the family
     expected = {**DEFAULTS, **family.structure}
     if family.ffn_factor:
         expected['ffn_num_hiddens'] = (family.ffn_factor
@@ -353,10 +362,11 @@ def _check_representable(family, config, keywords_with_field):
 
 
 def omits_mlm_head(net):
-    """True if the folder of a net must not have the net's MLM head.
+    """True if the folder to write for a net must not have the net's MLM head.
 
-    Such a net was loaded from a folder with a pooler and without an MLM head,
-    and no class of its family in `transformers` has both.
+    Such a net was loaded from a folder with a pooler and without an MLM head.
+    The net's MLM head is random then, and in the net's family no class of
+    `transformers` has both a pooler and an MLM head.
     """
     return (net.pretrained is not None and net.pretrained.lacking('mlm')
             and family_of(net.config).encoder_architecture is not None
@@ -378,6 +388,7 @@ def _head_fields(net, family):
     if about is None:
         return {}
     scores_text = about.kind in ('classify', 'regress', 'choice')
+    # The first dropout is for scores of texts, the second for those of tokens
     field, _ = family.dropouts[0 if scores_text else 1]
     fields = {field: about.dropout} if field else {}
     if about.kind != 'span':

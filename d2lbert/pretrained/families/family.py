@@ -1,9 +1,9 @@
 """This module has a `Family`, a table of names and defaults, for each family.
 
-A family is a set of models with one structure, such as RoBERTa. Its table maps
-the fields of config.json to keywords of `BERTModel` or `BARTModel`, and our
-tensor names to the family's. Names of fields, tensors and classes are from
-Hugging Face's library `transformers`.
+A family is a set of models with one structure, such as RoBERTa. The table maps
+the fields of config.json to keywords of `BERTModel` or `BARTModel`, and the
+names of tensors in d2lbert to names in the family's folders. The latter names,
+those of fields and those of classes are from Hugging Face's `transformers`.
 """
 from typing import NamedTuple, Optional
 
@@ -13,7 +13,7 @@ ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                'gelu_fast': 'gelu_new', 'gelu_pytorch_tanh': 'gelu_new',
                'relu': 'relu'}
 
-#: {field: (the only supported value, what other values mean, for messages)}
+#: {field: (the only supported value, a phrase for other values in messages)}
 FIXED = {'position_embedding_type': ('absolute',
                                      'positions of another kind'),
          'is_decoder': (False, 'a decoder'),
@@ -28,7 +28,7 @@ class Head(NamedTuple):
     activation: Optional[str] = 'tanh'  # of the hidden layer; None: there is
                                         # no hidden layer
     hidden_name: Optional[str] = None   # the hidden layer's name in a folder;
-                                        # None: the hidden layer is the pooler
+                                        # None: the pooler, or no hidden layer
     has_input_dropout: bool = False     # dropout before the hidden layer, too
     output_name: str = 'classifier'     # the output layer's name in a folder
 
@@ -36,16 +36,18 @@ class Head(NamedTuple):
 class Family(NamedTuple):
     """The names and defaults in the folders of a family, and its classes.
 
-    A field is a field of config.json. A keyword is an argument of the net.
+    Below, a field is a field of config.json, and a keyword is an argument of
+    the net.
     """
 
-    title: str
-    model_type: str         # this field's value in config.json
+    title: str              # for messages
+    model_type: str         # the value of the field model_type
     prefix: str             # of the names of encoder tensors; folders that
-                            # have only an encoder leave it out
-    names: dict             # {our tensor: theirs}, see `tensor_names.table`;
-                            # {i}, {group} and {inner} number the blocks
-    #: {field: (keyword, default)}
+                            # have only an encoder may leave it out
+    names: dict             # {layer here, or 'mlm.bias': name in folders}, see
+                            # `tensor_names.table`; {i}, {group} and {inner}
+                            # number the blocks
+    # sizes, fractions and flags are {field: (keyword, default)}
     sizes: dict             # whole numbers from 1
     fractions: dict         # numbers from 0 to less than 1
     flags: dict = {}        # true or false
@@ -53,15 +55,15 @@ class Family(NamedTuple):
     activations: dict = ACTIVATIONS     # {value of `activation`: name here}
     structure: dict = {}    # {keyword without a field: value}
     fixed: dict = {}        # fields with one supported value, as in FIXED
-    aliases: dict = {}      # {another name of a field: its name here}
+    aliases: dict = {}      # {another name of a field: its name above}
     #: ffn_num_hiddens / num_hiddens, if ffn_num_hiddens has no field
     ffn_factor: Optional[int] = None
-    optional_heads: tuple = ()  # values of the keyword `heads` that a folder
-                                # may lack
+    optional_heads: tuple = ()  # entries of the keyword `heads` that a net
+                                # and its folder may lack
     pad_id: int = 0         # default of pad_token_id
-    #: The row of position 0 in the position embedding is pad_id + 1 if
-    #: positions_from_pad, and else rows_before. max_position_embeddings does
-    #: not count `rows_before` rows.
+    #: Position 0 is row pad_id + 1 of a folder's position embedding if
+    #: positions_from_pad, and otherwise row rows_before. The field
+    #: max_position_embeddings does not count the first `rows_before` rows.
     positions_from_pad: bool = False
     rows_before: int = 0
     embedding_copies: tuple = ()    # other names of the token embedding
@@ -69,8 +71,8 @@ class Family(NamedTuple):
     #: The field with the standard deviation of initial weights
     init_std_field: str = 'initializer_range'
     #: (field, default) of the dropout before the output layer of a fine-tuned
-    #: net: first for scores of texts, then for scores of tokens. Default None
-    #: means the keyword `dropout`, and field None that there is no field.
+    #: net: first for scores of texts, then for scores of tokens. Field None:
+    #: there is no field; default None: the keyword `dropout`.
     dropouts: tuple = (('classifier_dropout', None),) * 2
     #: The classes of transformers that load a pretrained net, and an encoder
     #: with its pooler (None: the same class)
@@ -88,7 +90,7 @@ class Family(NamedTuple):
 def _classes(stem, **other_suffixes):
     """{kind of task: class in transformers}; class names begin with `stem`.
 
-    other_suffixes: {kind: the rest of the name} in place of the usual one.
+    other_suffixes: kinds whose class names do not end as usual, and the ends.
     """
     suffixes = {'classify': 'ForSequenceClassification',
                 'regress': 'ForSequenceClassification',
@@ -99,7 +101,7 @@ def _classes(stem, **other_suffixes):
 
 
 def _prefixed(prefix, names):
-    """Names {ours: theirs} with `prefix` before each of theirs."""
+    """`Family.names` with `prefix` before each name in folders."""
     return {ours: prefix + theirs for ours, theirs in names.items()}
 
 
@@ -212,7 +214,7 @@ ALBERT = BERT._replace(
         'hidden': 'albert.pooler',
         'mlm.hidden': 'predictions.dense', 'mlm.norm': 'predictions.LayerNorm',
         'mlm.bias': 'predictions.bias', 'mlm.output': 'predictions.decoder',
-        # Of sentence order prediction; class 0 is the right order
+        # The head of sentence order prediction; class 0 is the right order
         'nsp.output': 'sop_classifier.classifier'},
     sizes={**BERT.sizes, 'vocab_size': ('vocab_size', 30000),
            'hidden_size': ('num_hiddens', 4096),
@@ -227,7 +229,7 @@ ALBERT = BERT._replace(
     dropouts=(('classifier_dropout_prob', 0.1),) * 2,
     architecture='AlbertForPreTraining', finetuned=_classes('Albert'))
 
-# Le et al. 2020; the layers of XLM, Conneau and Lample 2019
+# Le et al. 2020; the layers are those of XLM (Conneau and Lample 2019)
 FLAUBERT = Family(
     title='FlauBERT', model_type='flaubert', prefix='transformer.',
     names={
@@ -271,7 +273,8 @@ FLAUBERT = Family(
         if kind != 'choice'},
     text_head=Head(activation=None, output_name='sequence_summary.summary'))
 
-#: Keywords that every `BARTModel` has; fields of `Variant` (nn/variant.py).
+#: Keywords, fields of `Variant` (nn/variant.py), and their value in every
+#: `BARTModel`.
 STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
                  num_segments=0, positional='learnable', embedding_norm=True,
                  tie_embeddings=True)
@@ -281,7 +284,7 @@ _BART_ATTENTION = {'W_q': 'q_proj', 'W_k': 'k_proj', 'W_v': 'v_proj',
 
 
 def _bart_attention(ours, theirs):
-    """{our tensor: theirs} for an attention named `ours` and `theirs`."""
+    """`Family.names` of an attention with these names here and in folders."""
     return {f'{ours}.{W}': f'layers.{{i}}.{theirs}.{name}'
             for W, name in _BART_ATTENTION.items()}
 

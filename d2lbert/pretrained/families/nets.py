@@ -17,33 +17,34 @@ def net_of(config):
 
 
 #: Keywords by which the published architecture differs from the book's. The
-#: sizes differ, too, but are not listed.
+#: numbers of layers, heads and hiddens differ, too, but are not listed.
 PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
                  layer_norm_eps=1e-12, embedding_norm=True,
                  tie_embeddings=True)
 
-#: Likewise for the architecture of DistilBERT (Sanh et al. 2019, section 3).
+#: The same for the architecture of DistilBERT (Sanh et al. 2019, section 3).
 DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
 
 
 def bert_base(vocab_size, **keywords):
     """BERT base: 12 blocks of 768 hiddens, 12 heads; not initialized.
 
-    keywords: arguments of `BERTModel`, in place of the published values.
-    With a vocabulary of 30,522 it has the published 110 M parameters.
+    keywords: arguments of `BERTModel`, in place of the published values. With
+    a vocabulary of 30,522 tokens, BERT base has 110 M parameters as published.
     """
     return _published(vocab_size, 768, 12, 12, keywords)
 
 
 def bert_large(vocab_size, **keywords):
-    """BERT large: 24 blocks of 1024 hiddens, 16 heads; as `bert_base`.
+    """BERT large: 24 blocks of 1024 hiddens, 16 heads; not initialized.
 
-    It has the published 340 M parameters.
+    Arguments as for `bert_base`; BERT large has 340 M parameters as published.
     """
     return _published(vocab_size, 1024, 16, 24, keywords)
 
 
 def _published(vocab_size, num_hiddens, num_heads, num_layers, keywords):
+    """A BERT with these sizes and PUBLISHED; `keywords` replace both."""
     sizes = dict(num_hiddens=num_hiddens, ffn_num_hiddens=4 * num_hiddens,
                  num_heads=num_heads, num_layers=num_layers)
     return BERTModel(vocab_size, **{**PUBLISHED, **sizes, **keywords})

@@ -1,8 +1,9 @@
 """List a net's tensors, with their names and shapes in a checkpoint folder.
 
 V: the number of tokens in the vocabulary, L: of positions, S: of segments, E:
-of elements of an embedding, H: of hidden units, F: of hidden units of the
-feed-forward networks. Weights of dense layers have shape (outputs, inputs).
+of elements of a token's embedding, H: of elements of a token's vector in a
+block, F: of hidden units of the feed-forward networks. Weights of dense layers
+have shape (outputs, inputs).
 """
 import re
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from d2lbert.nn.variant import BOOK
 from d2lbert.pretrained.families.family import BERT, family_of
 
-#: {part of a checkpoint: its title}. Many checkpoints lack heads.
+#: {part of a checkpoint: its title}. Many checkpoints lack pooler or heads.
 PARTS = {'encoder': 'encoder', 'decoder': 'decoder', 'pooler': 'pooler',
          'mlm': 'masked language model head', 'nsp': 'next sentence head'}
 
@@ -23,20 +24,22 @@ class Tensor(NamedTuple):
 
     name: str               # in the folder
     ours: str               # the parameter's name in the net
-    shape: tuple            # in the folder; the parameter may have a leading 1
+    shape: tuple            # in the folder; the parameter's shape may begin
+                            # with another 1
     part: str               # a key of PARTS, or 'head' in a fine-tuned net
     reversed: bool = False  # the folder has the rows in reverse order
     alias: str = None       # a second name of the same tensor in the folder
     skip: int = 0           # number of first rows in the folder that belong
-                            # to no token; the parameter lacks them
-    optional: bool = False  # a folder may lack it: its initial value is right
+                            # to no token; the parameter lacks these rows
+    optional: bool = False  # True if a folder may lack the tensor, as the
+                            # parameter's initial value is right
 
 
 def table(config, skip=0):
     """The list of `Tensor`s of a net with this `config`, not fine-tuned.
 
-    skip: the number of first rows of the folder's position embedding that
-    belong to no token.
+    config: the net's keywords, a dict. skip: the number of first rows of the
+    folder's position embedding that belong to no token.
     """
     names = family_of(config).names
     V, L, S, H, F = (config[name] for name in (
@@ -45,7 +48,8 @@ def table(config, skip=0):
     heads = config.get('heads', HEADS)
     E = config.get('embedding_size') or H
 
-    # key: a key of Family.names; ours: the name of the parameter or its layer
+    # key: a key of Family.names; ours: name of the parameter or layer in the
+    # net; block_numbers: values for {i}, {group} and {inner} in the name
     def embedding(key, ours, shape, part='encoder'):
         return Tensor(f'{names[key]}.weight', ours, shape, part)
 
@@ -73,6 +77,7 @@ def table(config, skip=0):
     if config.get('embedding_size'):
         tensors += dense('encoder.projection', 'encoder.projection', (H, E))
     inner = config.get('inner_group_num', 1)
+    # ALBERT's layers share the blocks of num_groups groups, `inner` in each
     for i in range(inner * (config.get('num_groups') or config['num_layers'])):
         numbers = dict(i=i, group=i // inner, inner=i % inner)
         for layer, key, size in (
@@ -102,6 +107,7 @@ def table(config, skip=0):
         tensors += [*dense('mlm.hidden', 'mlm.mlp.0', (E, H), 'mlm'),
                     *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
         output_index = 2
+    # Folders may have the bias of the output layer under both names
     bias, layer_bias = names['mlm.bias'], f'{names["mlm.output"]}.bias'
     # Only in BART folders this bias is (1, V), and may be missing
     is_bart = family_of(config).generates
@@ -114,7 +120,7 @@ def table(config, skip=0):
             f'{names["mlm.output"]}.weight', f'mlm.mlp.{output_index}.weight',
             (V, E), 'mlm'))
     if 'nsp' in heads:
-        # Class 0 of folders is "b follows a", which is class 1 of the book
+        # In folders class 0 means "b follows a", in the book class 1 does
         tensors += dense('nsp.output', 'nsp.output', (2, H), 'nsp',
                          is_reversed=True)
     return tensors
@@ -123,8 +129,8 @@ def table(config, skip=0):
 def finetuned(config, kind, num_scores, skip=0):
     """The list of `Tensor`s of a `FineTuned` net (../heads.py).
 
-    kind: of its task; num_scores: outputs of its output layer. config and
-    skip are as for `table`.
+    kind: the kind of its task; num_scores: the number of outputs of its output
+    layer. config and skip are as for `table`.
     """
     head, H = family_of(config).head_of(kind), config['num_hiddens']
     parts = ['encoder', 'decoder']
@@ -145,15 +151,15 @@ def finetuned(config, kind, num_scores, skip=0):
 
 
 def current_names(names, family=BERT):
-    """Map the names of `table` to the names in a folder; returns a dict.
+    """Map the names in `table` to the names in a folder; returns a dict.
 
-    names: all names in the folder. Encoder tensors may lack the prefix of the
-    family. In old checkpoints, the weight and the bias of LayerNorm are gamma
-    and beta. A name that `table` does not have maps to itself. Buffers of old
+    names: all names in the folder. There, encoder tensors may lack the prefix
+    of the family, and in old checkpoints the weight and the bias of LayerNorm
+    are gamma and beta. Other names map to themselves. Buffers of old
     checkpoints, such as position_ids, are left out.
     """
     prefix = family.prefix
-    # The first parts of names without prefix, for example 'embeddings'
+    # Where names without the prefix begin, for example with 'embeddings'
     modules = {name[len(prefix):].split('.')[0]
                for name in family.names.values() if name.startswith(prefix)}
     found = {}
@@ -164,12 +170,14 @@ def current_names(names, family=BERT):
         if re.fullmatch(rf'{re.escape(prefix)}(embeddings\.)?'
                         r'(position|token_type)_ids', current(name)):
             continue
-        # If a tensor has an old and a new name, the old one maps to itself
+        # Current names come first in this order; the old name of a tensor that
+        # the folder has under its current name, too, maps to itself
         found[name if current(name) in found else current(name)] = name
     return found
 
 
 def _current_name(name, prefix, modules):
+    """The current name of a tensor that may have an old name or no prefix."""
     if name.split('.')[0] in {*modules, 'position_ids'}:
         name = prefix + name
     for old, new in (('gamma', 'weight'), ('beta', 'bias')):
