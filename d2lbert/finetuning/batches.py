@@ -250,7 +250,7 @@ def _answer_span(answers, offsets):
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None if answers else ()
-    # 0 also if no token ends after the beginning of the answer, see below
+    # Wrongly 0 if no token ends after the answer's beginning; checked below
     first = int((offsets[:, 1] > answer.begin).argmax()) if len(
         offsets) else 0
     starts_before_end = onp.flatnonzero(offsets[:, 0] < answer.end)
@@ -321,8 +321,9 @@ def _central_windows(begins, ends, M):
 
     Window w has the context tokens from begins[w] to before ends[w]; begins
     and ends are (W,). As published, a window's score for a token is the number
-    of its context tokens before or after the token, whichever is smaller, plus
-    0.01 times the number of its context tokens. Ties go to the first window.
+    of the window's context tokens before or after the token, whichever is
+    smaller, plus 0.01 times the number of all context tokens of the window.
+    Ties go to the first window.
     """
     tokens = onp.arange(M)
     before = tokens - begins[:, None]                       # (W, M)
@@ -342,9 +343,9 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
     token that is `central` in its window.
 
     null: True if a question may have no answer. The answer is then '' if the
-    question's `null_score` in `Guess`, the lowest of its windows, is above the
-    score of the best span plus `threshold`. It is always '' if there is no
-    span, because the context has no tokens.
+    lowest `null_score` of the question's windows is above the score of the
+    best span plus `threshold`. The answer is always '' if there is no span,
+    because the context has no tokens.
     """
     # For each question the score, begin and end of the best span so far
     best = [(-onp.inf, 0, 0)] * len(contexts)

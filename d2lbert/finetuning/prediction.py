@@ -119,8 +119,8 @@ def data_of(about, texts, pairs=None, path='the texts'):
 def _checked_endings(pairs):
     """A list with a tuple of the endings of each text, two or more.
 
-    Raises ValueError if a text has fewer or is not followed by as many endings
-    as the others.
+    Raises ValueError if a text has fewer, or if two texts have different
+    numbers of endings.
     """
     for endings in pairs:
         if isinstance(endings, str) or len(endings) < 2 or not all(
@@ -201,7 +201,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
                       print_row=None):
     """Print or write predictions of the model in `folder`.
 
-    Arguments are the flags of `d2lbert predict`. print_row: a function that
+    Arguments are as for `d2lbert predict`. print_row: a function that
     prints a dictionary; None: print lines of text.
     """
     if (text is None) == (file is None):

@@ -44,10 +44,10 @@ def begin(run_once, settings, num_seeds, out, force, devices,
     run_once(out, force, resume, devices, keywords): carries out one run, see
     `finetuning.finetune_once`. settings: all settings, with the seed of the
     first run. out, force, devices: as for `finetune`. write_data(out): writes
-    examples in memory to the folder, and may change `settings`; None: there
-    are none.
+    examples in memory to the folder, and may change `settings`; None: all
+    examples are in files.
     """
-    # To be removed if no run starts
+    # Folders to create now, and to remove if no run starts
     new_parents = missing_folders(RUNS if out is None else Path(out).parent)
     if out is None:
         out = new_run_folder()

@@ -230,7 +230,7 @@ class Answers:
         An example is a `Window` (batches.py). Its label is the (first, last)
         token of the answer, (0, 0) if the window does not have the whole
         answer, or (-1, -1) if the answer's position is unknown. For training,
-        windows of the latter kind are left out.
+        windows with unknown answers are left out.
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,

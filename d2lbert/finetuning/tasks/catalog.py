@@ -220,7 +220,7 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
     task: a name in `TASKS` or `EXTRA_TESTS`, or a `Task`.
 
     folder: the task's folder, for example SST-2, or its parent folder, or a
-    file. part: 'train', 'dev' or 'test'; only 'test' may lack labels.
+    file. part: 'train', 'dev' or 'test'; 'test' may lack labels.
 
     columns: the columns of a table with another layout, see `Columns.parse`.
     For 'tag', the columns of words (`text`) and tags (`label`).

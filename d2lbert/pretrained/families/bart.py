@@ -41,7 +41,7 @@ class BARTDecoder(nn.Block):
                 variant))
 
     def forward(self, tokens, encoder, encoded_X, valid_lens, caches=None):
-        """Decode tokens (B, T) given a text encoded_X (B, S, H): (B, T, H).
+        """Decode tokens (B, T) given texts encoded_X (B, S, H): (B, T, H).
 
         encoder: the `BERTEncoder` with the token embedding. valid_lens (B,):
         the number of valid tokens of each text; None: all are valid. Output t

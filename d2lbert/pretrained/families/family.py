@@ -34,7 +34,7 @@ class Head(NamedTuple):
 
 
 class Family(NamedTuple):
-    """The names and defaults in the folders of a family, and its classes.
+    """Names and defaults in a family's folders, and the family's classes.
 
     Below, a field is a field of config.json, and a keyword is an argument of
     the net.
@@ -66,7 +66,8 @@ class Family(NamedTuple):
     #: max_position_embeddings does not count the first `rows_before` rows.
     positions_from_pad: bool = False
     rows_before: int = 0
-    embedding_copies: tuple = ()    # other names of the token embedding
+    embedding_copies: tuple = ()    # further tensors in folders that are
+                                    # copies of the token embedding
     generates: bool = False     # the family has a decoder
     #: The field with the standard deviation of initial weights
     init_std_field: str = 'initializer_range'

@@ -92,12 +92,13 @@ def table(config, skip=0):
                                      'decoder')._replace(skip=skip))
             tensors += norm('decoder.embedding_norm', 'decoder.embedding_norm',
                             H, 'decoder')
-        F = config['decoder_ffn']
+        decoder_F = config['decoder_ffn']
         for layer, key, size in (
                 *((dense, f'attention{k}.W_{x}', (H, H))
                   for k in (1, 2) for x in 'qkvo'),
                 *((norm, f'addnorm{k}.ln', H) for k in (1, 2, 3)),
-                (dense, 'ffn.dense1', (F, H)), (dense, 'ffn.dense2', (H, F))):
+                (dense, 'ffn.dense1', (decoder_F, H)),
+                (dense, 'ffn.dense2', (H, decoder_F))):
             tensors += layer(f'decoder.{key}', f'decoder.blks.{i}.{key}', size,
                              'decoder', i=i)
     if 'pooler' in heads:
