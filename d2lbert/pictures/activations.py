@@ -1,12 +1,13 @@
-"""Compute the data about a net and some texts that pictures show.
+"""This module computes the numbers that the pictures of a net show.
 
-The data are attention weights, the hidden states of all layers, predictions
-for masked tokens, and the most similar tokens of other texts. `plot_attention`
+They are attention weights, the hidden states of all layers, predictions for
+masked tokens, and the most similar tokens of other texts. `plot_attention`
 draws attention weights.
 
 B: the number of texts in a batch; T: the number of tokens of a text, special
-tokens included; H: the number of hiddens; L: the number of blocks; N: the
-number of attention heads; V: the size of the vocabulary.
+tokens included; H: the number of hidden units; L: the number of layers, where
+each layer is one block; N: the number of attention heads; V: the number of
+scores of the net for a token.
 """
 import math
 from typing import Any, Iterable, List, NamedTuple, Optional, Tuple, Union
@@ -23,32 +24,35 @@ from d2lbert.progress import bar
 from d2lbert.text import special_of
 from d2lbert.texts.examples import pad_rows
 
-#: Maximum number of tokens in a batch of `vectors_by_layer`.
+#: Maximum number of tokens in a batch of `vectors_by_layer`, padding included.
+#: A longer text is a batch of its own.
 MAX_TOKENS = 1 << 12
 
-#: Maximum number of tokens in a batch of `guesses_of`.
+#: The same for `guesses_of`.
 MAX_GUESS_TOKENS = 1 << 13
 
-#: Number of predictions that are kept for each masked token.
+#: Number of guesses that are kept for each masked token.
 NUM_GUESSES = 10
 
-#: Size of the font, minimum side of a panel, maximum side of a figure.
+#: Size of the font; minimum side of a panel; maximum side of all panels of a
+#: figure together, if the user does not give figsize.
 FONT_POINTS, MIN_PANEL_INCHES, MAX_FIGURE_INCHES = 7, 1.3, 18
 
 
 def attention_of(net, ids, segments=None):
     """Return the attention weights of one text: (L, N, T, T) float32, NumPy.
 
-    ids, segments: lists of the T token ids and their segments. Entry
-    [l, n, i, j] is the weight with which token i attends to token j in head
-    n of block l + 1, so each row [l, n, i] sums to one. Raises ValueError if
-    a block does not have exactly one `DotProductAttention`.
+    ids, segments: lists of the T token ids and their segments; None means
+    segments of 0. Entry [l, n, i, j] is the weight with which token i attends
+    to token j in block l and head n, all counted from 0. So each row
+    [l, n, i] sums to one. Raises ValueError if a block does not have exactly
+    one `DotProductAttention`.
     """
     T = len(ids)
     weights = []
-    # The fused operators do not store attention weights, so blocks run within
-    # `keep_attention`. Blocks run one at a time, so that the device never
-    # holds the weights of all blocks
+    # The fused operators do not store attention weights; within
+    # `keep_attention` a block does not use them. Blocks run one at a time, so
+    # that the device never holds the weights of all blocks
     with autograd.pause():
         X = _embed(net, [ids], [segments or [0] * T], [T])[0]
         for blk in net.encoder.blks.up_to(-1):
@@ -57,7 +61,7 @@ def attention_of(net, ids, segments=None):
                 X = blk(X, None)
             weights.append(attention.attention_weights.asnumpy())
             if not attention.keeps_weights:
-                attention.attention_weights = None
+                attention.attention_weights = None      # frees the memory
     return onp.stack(weights).astype('float32', copy=False)
 
 
@@ -76,13 +80,13 @@ def _find_attention(blk):
 def clearest_head(weights, special):
     """Find the head in which words attend most strongly to few other words.
 
-    weights: (L, N, T, T); special: T booleans, True for special tokens. All
-    other tokens are words here. Returns the (layer, head), counted from 0,
-    with the largest sum of squared weights from words to other words; (0, 0)
-    for a text of one word. The sum is small for heads that attend to all
-    tokens alike, to special tokens, or from each token to itself.
+    weights: (L, N, T, T); special: T booleans, True for special tokens. Here
+    a word is any other token. Returns the (layer, head), counted from 0, with
+    the largest sum of squared weights from words to other words; (0, 0) for a
+    text of fewer than two words. The sum is small for heads in which words
+    attend to all tokens alike, to special tokens, or to themselves.
     """
-    words = onp.flatnonzero(~onp.asarray(special))
+    words = onp.flatnonzero(~onp.asarray(special))      # indices of tokens
     squares = weights[:, :, words][:, :, :, words] ** 2
     squares *= 1 - onp.eye(len(words), dtype=squares.dtype)
     scores = squares.sum(axis=(2, 3))                   # (L, N)
@@ -101,15 +105,16 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
     tokens: a list of tokens in `vocab` (default: the net's vocabulary), as
     for `get_bert_encoding`; or, with a tokenizer of `load_model`, a text.
     tokens_b: the second text of a pair. layers, heads: a number or a list of
-    numbers, counted from 1 (default: all). hide_special: leave out <cls> and
-    <sep>, without rescaling the other weights.
+    numbers, counted from 1 (default: all). hide_special: leave out the special
+    tokens that are added to a text, such as <cls>, without rescaling the
+    other weights.
 
     Returns a matplotlib figure. In a panel, the token of a row attends to the
-    token of a column. All panels share one scale, up to the largest weight
-    shown. In a long text only some tokens have a label.
+    token of a column. All panels share one scale of colours, which ends at the
+    largest weight shown. In a long text only some tokens have a label.
     """
     from d2lbert.pictures.figures import Picture
-    ids, segments, names, special = _encode(net, tokens, tokens_b, tokenizer,
+    ids, segments, shown, special = _encode(net, tokens, tokens_b, tokenizer,
                                             vocab)
     weights = attention_of(net, ids, segments)          # (L, N, T, T)
     layers = _check_numbers(layers, weights.shape[0], 'layers')
@@ -120,12 +125,13 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
             raise ValueError('the text has only special tokens: without '
                              'them there is nothing to show')
         weights = weights[:, :, kept][:, :, :, kept]
-        names = [names[t] for t in kept]
-    # The side of a panel, and the space for its labels, in inches
+        shown = [shown[t] for t in kept]
+    # In inches: a line of text, the side of a panel, the space for the labels
     line_height = FONT_POINTS * 1.25 / 72
-    side = min(max(MIN_PANEL_INCHES, len(names) * line_height),
+    side = min(max(MIN_PANEL_INCHES, len(shown) * line_height),
                MAX_FIGURE_INCHES / max(len(layers), len(heads)))
-    margin = 0.25 + min(max(map(len, names)), 14) * FONT_POINTS * 0.65 / 72
+    # `short` limits a label to 14 letters
+    margin = 0.25 + min(max(map(len, shown)), 14) * FONT_POINTS * 0.65 / 72
     fig = Picture(figsize=figsize or (
         margin + len(heads) * (side + 0.15) + 0.7,
         margin + len(layers) * (side + 0.3)), layout='constrained')
@@ -134,9 +140,9 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
         side = min((figsize[0] - margin - 0.7) / len(heads),
                    (figsize[1] - margin) / len(layers))
     # Label only every tick_step-th token if the labels would overlap
-    tick_step = max(1, math.ceil(len(names) * line_height / max(side, 0.1)))
-    ticks = list(range(0, len(names), tick_step))
-    labels = [short(names[t]) for t in ticks]
+    tick_step = max(1, math.ceil(len(shown) * line_height / max(side, 0.1)))
+    ticks = list(range(0, len(shown), tick_step))
+    labels = [short(shown[t]) for t in ticks]
     max_weight = max(weights[layer - 1, head - 1].max()
                      for layer in layers for head in heads)
     for row, layer in zip(axes, layers):
@@ -179,9 +185,10 @@ def _encode(net, tokens, tokens_b, tokenizer, vocab):
 
 
 def _check_numbers(numbers, count, name):
-    """Return numbers as a list; ValueError unless all are from 1 to count.
+    """Return the numbers of layers or heads as a list, each from 1 to count.
 
-    numbers: an int, ints, or None for all; name: the argument's name.
+    numbers: an int, ints, or None for all; name: the argument's name for
+    messages. Raises ValueError for another number, and for an empty list.
     """
     if numbers is None:
         return list(range(1, count + 1))
@@ -197,14 +204,16 @@ def _check_numbers(numbers, count, name):
 def vectors_by_layer(net, encoded, pad_id=0):
     """Yield the hidden states of many texts, one layer at a time.
 
-    encoded: a list of a tokenizer's `Encoded`. Yields L + 1 lists, the
-    embeddings first; each has an array (T, H) float32 for each text, in the
-    order of `encoded`. Layer l equals `encode(..., layer=l)` up to rounding,
-    but this function runs each block once, and keeps one layer in memory.
+    encoded: a list of a tokenizer's `Encoded`; pad_id: the id of the padding
+    token. Yields L + 1 lists, the embeddings first; each has an array (T, H)
+    float32 for each text, in the order of `encoded`. Layer l equals
+    `encode(..., pooling=None, layer=l)` up to rounding. A call of `encode` for
+    each layer would run the first blocks again and again.
     """
     batches = _make_batches(encoded, pad_id)
     if net.encoder.quantized is not None:
-        # A quantized encoder has no blocks that can run one by one
+        # The blocks of a quantized encoder cannot run one by one, so this
+        # computes each layer from the tokens
         for layer in range(net.encoder.blks.num_layers + 1):
             with autograd.pause():
                 yield _split_batches(batches, [
@@ -219,15 +228,16 @@ def vectors_by_layer(net, encoded, pad_id=0):
     for layer, blk in enumerate(net.encoder.blks.up_to(-1), 1):
         with autograd.pause():
             inputs = [(blk(X, lens), lens) for X, lens in inputs]
-            # Applies the final LayerNorm of a pre-LN encoder to the last layer
+            # For the last layer of a pre-LN encoder: the final LayerNorm
             outputs = [net.encoder.finish(X, layer) for X, _ in inputs]
         yield _split_batches(batches, outputs)
 
 
 def _embed(net, ids, segments, lens):
-    """Return the input of the first block, X (B, T, H), and the lengths (B,).
+    """Return the input of the first block, X (B, T, H), and lens as an array.
 
-    ids, segments: (B, T); lens: the B lengths without padding.
+    ids, segments: (B, T); lens: the B lengths without padding. Both results
+    are on the device of the net.
     """
     X = net.encoder(onp.array(ids, 'int32'), onp.array(segments, 'int32'),
                     None, 0)
@@ -257,6 +267,7 @@ def _make_batches(encoded, pad_id):
 
 
 def _pad(encoded, indices, pad_id):
+    """Return the `_Batch` of the texts with these indices."""
     return _Batch(indices, pad_rows([encoded[k].ids for k in indices], pad_id),
                   pad_rows([encoded[k].segments for k in indices]),
                   [len(encoded[k].ids) for k in indices])
@@ -287,14 +298,15 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     """Mask each token of an `Encoded` in turn, and predict it.
 
     Returns a list of T entries: `MaskGuesses`, or None for special tokens.
-    Entry t has the `top` guesses of `fill_mask` if only token t is masked.
+    Entry t has the `top` guesses that `fill_mask` returns for the text with
+    only token t masked.
     """
     T, vocab_size = len(encoded.ids), len(tokenizer)
     positions = [t for t in range(T) if encoded.words[t] is not None]
     found = [None] * T
     batch_size = max(1, MAX_GUESS_TOKENS // T)
     with bar(len(positions), 'guessing', 'tokens',
-             quiet=T < 40) as progress:
+             quiet=T < 40) as progress:     # a short text takes no time
         for first in range(0, len(positions), batch_size):
             # Row b of the batch is the text with the token masked[b] masked
             masked = onp.array(positions[first:first + batch_size])
@@ -348,12 +360,12 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
     """Find the nearest sample tokens of every token of some texts.
 
     texts: a list of `Encoded`; sentences: the sample, a list of strings.
-    Returns (list of `SampleToken`s, neighbours). neighbours[k][l][t] is about
-    token t of text k in layer l, where layer 0 is the embeddings. It is a
+    Returns (list of `SampleToken`s, neighbours). The entry neighbours[k][l][t]
+    for token t of text k in layer l, where layer 0 is the embeddings, is a
     pair of `Neighbours`: the first among all sample tokens, the second among
-    those with the same id. Nearest means the largest cosine similarity in the
-    layer. A special token is only compared with the same special token, other
-    tokens only with tokens that are not special.
+    sample tokens with the same id. Nearest means the largest cosine similarity
+    in the layer. A special token is only compared with the same special token,
+    and other tokens only with tokens that are not special.
     """
     encoded = tokenizer.encode_batch(
         list(sentences), max_len=min(net.encoder.max_len, MAX_LENGTH))
@@ -368,13 +380,13 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
         sample_vectors = _normalize(onp.concatenate(states[len(texts):]))
         for k, text in enumerate(texts):
             cosines = _normalize(states[k]) @ sample_vectors.T
-            of_tokens = []
+            pairs = []      # of `Neighbours`, a pair for each token
             for t, idx in enumerate(text.ids):
                 same = sample_ids == idx
                 allowed = same if text.words[t] is None else ~is_special
-                of_tokens.append((_nearest(cosines[t], allowed, top),
-                                  _nearest(cosines[t], same & allowed, top)))
-            neighbours[k].append(of_tokens)
+                pairs.append((_nearest(cosines[t], allowed, top),
+                              _nearest(cosines[t], same & allowed, top)))
+            neighbours[k].append(pairs)
     return sample_tokens, neighbours
 
 

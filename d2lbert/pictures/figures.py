@@ -1,7 +1,7 @@
 """Show matplotlib figures in notebooks, and save them as files.
 
-This module imports matplotlib, so other modules import it only when they
-draw.
+This module imports matplotlib, so other modules import it only in the
+functions that draw.
 """
 import io
 from pathlib import Path
@@ -29,7 +29,8 @@ def check_figure(out, force, reads=()):
 
     force: replace an existing file; reads: paths that the command reads, which
     must not be replaced. Raises UsageError if matplotlib cannot write the
-    format that the file's extension names. Call this before drawing.
+    format that the file's extension names. A command calls this function
+    first, so that no work is lost.
     """
     check_out(out, force, 'figure.png', reads)
     if _format(out) not in FigureCanvasBase.get_supported_filetypes():
@@ -38,11 +39,14 @@ def check_figure(out, force, reads=()):
 
 
 def save_figure(fig, out, force):
-    """Write a figure to the file `out`, completely or not at all."""
+    """Write a figure to the file `out`, completely or not at all.
+
+    force: replace an existing file.
+    """
     with writing(out, force) as temporary:      # renamed to `out` at the end
         fig.savefig(temporary, format=_format(out), dpi=150)
 
 
 def _format(out):
-    """Return the format of a figure's file name, for example 'png'."""
+    """Return the format that a file's extension names, for example 'png'."""
     return Path(out).suffix[1:].lower()

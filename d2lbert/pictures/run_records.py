@@ -10,7 +10,7 @@ from d2lbert.progress import POINT
 from d2lbert.training.history import history_rows
 from d2lbert.training.saved_runs import RunError
 
-#: Styles of lines, one for each run; they also differ in black and white.
+#: Styles of lines, one for each run; they differ without colours, too.
 STYLES = (dict(linestyle='-', color='#1f3a5f'),
           dict(linestyle='--', color='#c1620a'),
           dict(linestyle='-.', color='#5c8a3a'),
@@ -26,7 +26,7 @@ class RunRecord(NamedTuple):
     A curve is a pair of lists of equal length, (steps, values).
     """
 
-    name: str
+    name: str           # of the run folder; '' for a `History`
     losses: dict        # {name of a loss: (curve of the loss at each logged
                         # step, curve of the mean since step 1)}
     held_out: dict      # {metric, without the prefix held_out_: its curve}
@@ -38,7 +38,8 @@ def read_record(run):
     """Return the `RunRecord` of a run.
 
     run: a run folder, finished or not, or a `History` that `train_bert`
-    returned. Raises `RunError`, a ValueError, for a folder without a history.
+    returned. Raises `RunError`, a ValueError, for a folder whose history is
+    missing or damaged.
     """
     rows = history_rows(run)
     if isinstance(run, History):
@@ -67,8 +68,7 @@ def _make_record(name, rows, config, log):
 
     rows: {column: value} for each logged step, as `history_rows` returns.
     """
-    # For example, column mlm_loss is the loss at a step, mlm its mean so far
-    curves = {}
+    curves = {}     # {column: its curve}
     for row in rows:
         for column, value in row.items():
             if math.isfinite(value):
@@ -78,6 +78,8 @@ def _make_record(name, rows, config, log):
     held_out = {column[len('held_out_'):]: curve
                 for column, curve in curves.items()
                 if column.startswith('held_out_')}
+    # For example, column mlm_loss is the loss at a step, and column mlm is the
+    # mean of mlm_loss since step 1
     losses = {column[:-len('_loss')]: (curve, curves.get(
                   column[:-len('_loss')], ([], [])))
               for column, curve in curves.items()
@@ -91,12 +93,12 @@ def plot_history(run: Any, *others: Any,
     """Draw the losses and accuracies of one or several runs over steps.
 
     run, others: run folders, finished or not, or results of `train_bert`.
-    The matplotlib figure has a panel for each loss, and one for held-out
-    accuracies. The losses of masked, next and restored tokens share a panel.
-    A loss is drawn as its mean since step 1, as in the book. Its held-out
-    value is drawn, too, if the run evaluated it; for a single run, also the
-    loss of each logged step. Raises `RunError` for a run without a logged
-    step.
+    Returns a matplotlib figure with a panel for each loss, and one for
+    held-out accuracies. The losses of masked, next and restored tokens share
+    a panel. A loss is drawn as its mean since step 1, as in the book. If the
+    run evaluated a held-out text, the held-out loss is drawn, too. For a
+    single run, so is the loss at each logged step. Raises `RunError` for a
+    run without a logged step.
     """
     from d2lbert.pictures.figures import Picture
     runs = (run, *others)
@@ -121,6 +123,7 @@ def plot_history(run: Any, *others: Any,
                 _plot_loss(ax, record, name, k, len(records) > 1,
                            f'{_title(name)}, ' * (len(names) > 1))
         title = ' and '.join(map(_title, names))
+        # A title of acronyms would not tell that they are losses
         ax.set(xlabel='step', ylabel='loss, nats',
                title=title if title == names[0] else f'{title} loss')
     if accuracies:
@@ -141,7 +144,7 @@ def plot_history(run: Any, *others: Any,
         ax.grid(alpha=0.3)
         ax.locator_params(nbins=5)
         ax.locator_params('x', integer=True)
-        # Below the panel, where it covers no curve
+        # The legend is below the panel, where it covers no curve
         ax.legend(fontsize=8, loc='upper left', bbox_to_anchor=(0, -0.2),
                   ncol=num_columns, frameon=False, borderaxespad=0)
     return fig
@@ -155,7 +158,7 @@ def _panels(losses):
 
 
 def _title(name):
-    """Return the title of a loss; a short name is an acronym, like MLM."""
+    """Return the title of a loss; a short name becomes an acronym: MLM."""
     return name.upper() if len(name) < 5 else name
 
 

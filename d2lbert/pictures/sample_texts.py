@@ -1,8 +1,9 @@
 """Load what a picture shows: a model, a tokenizer, and a sample of sentences.
 
-The nearest tokens and the uses of a word are found in the sample. For a run,
-the sample comes from the training text; for other models, from the sample
-corpus, which has labels for the senses of words. `--file` replaces both.
+The nearest tokens and the uses of a word are found in the sample. For a run of
+`pretrain`, the sample comes from the training text. For other models, it comes
+from the sample corpus that is bundled with d2lbert, in which the senses of
+some words have labels. `--file` names another text.
 """
 import collections
 import csv
@@ -26,8 +27,8 @@ def open_model(model, precision=None, ctx=None):
     """Return (net, tokenizer, folder) of a model.
 
     model: the folder of a run or of a pretrained model, or a pair (net,
-    tokenizer), for which the folder is None. precision, ctx: for a folder, the
-    number format of matrix products and the device (None: the CPU).
+    tokenizer), for which the folder is None. precision, ctx: for a folder, as
+    for `d2lbert.load_model`: 'fp32', 'bf16', 'int8' or None, and the device.
     """
     if isinstance(model, (tuple, list)) and len(model) == 2:
         net, tokenizer = model
@@ -38,13 +39,16 @@ def open_model(model, precision=None, ctx=None):
 
 
 def tokenizer_of(net, tokenizer=None, vocab=None):
-    """Return `tokenizer`; if it is None, one for the words of `vocab_of`."""
+    """Return `tokenizer`; if None, a tokenizer of whole words.
+
+    net, vocab: as for `vocab_of`, which returns the words.
+    """
     return as_tokenizer(vocab_of(net, vocab) if tokenizer is None
                         else tokenizer)
 
 
 def vocab_of(net, vocab=None):
-    """Return `vocab`; if it is None, the vocabulary that `load_run` set."""
+    """Return `vocab`; if None, net.vocab, which `load_run` sets."""
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
         raise ValueError('this net has no vocabulary: load it with load_run, '
@@ -60,13 +64,14 @@ def short(name, max_letters=14):
     return name.replace('$', r'\$')
 
 
-#: Limits of `pick_sentences`: sentences of any words, sentences of each word.
+#: Limits of `pick_sentences`: sentences from the whole sample, and sentences
+#: with each word.
 MAX_SENTENCES, MAX_SENTENCES_OF_WORD = 250, 20
 
 #: Limits of `sentences_of`: characters in all, and words of a sentence.
 MAX_CHARS, MAX_WORDS = 1 << 24, 48
 
-#: White space after the end of a sentence, in text that is not tokenized.
+#: White space after the end of a sentence, in text without ' . '.
 _SENTENCE_GAP = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
 
 #: The label in senses.tsv for a use with neither of the two senses of a word.
@@ -101,7 +106,7 @@ def sample_of_run(folder):
     settings = dict(read_config(Path(folder)).get('training', {}))
     corpus = settings.get('corpus')
     if corpus == 'wikitext-2':
-        # The folder with the file, or the folder above wikitext-2
+        # data_dir holds the file, or the folder wikitext-2 with the file
         data_dir = settings.get('data_dir') or hub.find_wikitext2()
         paths = [] if data_dir is None else [
             path for path in (Path(data_dir, hub.TRAIN_FILE), Path(
@@ -113,7 +118,7 @@ def sample_of_run(folder):
     else:
         paths = [corpus] if isinstance(corpus, str) else list(corpus)
         name = ', '.join(Path(path).name for path in paths)
-    # Standard input and pipes cannot be read again
+    # Only files and folders can be read again; standard input and pipes cannot
     if not paths or not all(
             path.is_file() or path.is_dir() for path in (
                 Path(path).expanduser() for path in paths)):
@@ -133,8 +138,8 @@ def bundled_sample():
 def sample_of_file(path, text_field=None):
     """Return the `Sample` whose sentences are the lines of a file.
 
-    text_field: the field of JSON lines that holds the text. Raises ValueError
-    for an invalid line.
+    text_field: the field that holds the text, if the lines are JSON. Raises
+    ValueError for an invalid line.
     """
     lines = text_sources.Lines(path, text_field, skip_empty=True,
                                single_pass=True)
@@ -144,11 +149,11 @@ def sample_of_file(path, text_field=None):
 def sentences_of(paths):
     """Return the sentences in the first MAX_CHARS characters of text files.
 
-    The paragraph that exceeds the limit is left out.
+    The paragraph that exceeds the limit is left out, with all that follows.
     """
     sentences, chars_left = [], MAX_CHARS
     for path in paths:
-        # `paragraphs_of` reports its progress to this function
+        # The second argument of `paragraphs_of` gets the progress
         for paragraphs in paragraphs_of(path, lambda num_bytes: None):
             for text in paragraphs.texts:
                 chars_left -= len(text)
@@ -159,9 +164,10 @@ def sentences_of(paths):
 
 
 def _split_sentences(text, is_tokenized):
-    """Return the sentences with 3 to MAX_WORDS words of a paragraph.
+    """Return the sentences of a paragraph that have 3 to MAX_WORDS words.
 
-    is_tokenized: True if punctuation marks have blanks around them.
+    is_tokenized: True if punctuation marks have blanks around them. Then, or
+    if the paragraph contains ' . ', sentences end at ' . '.
     """
     text = text.strip()
     parts = (text.split(STOP) if is_tokenized or STOP in text
@@ -171,10 +177,11 @@ def _split_sentences(text, is_tokenized):
 
 
 def pick_sentences(sample, words):
-    """Pick sentences at even distances, and some that have each word.
+    """Pick sentences at even distances, and more that contain given words.
 
-    sample: a `Sample`; words: lower-case strings. Returns a list without
-    repetitions, in the order of the text.
+    sample: a `Sample`; words: lower-case strings, each of which gets up to
+    MAX_SENTENCES_OF_WORD sentences. Returns a list without repetitions, in
+    the order of the text.
     """
     sentences = sample.sentences
     picked = set(_pick_evenly(range(len(sentences)), MAX_SENTENCES))
@@ -189,7 +196,10 @@ def pick_sentences(sample, words):
 
 
 def common_words(sample):
-    """Return stop words: a set of words in over 1/30 of the sentences."""
+    """Return the words in more than 1/30 of the sentences, a set.
+
+    They are stop words. At most 3,000 sentences of the sample are counted.
+    """
     sentences = _pick_evenly(sample.sentences, 3000)
     counts = collections.Counter(
         word for sentence in sentences
@@ -209,7 +219,7 @@ def uses_of(word, sentences, senses=None, max_uses=60):
     """Find the first `Use` of a word in each sentence that has the word.
 
     Case is ignored. senses: a label for each sentence, or None. Returns a
-    list of at most `max_uses`, at even distances.
+    list of at most `max_uses` uses, picked at even distances.
     """
     uses = []
     for sentence, sense in zip(sentences, senses or repeat(None)):
@@ -233,8 +243,7 @@ def _find_word(word, sentence):
 
 
 def labelled_uses(word):
-    """Return the labelled `Use`s of one form of a word, in the sample corpus.
-    """
+    """Return the sample corpus's labelled `Use`s of a word in this form."""
     return _uses_by_form().get(word.lower(), [])
 
 
@@ -251,7 +260,10 @@ def labelled_words():
 
 
 def _base_form(form, forms):
-    """Return the singular of a form if `forms` has it, else the form."""
+    """Return the singular of a form if `forms` has it, else the form itself.
+
+    The singulars of IRREGULAR need not be in `forms`.
+    """
     if form in IRREGULAR:
         return IRREGULAR[form]
     return next((form[:-k] for k in (1, 2) if form[-k:] in ('s', 'es')
@@ -262,8 +274,8 @@ def _base_form(form, forms):
 def _uses_by_form():
     """Return {form of a word: its `Use`s} from data/sample/senses.tsv.
 
-    A row of that file has a line of the sample corpus, from 1, a token of this
-    line, from 0, and the word and its sense there.
+    A row of that file has the number of a line of the sample corpus (from 1),
+    the index of a token in this line (from 0), this token and its sense.
     """
     folder = hub.sample_dir()
     lines = (folder / hub.TRAIN_FILE).read_text('utf-8').split('\n')

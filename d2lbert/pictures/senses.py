@@ -3,8 +3,8 @@
 `plot_senses` draws the vectors as points. `sense_accuracy` measures, for each
 layer, how well the vectors separate the senses of words in the sample corpus.
 
-L: the number of blocks; H: the number of hiddens; n: the number of uses of a
-word; W: the number of words.
+L: the number of layers; H: the number of hidden units; n: the number of uses
+of a word; W: the number of words.
 """
 from typing import Any, List, NamedTuple, Optional, Tuple
 
@@ -26,11 +26,12 @@ FONT_POINTS, PANEL_INCHES = 7, 4.2
 #: Maximum number of letters of a word in the label of a point.
 MAX_LETTERS = 11
 
-#: Markers of senses, filled and hollow in turn: they differ without colours.
+#: Markers of senses, so that they differ without colours. `_plot_points` draws
+#: every second marker hollow.
 MARKERS = 'osD^vP'
 
-#: Positions of a label beside its marker, to be tried in this order: offsets
-#: right and up in typographic points, horizontal and vertical alignment.
+#: Positions of a label beside its marker, in the order in which to try them:
+#: (points to the right, points up, horizontal alignment, vertical alignment).
 OFFSETS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
            (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
            (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
@@ -48,9 +49,10 @@ class SensePoints(NamedTuple):
 def sense_points(net, tokenizer, word, uses):
     """Return the `SensePoints` of a word; uses: its `sample_texts.Use`s.
 
-    The two dimensions are the principal components of each layer, rotated to
-    fit the layer below. Long sentences are truncated, and uses in the part
-    that is cut off are left out. Raises ValueError if fewer than three remain.
+    The two dimensions are the first two principal components of a layer,
+    rotated or mirrored to fit the layer below. Long sentences are truncated,
+    and uses in the part that is cut off are left out. Raises ValueError if
+    fewer than three uses remain.
     """
     uses, layers = vectors_of(net, tokenizer, uses)
     if len(uses) < 3:
@@ -100,13 +102,13 @@ def _principal_components(X):
 def _align(Y, below):
     """Rotate or mirror points Y (n, 2) to fit the points of the layer below.
 
-    This is the orthogonal Procrustes problem. below: (n, 2), or None if Y is
-    the first layer.
+    This solves the orthogonal Procrustes problem. below: (n, 2), or None if
+    Y are the embeddings, which remain as they are.
     """
     if below is None:
         return Y
-    U, _, V = onp.linalg.svd(Y.T @ below)
-    return Y @ U @ V
+    U, _, Vt = onp.linalg.svd(Y.T @ below)
+    return Y @ U @ Vt
 
 
 def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
@@ -115,16 +117,18 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
                 figsize: Optional[Tuple[float, float]] = None) -> Any:
     """Draw the vectors of a word in many sentences as points.
 
-    sentences: strings; the first use of the word in each is drawn, and
-    sentences without it are left out. Default: the labelled uses in the
-    sample corpus. senses: a label for each sentence, or None. tokenizer: the
-    tokenizer of `load_model`; default: whole words of `vocab`, or of the
-    net's vocabulary. layer: index of the block, 0 for the embeddings, -1 for
-    the last; or a list of indices, for a panel each. label: write the words
-    before and after a use beside its point if there is space.
+    sentences: strings; the first use of the word in a sentence is drawn, for
+    at most 60 of the sentences that contain the word. Default: all labelled
+    uses in the sample corpus. senses: a label for each sentence, or None.
+    tokenizer: the tokenizer of `load_model`; default: whole words of `vocab`,
+    or of the net's vocabulary. layer: index of the layer, 0 for the
+    embeddings, -1 for the last; or a list of indices, for a panel each. label:
+    write the word before and the word after a use beside its point if there
+    is space.
 
     Returns a matplotlib figure. The axes are the two principal components of
-    a layer, so only distances between points have a meaning.
+    a layer, rotated or mirrored, so only distances between points have a
+    meaning.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -132,7 +136,7 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     uses = _uses_to_draw(word, sentences, senses)
     found = sense_points(net, tokenizer_of(net, tokenizer, vocab), word, uses)
     layers = _check_layers(layer, len(found.points))
-    names = list(dict.fromkeys(sorted(
+    sense_names = list(dict.fromkeys(sorted(
         (use.sense for use in found.uses), key=lambda sense: sense or '')))
     fig = Picture(figsize=figsize or (PANEL_INCHES * len(layers) + 0.2,
                                       PANEL_INCHES + 0.6),
@@ -140,13 +144,13 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     canvas = FigureCanvasAgg(fig)
     axes = fig.subplots(1, len(layers), squeeze=False)[0]
     for ax, number in zip(axes, layers):
-        _plot_points(ax, found.points[number], found.uses, names)
+        _plot_points(ax, found.points[number], found.uses, sense_names)
         ax.set_title(f'{short(word)}, ' + (
             f'layer {number}' if number else 'the embeddings'),
             fontsize=FONT_POINTS + 3)
-    if names != [None]:
+    if sense_names != [None]:
         axes[0].legend(loc='upper left', bbox_to_anchor=(0, -0.01),
-                       ncol=len(names), frameon=False, borderpad=0,
+                       ncol=len(sense_names), frameon=False, borderpad=0,
                        fontsize=FONT_POINTS + 2, handletextpad=0.2)
     if label:
         canvas.draw()       # computes the positions of the panels
@@ -179,7 +183,8 @@ def _uses_to_draw(word, sentences, senses):
 def _check_layers(layers, count):
     """Return a list of indices from 0; ValueError for an invalid index.
 
-    layers: an index or indices; count: the number of layers, L + 1.
+    layers: an index or indices, where -1 is the last layer; count: the number
+    of layers with the embeddings, L + 1.
     """
     layers = [layers] if isinstance(layers, int) else list(layers)
     for number in layers:
@@ -191,9 +196,9 @@ def _check_layers(layers, count):
     return [number % count for number in layers]
 
 
-def _plot_points(ax, points, uses, names):
-    """Draw the points (n, 2) of a layer; names: the senses of the uses."""
-    for k, name in enumerate(names):
+def _plot_points(ax, points, uses, sense_names):
+    """Draw the points (n, 2) of a layer, with a marker for each sense."""
+    for k, name in enumerate(sense_names):
         of_sense = points[[use.sense == name for use in uses]]
         color = STYLES[k % len(STYLES)]['color']
         ax.plot(*of_sense.T, MARKERS[k % len(MARKERS)], color=color,
@@ -205,10 +210,13 @@ def _plot_points(ax, points, uses, names):
 
 
 def _label_points(ax, renderer, points, uses):
-    """Label each point, at the first of `OFFSETS` without overlap if any."""
+    """Label each point, at the first of `OFFSETS` without an overlap.
+
+    A point has no label if the label would overlap at all offsets.
+    """
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
-    half = 4 * renderer.points_to_pixels(1)         # half the size of a marker
+    half = 4 * renderer.points_to_pixels(1)     # half a marker, and its edge
     occupied = [(x - half, y - half, x + half, y + half) for x, y in centers]
     for point, use in zip(points, uses):
         for right, up, ha, va in OFFSETS:
@@ -232,7 +240,7 @@ def _overlaps(one, other):
 
 
 def _context(use):
-    """Return the words before and after a use, with a dash between them."""
+    """Return the word before and the word after a use, around a dash."""
     words = [*use.sentence[:use.begin].split()[-1:], '\u2013',
              *use.sentence[use.end:].split()[:1]]
     return ' '.join(short(word, MAX_LETTERS) for word in words)
@@ -240,10 +248,10 @@ def _context(use):
 
 # Accuracy at labelled senses
 
-#: Cosines count as equal up to this difference, for rounding.
+#: Rounded cosines count as equal up to this difference.
 COSINE_TOLERANCE = 1e-12
 
-#: Markers of models, which differ in black and white.
+#: Markers of models, so that they differ without colours.
 MODEL_MARKERS = 'os^Dv'
 
 
@@ -253,17 +261,16 @@ class SenseAccuracy(NamedTuple):
     words: list     # W strings
     counts: Any     # (W,) the number of uses of each word
     chances: Any    # (W,) the share of the more frequent sense
-    rates: Any      # (L + 1, W) float64, the share by layer and word
+    rates: Any      # (L + 1, W) float64, the accuracy by layer and word
 
     @property
     def chance(self):
-        """The share of the more frequent senses, over the uses of all words.
-        """
+        """The mean of `chances` over the uses of all words."""
         return float(self.counts @ self.chances / self.counts.sum())
 
     @property
     def all_rates(self):
-        """The share among the uses of all words, by layer: (L + 1,)."""
+        """The mean of `rates` over the uses of all words, (L + 1,)."""
         return self.rates @ self.counts / self.counts.sum()
 
 
@@ -276,10 +283,10 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     `SenseAccuracy`. Raises ValueError for a word without labelled senses.
 
     Each use is compared with the nearest other use of the word, by cosine
-    similarity. Uses in the same sentence are not compared, since they attend
-    to each other. If several uses are nearest, each counts for an equal part.
-    `chances` is the baseline: the accuracy of always answering the more
-    frequent sense.
+    similarity. Uses in the same sentence are not compared, since their tokens
+    attend to each other. If several uses are equally near, each counts for an
+    equal part. `chances` is the baseline: the accuracy of always answering the
+    more frequent sense.
     """
     uses = _labelled_uses(words)
     kept, layers = vectors_of(net, tokenizer_of(net, tokenizer, vocab), [
@@ -313,6 +320,7 @@ def _compute_accuracy(uses, layers):
     ends = onp.cumsum([len(word_uses) for word_uses in uses.values()])
     senses = [onp.array([use.sense for use in word_uses])
               for word_uses in uses.values()]
+    # For each word (n, n): True for uses in different sentences
     comparable = [onp.array([[one.sentence != other.sentence
                               for other in word_uses] for one in word_uses])
                   for word_uses in uses.values()]
@@ -344,7 +352,8 @@ class SenseReport(NamedTuple):
 
     name: str       # of the model's folder
     accuracy: SenseAccuracy
-    steps: dict     # {step: `SenseAccuracy` of its checkpoint}, in order
+    steps: dict     # {step: `SenseAccuracy` of the checkpoint at this step},
+                    # in order
 
 
 def sense_report(folder, words=None, precision=None, ctx=None):
@@ -382,8 +391,8 @@ def table(report):
     """Return lines of text: a row for each word, then for each checkpoint."""
     final = report.accuracy
     width = max(map(len, [*final.words, 'step']))
-    layers = ''.join(f'{number:7}' for number in range(len(final.rates)))
-    titles = f'  uses  chance  layer 0{layers[7:]}'
+    numbers = ''.join(f'{layer:7}' for layer in range(len(final.rates)))
+    titles = f'  uses  chance  layer 0{numbers[7:]}'
     lines = [f'{"word":{width}}{titles}']
     rows = [*zip(final.words, final.counts, final.chances, final.rates.T)]
     if len(rows) > 1:
@@ -401,6 +410,7 @@ def table(report):
 
 
 def _columns(rates):
+    """Return accuracies (L + 1,) as columns of a line of `table`."""
     return '  ' + ''.join(f'{rate:7.3f}' for rate in rates)
 
 
@@ -432,17 +442,18 @@ def plot_reports(reports):
     if has_steps:
         axes[1].set(xlabel='step', title='in the last layer')
         last_steps = [max(report.steps) for report in reports if report.steps]
-        # On a linear axis, the shortest run would be too narrow to see
+        # On a linear axis, the curve of the shortest run could not be seen
         if max(last_steps) > 20 * min(last_steps):
             axes[1].set_xscale('log')
             axes[1].xaxis.set_major_formatter('{x:g}')
     for ax in axes:
+        # One line is enough, since all reports are about the same words
         ax.axhline(reports[0].accuracy.chance, color='0.4', linewidth=1,
                    linestyle=(0, (1, 2)), label='chance')
         ax.grid(alpha=0.3)
         if ax.get_xscale() == 'linear':
             ax.locator_params('x', integer=True, nbins=8)
-    # Below the panels, where it covers no curve
+    # The legend is below the panels, where it covers no curve
     axes[0].legend(fontsize=8, ncol=min(4, 1 + len(reports)),
                    loc='upper left', bbox_to_anchor=(0, -0.16))
     return fig

@@ -30,8 +30,8 @@ from d2lbert.pretrained.fill_mask import has_mask_head
 from d2lbert.training.load import is_run
 from d2lbert.training.saved_runs import RunError, is_finetuned
 
-#: The default texts, the book's two cranes; and the default texts for a model
-#: that was fine-tuned for pairs of texts.
+#: Default texts, the book's two cranes; and for a model that was fine-tuned
+#: for pairs of texts, default pairs.
 TEXTS = ('a crane is flying', ('a crane driver came', 'he just left'))
 PAIRS = (('a crane is flying', 'a bird is in the air'), TEXTS[1])
 
@@ -42,10 +42,12 @@ MAX_WORDS = 6
 #: word of the texts.
 MIN_USES_IF_NAMED, MIN_USES = 3, 6
 
-#: Maximum number of attention weights. BERT base has 38 million for 512 tokens
+#: Maximum number of attention weights of a page. BERT base has 38 million for
+#: a text of 512 tokens.
 MAX_WEIGHTS = 40_000_000
 
-#: A page with more attention weights stores them in 8 bits each.
+#: A page with up to this number of attention weights stores each in 16 bits, a
+#: page with more of them in 8 bits.
 MAX_WEIGHTS_IN_16_BITS = 300_000
 
 #: The files of the page, in the order in which they are joined.
@@ -68,12 +70,14 @@ def show(model: Any, texts: Any = None, *,
     texts: a text, or a list of texts and pairs (default: the book's two
     cranes). words: the words whose vectors are shown in many sentences
     (default: words of the texts that are frequent enough). file: sentences,
-    one on each line, in which neighbours are found (default: the text of the
-    run, else the sample corpus). text_field: the field of JSON lines that
-    holds the text. out: a file to write the page to; force: replace it.
+    one on each line, in which neighbours and words are found (default: the
+    text of a run of `pretrain`, else the sample corpus). text_field: the field
+    of `file` that holds the text, if the lines are JSON. out: a file to write
+    the page to; force: replace this file if it exists.
 
     Returns a `Page`, which a notebook displays. Its file needs no network
-    and no other file. Raises ValueError or OSError with a one-line message.
+    and no other file. Raises ValueError, TypeError or OSError with a one-line
+    message.
     """
     if out is None:
         return Page(page_data(model, texts, words, file, text_field))
@@ -87,6 +91,7 @@ def write_page(model, out, force=False, **keywords):
     keywords: those of `page_data`. If `out` cannot be written, this raises an
     error before it loads the model.
     """
+    # `out` must not replace the folder and the file that are read
     reads = [model] if isinstance(model, (str, Path)) else []
     check_out(out, force, 'page.html', [
         *reads, *filter(None, [keywords.get('file')])])
@@ -107,11 +112,11 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     if texts is None:
         texts = (PAIRS if fine_tuned is not None and fine_tuned.pair
                  else TEXTS)
-    texts = _check_texts(texts)
-    encoded = [tokenizer.encode(*text) for text in texts]
-    num_weights = _check_lengths(net, encoded)
+    pairs = _check_texts(texts)
+    encoded = [tokenizer.encode(*pair) for pair in pairs]
+    num_weights = _count_weights(net, encoded)
     sample = _load_sample(folder, file, text_field)
-    text_words = [word for text in texts for part in text if part
+    text_words = [word for pair in pairs for part in pair if part
                   for word in re.findall(r'\w+', part.lower())]
     sentences = sample_texts.pick_sentences(
         sample, {*text_words, *map(str.lower, words or ())})
@@ -119,20 +124,21 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
                                               sentences)
     can_fill = has_mask_head(net) and tokenizer.mask_id is not None
     bits = 16 if num_weights <= MAX_WEIGHTS_IN_16_BITS else 8
+    data_of_texts = []
     # {index of a sample token that is a neighbour: its index on the page}
-    page_index, data_of_texts = {}, []
-    for text, one_encoded, near in zip(texts, encoded, neighbours):
-        tokens = _token_data(text, one_encoded)
+    page_index = {}
+    for pair, one_encoded, near in zip(pairs, encoded, neighbours):
+        tokens = _token_data(pair, one_encoded)
         weights = attention_of(net, one_encoded.ids, one_encoded.segments)
         data_of_texts.append(dict(
-            text=text[0], pair=text[1], tokens=tokens,
+            text=pair[0], pair=pair[1], tokens=tokens,
             attention=quantize(weights, bits),
             head=clearest_head(weights, [token['special']
                                          for token in tokens]),
             guesses=(_guess_data(net, tokenizer, one_encoded) if can_fill
                      else None),
             near=_neighbour_data(near, page_index),
-            prediction=_prediction_data(net, tokenizer, *text) if fine_tuned
+            prediction=_prediction_data(net, tokenizer, *pair) if fine_tuned
             else None))
     name = 'a net in memory' if folder is None else name_of(folder)
     return dict(
@@ -142,7 +148,7 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
         task=fine_tuned.task if fine_tuned else None,
         layers=len(net.encoder.blks), heads=net.config['num_heads'],
         hiddens=net.config['num_hiddens'], tokens=len(tokenizer),
-        parameters=sum(int(_size(param)) for param
+        parameters=sum(int(_num_elements(param)) for param
                        in net.collect_params().values()),
         special=sorted({tokenizer.idx_to_token[idx] for idx in (
             tokenizer.cls_id, tokenizer.sep_id)}),
@@ -173,8 +179,11 @@ def _check_texts(texts):
     return pairs
 
 
-def _check_lengths(net, encoded):
-    """Return the number of attention weights; ValueError for too many."""
+def _count_weights(net, encoded):
+    """Return the number of attention weights of all texts.
+
+    Raises ValueError if a text is too long, and for too many weights.
+    """
     for k, text in enumerate(encoded, 1):
         if len(text.ids) > net.encoder.max_len:
             raise ValueError(f'text {k} has {len(text.ids)} tokens, but this '
@@ -189,14 +198,15 @@ def _check_lengths(net, encoded):
     return num_weights
 
 
-def _size(param):
-    size = 1
+def _num_elements(param):
+    count = 1
     for length in param.shape:
-        size *= length
-    return size
+        count *= length
+    return count
 
 
 def _load_sample(folder, file, text_field):
+    """Return the `Sample` of `show`; folder: the model's folder, or None."""
     if file is not None:
         return sample_texts.sample_of_file(file, text_field)
     if folder is not None and is_run(folder) and not is_finetuned(folder):
@@ -206,23 +216,23 @@ def _load_sample(folder, file, text_field):
 
 # Data of each text
 
-def _token_data(text, encoded):
-    """Return a dictionary for each token of a text or pair.
+def _token_data(pair, encoded):
+    """Return a dictionary for each token of a pair (text, text or None).
 
-    'written' is the token's spelling in the text. encoded: an `Encoded`.
+    'written' is the token's spelling in the text. encoded: the `Encoded`.
     """
     tokens = []
     for token, segment, (begin, end), word in zip(
             encoded.tokens, encoded.segments, encoded.offsets,
             encoded.words):
-        written = text[segment][begin:end] if word is not None else ''
+        written = pair[segment][begin:end] if word is not None else ''
         tokens.append(dict(token=token, written=written, segment=segment,
                            special=word is None))
     return tokens
 
 
 def _guess_data(net, tokenizer, encoded):
-    """Return for each token [guesses, probability of the token, its rank].
+    """Return for each token [guesses, its own probability, its own rank].
 
     A guess is [token, probability]. For special tokens the entry is None.
     """
@@ -235,10 +245,11 @@ def _guess_data(net, tokenizer, encoded):
 def _neighbour_data(neighbours, page_index):
     """Return the neighbours of each token of a text in each layer.
 
-    A token gets two lists [i, cosine, i, cosine, ...]: its neighbours among
-    all tokens, and among occurrences of the same token. The second is 0 if it
-    equals the first. page_index: {index of a sample token: i, its index on
-    the page}; this function adds new neighbours.
+    neighbours: the entry of a text from `neighbours_of`. A token gets two
+    lists [i, cosine, i, cosine, ...]: its neighbours among all tokens, and
+    among occurrences of the same token. In place of the second list there is
+    0 if the lists are equal. page_index: {index of a sample token: i, its
+    index on the page}, to which this function adds new neighbours.
     """
     def flatten(neighbours_of_kind):
         numbers = []
@@ -253,7 +264,8 @@ def _neighbour_data(neighbours, page_index):
 def _sample_data(sample, sentences, sample_tokens, page_index):
     """Return the sample tokens in `page_index`, and their sentences.
 
-    A token is [index of its sentence on the page, begin, end].
+    sentences, sample_tokens: as for `neighbours_of`. A token becomes [index of
+    its sentence on the page, begin, end].
     """
     sentence_index = {}     # {index in sentences: index on the page}
     rows = []
@@ -285,7 +297,11 @@ def _prediction_data(net, tokenizer, text, pair):
 # Data of the model
 
 def _sense_data(net, tokenizer, sample, text_words, words):
-    """Return the data of `words`; if None, of frequent words of the texts."""
+    """Return the data of `words`; if None, of words among text_words.
+
+    These words are frequent in the sample, but are neither stop words nor
+    numbers.
+    """
     if words is not None:
         return [_word_data(net, tokenizer, sample, word, MIN_USES_IF_NAMED)
                 for word in dict.fromkeys(map(str.lower, words))]
@@ -326,7 +342,7 @@ def _word_data(net, tokenizer, sample, word, min_uses):
 
 
 def _training_data(folder):
-    """Return the history and the settings of a run, or None without them."""
+    """Return the losses and the settings of a run, or None without losses."""
     try:
         record = read_record(folder) if folder is not None else None
     except RunError:
@@ -364,7 +380,8 @@ def _setting_text(value):
 class Page:
     """A page that shows what a model learnt.
 
-    html: its text. A notebook displays it as the result of a cell.
+    html: the text of the page. A notebook displays a `Page` that is the
+    result of a cell.
     """
 
     def __init__(self, data):
@@ -398,7 +415,8 @@ def render(data):
     def read(name):
         return (folder / name).read_text('utf-8')
     program = "'use strict';\n" + '\n'.join(map(read, SCRIPTS))
-    # The content security policy of the page allows only this script
+    # The content security policy of page.html allows only the script with
+    # this digest
     digest = base64.b64encode(hashlib.sha256(program.encode()).digest())
     values = dict(title=html.escape(data['title']), program=program,
                   style='\n'.join(map(read, STYLE_SHEETS)),
@@ -409,7 +427,7 @@ def render(data):
 
 
 def escape_json(data):
-    """Return JSON that is safe in a script of HTML, whatever its strings."""
+    """Return JSON that is safe in a script of HTML, for any strings in it."""
     text = json.dumps(_encodable(data), ensure_ascii=False,
                       separators=(',', ':'), allow_nan=False)
     return text.translate(_ESCAPES)
@@ -434,9 +452,9 @@ def quantize(weights, bits):
     """Quantize attention weights (..., T, T); return them as base64.
 
     A row stores the square roots of its weights, since small weights then
-    remain distinct. They are scaled so that the largest is 2 ** bits - 1. To
-    read a row, square its numbers and divide the squares by their sum.
-    Numbers are unsigned, little-endian, of 8 or 16 bits.
+    remain distinct. The roots are scaled so that the largest of the row is
+    2 ** bits - 1. To read a row, square its numbers and divide the squares by
+    their sum. Numbers are unsigned, little-endian, of 8 or 16 bits.
     """
     max_weights = weights.max(axis=-1, keepdims=True)
     max_number = (1 << bits) - 1
