@@ -1,7 +1,7 @@
 """The BERT chapters of *Dive into Deep Learning* on MXNet 1.9.1/Gluon.
 
-`import d2lbert as d2l` replaces the book's `d2l` package. Its flat names are
-in `names.py`.
+`import d2lbert as d2l` replaces the book's `d2l` package. `names.py` lists the
+public names, such as `d2l.BERTModel`.
 """
 # Written by tests/manual/blocks.py from names.py and the settings
 import os

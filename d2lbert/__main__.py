@@ -1,4 +1,4 @@
-"""The command `d2lbert`, also as `python -m d2lbert`."""
+"""The entry point of the command `d2lbert` and of `python -m d2lbert`."""
 import sys
 
 from d2lbert.command.cli import main, parser  # noqa: F401

@@ -1,2 +1,2 @@
-"""The version, where setup.py can read it without importing the package."""
+"""The version, in a file that setup.py reads without importing the package."""
 __version__ = '1.0.0'

@@ -1,7 +1,8 @@
 """This module defines attention as the book's "Attention Mechanisms" does.
 
-B: sequences of a batch. N: heads. A: B*N. T: tokens. Q: queries. K: keys.
-H: hiddens. d: width of a query and of a key. D: width of a value.
+In shapes, letters are numbers. B: sequences of a batch. N: heads. A: B*N.
+T: tokens of a sequence. Q: queries. K: keys. H: hidden units. d: width of a
+query and of a key. D: width of a value.
 """
 import contextlib
 import math
@@ -33,9 +34,10 @@ def masked_softmax(X, valid_lens):
 class DotProductAttention(nn.Block):
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
 
-    attention_weights: the probabilities of the last call, (A, Q, K), before
-    dropout; None before the first call. A `MultiHeadAttention` stores them
-    only in the context of `keep_attention`; otherwise they are None.
+    attention_weights: the probabilities of the last call of `forward`,
+    (A, Q, K), before dropout; None before the first call. keeps_weights:
+    False makes `forward` set attention_weights to None. It is False within a
+    `MultiHeadAttention`, except in the context of `keep_attention`.
     """
 
     def __init__(self, dropout, **kwargs):
@@ -88,7 +90,8 @@ class MultiHeadAttention(packed.Packable):
     def packable(self):
         """True if the fused operators of `nn.packed` can compute this block.
 
-        They store no attention weights, and expect four linear layers.
+        These operators store no attention weights, and expect four linear
+        layers.
         """
         return not self.attention.keeps_weights and all(
             type(layer) is Dense and layer.act is None
@@ -126,6 +129,11 @@ class MultiHeadAttention(packed.Packable):
                 transpose_qkv(self.W_v(values), self.num_heads))
 
     def _attend_by_head(self, queries, keys, values, valid_lens):
+        """Attend in each head, join the heads and project: (B, Q, H).
+
+        queries (B*N, Q, H/N); keys, values (B*N, K, H/N); valid_lens: as for
+        `forward`.
+        """
         if valid_lens is not None:
             valid_lens = valid_lens.repeat(self.num_heads, axis=0)
         output = self.attention(queries, keys, values,
@@ -134,9 +142,10 @@ class MultiHeadAttention(packed.Packable):
 
 
 def _causal_lens(B, Q, valid_lens, ctx):
-    """The number of keys (B, Q) that each query attends to.
+    """Return the number of keys that each query may attend to, (B, Q).
 
-    It attends to earlier keys and its own. valid_lens: as for `forward`.
+    A query attends to its own key and earlier ones. valid_lens: None, (B,) or
+    (B, Q), as for `MultiHeadAttention.forward`.
     """
     lens = np.arange(1, Q + 1, ctx=ctx).reshape(1, Q)
     if valid_lens is None:
@@ -150,9 +159,10 @@ def keep_attention(net):
 
     `attention.attention_weights` of each `MultiHeadAttention` are then the
     weights of its last call, (B*N, Q, K) before dropout. Outside of this
-    context they are not stored, since they take much memory.
+    context, a `MultiHeadAttention` does not store weights, since they take
+    much memory.
     """
-    changed = []        # (block, its keeps_weights before)
+    changed = []        # (block, keeps_weights of the block before)
 
     def visit(block):
         if isinstance(block, DotProductAttention):

@@ -1,12 +1,13 @@
-"""The book's page "BERT": input, encoder, two heads, model.
+"""This module defines the BERT model as the book's page "BERT" does.
 
-The default is the published model (Devlin et al. 2018), as in the book's
-editions 0.17 and 1.0. `positional='sinusoidal'` makes the model of the book's
-first edition.
+The default is the model of the book's editions 0.17 and 1.0, which learns
+positions. `positional='sinusoidal'` makes the model of the book's first
+edition. A `Variant` (nn/variant.py) describes other models, such as the
+published BERT (Devlin et al. 2018).
 
-B: sequences of a batch. T: tokens of a sequence. P: predictions of a sequence.
-S: masked tokens of a batch. H: hiddens. V: size of the vocabulary. E: width of
-the embeddings.
+In shapes, letters are numbers. B: sequences of a batch. T: tokens of a
+sequence. P: predictions of a sequence. S: masked tokens of a batch. H: hidden
+units. V: size of the vocabulary. E: width of the embeddings.
 """
 import numpy as onp
 
@@ -35,7 +36,10 @@ from d2lbert.transformer import Blocks, PositionalEncoding
 
 
 def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
-    """Return the tokens of a BERT input sequence, and their segment IDs."""
+    """Return the tokens of a BERT input sequence, and a segment for each.
+
+    tokens_a, tokens_b: lists of tokens. A segment is 0 or 1.
+    """
     tokens = [cls, *tokens_a, sep]
     segments = [0] * len(tokens)
     if tokens_b is not None:
@@ -70,7 +74,7 @@ class BERTEncoder(packed.Packable):
         E = variant.embedding_size or num_hiddens
         self.vocab_size, self.max_len = vocab_size, max_len
         self.num_segments = variant.num_segments
-        self.quantized = None   # a `QuantizedEncoder` replaces `forward`
+        self.quantized = None   # or a `QuantizedEncoder`, which then encodes
         self.learnable = variant.learnable
         self._scale = num_hiddens ** 0.5 if variant.scale_embedding else None
         self.token_embedding = nn.Embedding(vocab_size, E)
@@ -86,7 +90,8 @@ class BERTEncoder(packed.Packable):
         if variant.embedding_size is not None:
             self.projection = Dense(num_hiddens, in_units=E,
                                     precision=variant.precision)
-        # In the first edition, the projections of attention have no bias
+        # use_bias=variant.learnable: in the first edition, which does not
+        # learn positions, the projections of attention have no bias
         self.blks = Blocks(num_layers, variant, num_hiddens, ffn_num_hiddens,
                            num_heads, dropout, variant.learnable)
         self.norm = None
@@ -98,12 +103,13 @@ class BERTEncoder(packed.Packable):
                 'pos_embedding', shape=(1, max_len, E))
 
     def forward(self, tokens, segments, valid_lens, layer=-1):
-        """Encode tokens (B, T), segments (B, T), valid_lens (B,) or None.
+        """Encode tokens (B, T) in segments (B, T): (B, T, H).
 
-        Returns (B, T, H). layer: the block whose output to return, counted
-        from 1; 0 is the embeddings, -1 the last block. Raises ValueError
-        for an empty batch, for more tokens than `max_len`, and for ids that
-        the embeddings do not have.
+        valid_lens (B,): the number of tokens before the padding; None: all T.
+        layer: the layer whose output to return, counted from 1; 0 is the
+        embeddings, -1 the last layer. Raises ValueError for an empty batch,
+        for more tokens than `max_len`, and for ids that the embeddings do not
+        have.
         """
         if self.quantized is not None:
             return packed.encode_padded(self, tokens, segments, valid_lens,
@@ -141,20 +147,21 @@ class BERTEncoder(packed.Packable):
         return X if self.projection is None else self.projection(X)
 
     def finish(self, X, layer):
-        """Apply the LayerNorm that pre-LN models have after the last block.
+        """Apply the LayerNorm that pre-LN models have after the last layer.
 
-        X: the output of `layer`. Other models and layers return X itself.
+        X: the output of `layer`, counted as in `forward`. Returns X itself for
+        other models and for other layers.
         """
         num_layers = self.blks.num_layers
         is_last = layer % (num_layers + 1) == num_layers
         return self.norm(X) if is_last and self.norm is not None else X
 
-    def scale(self, words):
-        """Scale token embeddings (..., E) if variant.scale_embedding."""
-        return words if self._scale is None else words * self._scale
+    def scale(self, X):
+        """Scale token embeddings X (..., E) if variant.scale_embedding."""
+        return X if self._scale is None else X * self._scale
 
     def position_table(self, ctx):
-        """The vectors of all positions on a device, (max_len, E)."""
+        """Return the vectors of all positions on a device, (max_len, E)."""
         if not self.learnable:
             return self.pos_encoding.P[0].as_in_ctx(ctx)
         table = self.pos_embedding.data(ctx)
@@ -183,8 +190,8 @@ class MaskLM(nn.Block):
 
     variant: a `Variant`; mlm_hidden=False leaves out the hidden layer, as in
     XLM. in_units: H; with 0, the first call sets it. embedding: the token
-    embedding, for tied weights. Its weight (V, E) is then the weight of the
-    last layer, too; the bias is not shared.
+    embedding, for tied weights: the last layer then has the weight (V, E) of
+    the embedding, and a bias of its own.
     """
 
     def __init__(self, vocab_size, num_hiddens, variant=None, in_units=0,
@@ -218,8 +225,9 @@ class MaskLM(nn.Block):
         B, T, H = X.shape
         check_ids(pred_positions, T, 'prediction position')
         pred_positions = on_device(pred_positions, X.ctx, 'int32')
-        firsts = on_device(onp.arange(B)[:, None] * T, X.ctx, 'int32')
-        rows = (pred_positions + firsts).reshape(-1)    # (B*P,)
+        # The row of token 0 of each sequence in an array (B*T, H)
+        first_rows = on_device(onp.arange(B)[:, None] * T, X.ctx, 'int32')
+        rows = (pred_positions + first_rows).reshape(-1)    # (B*P,)
         masked_X = X.reshape(B * T, H).take(rows, axis=0)
         return self.mlp(masked_X.reshape(B, -1, H))
 
@@ -269,9 +277,10 @@ class NextSentencePred(nn.Block):
 class BERTModel(Model):
     """The encoder and its two pretraining heads.
 
-    The arguments are as for `BERTEncoder`. `hidden` is the pooler of the
-    published model; it is None if variant.heads lacks 'pooler', and in the
-    first edition's model. `nsp` is None if variant.heads lacks 'nsp'.
+    The arguments are as for `BERTEncoder`. `hidden` is the layer that the
+    published BERT calls its pooler; it is None if variant.heads lacks
+    'pooler', and in the first edition's model, whose `nsp` includes it. `nsp`
+    is None if variant.heads lacks 'nsp' in another model.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -306,9 +315,10 @@ class BERTModel(Model):
     def forward(self, tokens, segments, valid_lens=None, pred_positions=None):
         """Encode a batch and return the scores of both pretraining tasks.
 
-        tokens, segments (B, T); valid_lens (B,); pred_positions (B, P).
-        Returns encoded_X (B, T, H); mlm_Y_hat (B, P, V), or None without
-        pred_positions; nsp_Y_hat (B, 2), or None without the head `nsp`.
+        tokens, segments, valid_lens: as for `BERTEncoder.forward`;
+        pred_positions (B, P). Returns encoded_X (B, T, H); mlm_Y_hat
+        (B, P, V), or None without pred_positions; nsp_Y_hat (B, 2), or None
+        without the head `nsp`.
         """
         encoded_X = self.encoder(tokens, segments, valid_lens)
         mlm_Y_hat = nsp_Y_hat = None

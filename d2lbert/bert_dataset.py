@@ -1,13 +1,14 @@
-"""The book's page "The Dataset for Pretraining BERT".
+"""This module follows the book's page "The Dataset for Pretraining BERT".
 
-This module reads paragraphs and makes pretraining examples: it pairs sentences
-for next sentence prediction (NSP), masks tokens for the masked language model
-(MLM), and pads. A column is the array of one field of all examples. The book's
+It reads paragraphs and makes pretraining examples: it pairs sentences for next
+sentence prediction (NSP), masks tokens for the masked language model (MLM),
+and pads. A column is the array of one field of all examples. The book's
 functions work on lists of strings. `load_data_wiki` turns the text into token
-ids once and draws examples faster, by `texts.examples`. Both ways give the
-book's examples from the same random state.
+ids once, and draws examples faster, with texts/examples.py. From the same
+random state, both ways make the examples that the book's code makes.
 
-N: examples. T: tokens of a row (max_len). P: predictions of a row (15% of T).
+In shapes, letters are numbers. N: examples. T: tokens of a row (max_len).
+P: predictions of a row (15% of T).
 """
 import random
 from pathlib import Path
@@ -53,7 +54,8 @@ def _read_wiki(data_dir=None, rng=random):
 def _get_next_sentence(sentence, next_sentence, paragraphs, rng=random):
     """Return (sentence, second sentence, is_next).
 
-    The second is the next or a random sentence, each with probability 0.5.
+    The second sentence is next_sentence or a random sentence of `paragraphs`,
+    each with probability 0.5.
     """
     if rng.random() < 0.5:
         return sentence, next_sentence, True
@@ -62,10 +64,10 @@ def _get_next_sentence(sentence, next_sentence, paragraphs, rng=random):
 
 def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
                                  rng=random):
-    """Return the NSP examples of a paragraph, a list of sentences.
+    """Return a list of NSP examples (tokens, segments, is_next).
 
-    Each sentence but the last begins an example (tokens, segments, is_next).
-    A sentence is a list of tokens. Random second sentences come from
+    paragraph: a list of sentences, which are lists of tokens; each sentence
+    but the last begins an example. Random second sentences come from
     `paragraphs`. Examples of more than `max_len` tokens are dropped.
     """
     examples = []
@@ -84,9 +86,9 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
                         vocab, rng=random):
     """Mask `num_mlm_preds` tokens, at random candidate positions.
 
-    Of the masked tokens, 80% become <mask>, 10% become a random token, and
-    10% stay. Returns the new tokens and a list of (position, original token).
-    Shuffles `candidate_pred_positions` in place.
+    A masked token becomes <mask> with probability 0.8 and a random token with
+    probability 0.1, and else it stays. Returns the new tokens and a list of
+    (position, original token). Shuffles `candidate_pred_positions` in place.
     """
     mask = special_of(vocab).mask
     mlm_input_tokens = list(tokens)
@@ -96,7 +98,7 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
         if rng.random() < 0.8:
             mlm_input_tokens[position] = mask
         elif rng.random() >= 0.5:
-            # The vocabularies of the book have no `replacements`
+            # The book's own `Vocab` has no `replacements`
             mlm_input_tokens[position] = rng.choice(
                 getattr(vocab, 'replacements', vocab.idx_to_token))
     return mlm_input_tokens, [(position, tokens[position])
@@ -104,7 +106,10 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
 
 
 def _get_mlm_data_from_tokens(tokens, vocab, rng=random):
-    """Mask tokens; return (input ids, masked positions, label ids)."""
+    """Mask about 15% of the tokens; return (ids, masked positions, labels).
+
+    The labels are the ids of the original tokens.
+    """
     never_masked = getattr(vocab, 'never_masked', Vocab.never_masked)
     candidates = [position for position, token in enumerate(tokens)
                   if token not in never_masked]
@@ -140,8 +145,9 @@ def _pad_bert_inputs(examples, max_len, vocab):
 class _WikiTextDataset(gluon.data.Dataset):
     """Pretraining examples, drawn from paragraphs.
 
-    A paragraph is a list of sentences (strings). The columns are NumPy
-    arrays: all_token_ids (N, T), all_segments (N, T), valid_lens (N,),
+    paragraphs: lists of sentences (strings). Words that occur less than
+    min_freq times become <unk>. The columns are attributes, NumPy arrays:
+    all_token_ids (N, T), all_segments (N, T), valid_lens (N,),
     all_pred_positions (N, P), all_mlm_weights (N, P), all_mlm_labels (N, P),
     nsp_labels (N,). `columns` is a `Batch` of the same seven arrays. An item
     is one example, a tuple of seven MXNet arrays. Raises ValueError if no
@@ -158,7 +164,7 @@ class _WikiTextDataset(gluon.data.Dataset):
 
     @classmethod
     def of_text(cls, text, order, max_len, rng=random):
-        """Draw from a `NumberedText`; order: indices of paragraphs, int32."""
+        """Draw from a `NumberedText`; order: the paragraph indices, int32."""
         check_max_len(max_len)
         dataset = cls.__new__(cls)
         dataset._draw(text, order, max_len, rng)
@@ -181,12 +187,12 @@ class _WikiTextDataset(gluon.data.Dataset):
 
 
 class BatchLoader:
-    """An iterable of a data set's batches, shuffled again in each pass.
+    """An iterable of the batches of a data set, which shuffles in each pass.
 
-    dataset: an object whose `columns` are NumPy arrays of N rows. A batch is
-    a `Batch` of MXNet arrays on the CPU; the last one may be smaller. rng:
-    the random generator that shuffles, by default NumPy's global one, as in
-    Gluon's DataLoader.
+    dataset: an object of length N whose `columns` are NumPy arrays of N rows.
+    A batch is a `Batch` of MXNet arrays on the CPU; the last batch may be
+    smaller. rng: the random generator that shuffles the rows, by default
+    NumPy's global generator, as in Gluon's DataLoader.
     """
 
     def __init__(self, dataset, batch_size, rng=onp.random):
@@ -208,20 +214,21 @@ class BatchLoader:
 def get_dataloader_workers():
     """Return the number of processes for a Gluon `DataLoader`: 0.
 
-    The book returns 4. Here an item is a row of each column. Reading rows is
-    so fast that worker processes would cost more time than they save.
+    The book returns 4. Here an item of a data set is a row of each column.
+    Reading rows is so fast that worker processes would cost more time than
+    they save.
     """
     return 0
 
 
 def load_data_wiki(batch_size, max_len, data_dir=None, min_freq=MIN_FREQ,
                    rng=random, shuffle_rng=onp.random):
-    """Return batches of WikiText-2 for pretraining, and their vocabulary.
+    """Return a `BatchLoader` of WikiText-2 for pretraining, and its `Vocab`.
 
-    data_dir: the folder that holds wiki.train.tokens. Without it,
+    data_dir: the folder that holds wiki.train.tokens. Without data_dir,
     `hub.wikitext2_dir` finds or fetches the text. The other arguments are as
     for `load_data`. If `random` and NumPy have the same seeds, the book's code
-    gives the same vocabulary, examples and order.
+    makes the same vocabulary and the same examples in the same order.
     """
     check_batch_size(batch_size)
     check_max_len(max_len)
@@ -233,12 +240,13 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
               shuffle_rng=onp.random):
     """Return a `BatchLoader` of a text in WikiText's format, and its `Vocab`.
 
-    path: a UTF-8 text file, compressed or not (see `text_files`). A line that
-    contains ' . ' is a paragraph, and is split there into sentences. Other
-    lines, such as headings, are skipped. Words that occur less than min_freq
-    times become <unk>. rng shuffles the paragraphs and draws the examples;
-    shuffle_rng shuffles the examples in each pass. Raises FileNotFoundError,
-    and ValueError for a text without examples.
+    path: a UTF-8 text file, compressed or not (see texts/text_files.py). A
+    line that contains ' . ' is a paragraph, and ' . ' separates its sentences.
+    Other lines, such as headings, are skipped. Words that occur less than
+    min_freq times become <unk>. rng shuffles the paragraphs and draws the
+    examples; shuffle_rng shuffles the examples in each pass. Raises
+    FileNotFoundError for a missing file, and ValueError for a text without
+    examples.
     """
     check_batch_size(batch_size)
     check_max_len(max_len)

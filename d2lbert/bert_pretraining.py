@@ -1,4 +1,4 @@
-"""The book's page "Pretraining BERT": shards, losses, loop and encodings.
+"""This module trains and uses a BERT as the book's "Pretraining BERT" does.
 
 A shard is the part of a batch that one device computes.
 """
@@ -27,8 +27,8 @@ from d2lbert.texts.examples import Batch
 def _get_batch_bert(batch, ctx):
     """Spread the seven fields of a batch over the devices in `ctx`.
 
-    Returns a `Batch` whose fields are lists of shards. If there are fewer
-    examples than devices, the last devices get no shard.
+    ctx: a list of devices. Returns a `Batch` whose fields are lists of shards.
+    If there are fewer examples than devices, the last devices get no shard.
     """
     (tokens_X, segments_X, valid_lens_x, pred_positions_X, mlm_weights_X,
      mlm_Y, nsp_y) = batch
@@ -49,8 +49,9 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
     """Return the MLM, NSP and total loss of each shard, three lists.
 
     The MLM loss is the mean over predictions whose weight is not zero. The
-    NSP loss is the mean over examples. The total loss is their sum. All are
-    scalars on their devices. Waits for the previous step.
+    NSP loss is the mean over examples. The total loss is the sum of the MLM
+    and NSP loss. A loss is a scalar on the device of its shard. Waits for the
+    previous step.
     """
     wait_for_last_step()
     mlm_ls, nsp_ls, ls = [], [], []
@@ -60,7 +61,7 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
         check_labels(net, vocab_size, shard.mlm_Y, shard.nsp_y)
         if (is_unmodified(net) and is_plain_cross_entropy(loss)
                 and predicts_real_tokens(shard)):
-            # Faster than the page's code: no padding, fused operators
+            # Faster than the page's code, by fused operators without padding
             (mlm_l, _), (nsp_l, _) = MaskedTokens.of(net, shard).losses(net)
         else:
             mlm_l, nsp_l = _page_losses(net, loss, vocab_size, *shard)
@@ -84,8 +85,8 @@ def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
 def train_step(batch, net, loss, vocab_size, devices, trainer):
     """Take a training step; return the MLM and NSP losses of each device.
 
-    The losses are two lists of scalars on the devices. Reading them waits for
-    the step.
+    The losses are two lists of scalars on the devices. Reading a loss waits
+    for the step.
     """
     shards = _get_batch_bert(batch, devices)
     with autograd.record():
@@ -106,13 +107,13 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     Takes the arguments in both orders of the book:
     `(..., ctx, log_interval, num_steps)` as in the first edition, with a
     default learning rate of 0.001, and `(..., devices, num_steps)` as in the
-    later editions, with 0.01. Draws both losses every `log_interval` steps,
-    prints the book's two lines, binds the vocabulary of `train_iter` to the
-    net and returns a `History`. A notebook shows the losses as a figure. A
-    script shows a progress bar, or lines of text where standard error is no
-    terminal, and writes losses.png and losses.csv at the end. out: the folder
-    for these files, by default runs/<date-time>. If `out` is given, a notebook
-    writes them, too.
+    later editions, with a default of 0.01. Draws the MLM and NSP loss every
+    `log_interval` steps, prints the book's two lines, sets net.vocab to the
+    vocabulary of `train_iter` and returns a `History`. A notebook shows the
+    losses as a figure. A script shows a progress bar, or lines of text where
+    standard error is no terminal, and writes losses.png and losses.csv at the
+    end. out: the folder for these files, by default runs/<date-time>. If `out`
+    is given, a notebook writes the files, too.
     """
     devices, log_interval, num_steps, learning_rate = _book_arguments(
         ctx, args, devices, log_interval, num_steps, learning_rate)
@@ -120,6 +121,7 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     trainer = gluon.Trainer(net.collect_params(), optimizer,
                             {'learning_rate': learning_rate})
 
+    # `run_steps` calls the function of a step to read the losses of the step
     def steps():
         for batch in _repeat_epochs(train_iter):
             mlm_ls, nsp_ls = train_step(batch, net, loss, vocab_size,
@@ -200,7 +202,10 @@ def _means_over_devices(*losses_by_device):
 
 
 def vocabulary_of(batches):
-    """Return the vocabulary of an iterator or of its data set, or None."""
+    """Return the vocabulary of an iterator or of its data set, or None.
+
+    A `BatchLoader` has a `dataset`, Gluon's `DataLoader` a `_dataset`.
+    """
     for owner in (batches, getattr(batches, 'dataset', None),
                   getattr(batches, '_dataset', None)):
         vocab = getattr(owner, 'vocab', None)
@@ -210,12 +215,13 @@ def vocabulary_of(batches):
 
 
 def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
-    """Encode one text, or a pair, given as lists of tokens: (1, T, H).
+    """Encode a text, or a pair of texts, as token vectors (1, T, H).
 
-    T: the number of tokens, with <cls> and <sep>. H: the number of hiddens.
-    vocab: by default the vocabulary that `train_bert` or `load_run` bound to
-    the net. Unknown tokens become <unk>. Gradients are not recorded, and
-    dropout is off. Raises TypeError for a text that is not a list of strings.
+    tokens_a, tokens_b: lists of tokens. T: the number of tokens, with <cls>
+    and <sep>. H: the number of hidden units. vocab: by default net.vocab,
+    which `train_bert` and `load_run` set. Unknown tokens become <unk>.
+    Gradients are not recorded, and dropout is off. Raises TypeError for a text
+    that is not a list of strings, and ValueError without a vocabulary.
     """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
@@ -238,7 +244,8 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
 def _check_tokens(name, tokens):
     """Raise TypeError unless `tokens` is a list of strings.
 
-    A string would be encoded letter by letter, other items as <unk>.
+    Otherwise a string would be encoded letter by letter, and an item that is
+    not a string as <unk>.
     """
     if isinstance(tokens, str):
         raise TypeError(f'{name} must be a list of tokens, not the string '

@@ -12,8 +12,9 @@ _warned = set()
 def _usable_gpus():
     """Return the indices of the GPUs that MXNet can compute on.
 
-    Warns once per process of each GPU that is left out. MXNet itself lists
-    GPUs for which its wheel has no kernels, and fails at the first operator.
+    Warns once per process of each GPU that is left out. MXNet itself would
+    also list GPUs for which its wheel has no kernels, and the first operator
+    on such a GPU fails.
     """
     usable = []
     for gpu in backend.gpus():
@@ -48,14 +49,15 @@ def parse_devices(text):
     """Return the list of devices that a command line names.
 
     text: 'auto' (every usable GPU, else the CPU), 'cpu', 'cpu:2' (the CPU
-    as two devices), 'gpu' (every usable GPU) or 'gpu:0,1'. Raises
-    ValueError for any other text and for a GPU that is missing.
+    as two devices), 'gpu' (every usable GPU) or 'gpu:0,1'. Raises ValueError
+    for any other text, for a GPU that is missing, and for 'gpu' if no GPU is
+    usable.
     """
     kind, indices = split_devices(text)
     if kind == 'auto':
         return try_all_gpus()
     if kind == 'cpu':
-        # After 'cpu:' comes the number of devices
+        # For 'cpu:2', indices is [2], the number of devices
         return [npx.cpu(i) for i in range(indices[0] if indices else 1)]
     usable = _usable_gpus()
     wanted = indices or usable

@@ -1,8 +1,8 @@
 """This module finds data on this machine, or else fetches it.
 
 DATA_HUB, `download` and `download_extract` are from the book's page
-"Predicting House Prices"; `wikitext2_dir` finds WikiText-2. A fetched file is
-kept only if its checksum is right.
+"Predicting House Prices"; `wikitext2_dir` finds or fetches WikiText-2. If the
+checksum of a file is known, another file is not kept.
 """
 import contextlib
 import hashlib
@@ -27,7 +27,7 @@ from d2lbert.machine.terminal import warn
 
 
 class Published(NamedTuple):
-    """The size and content of a published file of WikiText-2."""
+    """The size, counts and hash of a published file of WikiText-2."""
 
     size: int    # bytes
     lines: int
@@ -51,7 +51,8 @@ PUBLISHED = {
 # The number of bytes that are read to recognize a wrong file
 HEAD_BYTES = 1 << 20
 
-# Patterns of WikiText: headings, unknown words and split numbers
+# Patterns of WikiText: headings, unknown words, and marks within numbers and
+# words, as in 1 @,@ 000
 PATTERNS = (re.compile(rb'^ = [^=].* = \r?$', re.MULTILINE),
             re.compile(rb' <unk> '), re.compile(rb' @[-,.]@ '))
 
@@ -63,12 +64,12 @@ def git_blob(path):
 
 
 def flaw_of(path, name, thorough=False):
-    """Describe what is wrong with a copy of WikiText-2's file `name`, or ''.
+    """Describe how a file differs from WikiText-2's file `name`; '' if not.
 
     The description completes a sentence that begins with 'PATH is'. A file
-    of the right size is accepted. thorough: read the content, too. It must
-    be the published content, or have as many lines and tokens, since copies
-    with another order of the articles are in use.
+    of the right size is accepted. thorough: read this file, too. Its content
+    must be the published content, or have as many lines and tokens, since
+    copies with another order of the articles are in use.
     """
     expected = PUBLISHED[name]
     try:
@@ -88,7 +89,7 @@ def flaw_of(path, name, thorough=False):
 
 
 def _counts(path):
-    """Return a file's (bytes without carriage returns, lines, tokens)."""
+    """Return a file's (bytes with Unix line ends, lines, tokens)."""
     size = lines = tokens = 0
     with open(path, 'rb') as f:
         for line in f:
@@ -134,7 +135,7 @@ DATA_HUB = {
 # The addresses of DATA_URL are tried over https first
 _SECURE_DATA_URL = DATA_URL.replace('http:', 'https:')
 
-#: The maximum size of a file in bytes; downloads.MAX_BYTES for other files
+#: {file name: maximum bytes to fetch}; downloads.MAX_BYTES for other files
 MAX_BYTES = {'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
              'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
              'train-00000-of-00001.parquet': 64 << 20}
@@ -144,7 +145,8 @@ WIKITEXT_2_URL = ('https://huggingface.co/datasets/Salesforce/wikitext/'
                   'resolve/main/wikitext-2-v1/train-00000-of-00001.parquet')
 WIKITEXT_2_SHA1 = '98ee727e59fcc34fddaadae93e15b1f8ed5561a4'
 
-# Identifies the archive, even if a page puts another address into DATA_HUB
+# Identifies the archive of WikiText-2, even if a page of the book puts another
+# address into DATA_HUB
 _ARCHIVE_SHA1 = DATA_HUB['wikitext-2'][1]
 
 
@@ -156,17 +158,17 @@ class LooseFile(NamedTuple):
     name: str
 
 
-_EXAMPLES = ('https://raw.githubusercontent.com/pytorch/examples/main/'
-             'word_language_model/data/wikitext-2/')
+_EXAMPLES_URL = ('https://raw.githubusercontent.com/pytorch/examples/main/'
+                 'word_language_model/data/wikitext-2/')
 
 # Archives whose files can be fetched one by one: {name: (folder, files)}
 LOOSE_FILES = {
     'wikitext-2': ('wikitext-2', (
-        LooseFile(_EXAMPLES + 'train.txt', PUBLISHED[TRAIN_FILE].blob,
+        LooseFile(_EXAMPLES_URL + 'train.txt', PUBLISHED[TRAIN_FILE].blob,
                   TRAIN_FILE),
-        LooseFile(_EXAMPLES + 'valid.txt', PUBLISHED[VALID_FILE].blob,
+        LooseFile(_EXAMPLES_URL + 'valid.txt', PUBLISHED[VALID_FILE].blob,
                   VALID_FILE),
-        LooseFile(_EXAMPLES + 'test.txt', PUBLISHED[TEST_FILE].blob,
+        LooseFile(_EXAMPLES_URL + 'test.txt', PUBLISHED[TEST_FILE].blob,
                   TEST_FILE))),
 }
 
@@ -176,6 +178,7 @@ def _sha1(path):
 
 
 def _manual_fix(folder):
+    """Return the end of an error message: what the user can do."""
     return (f'by hand: put {TRAIN_FILE} into {folder}, or let D2LBERT_DATA '
             'name the folder that holds it')
 
@@ -186,30 +189,30 @@ def download(name: str, folder: Optional[PathLike] = None,
     """Fetch a file unless it is on this machine; return its path.
 
     name: a name in DATA_HUB, or an address. `folder` and `cache_dir` are two
-    names of one argument, the folder for the file. Without it, three folders
-    are searched: the folder that D2LBERT_DATA names, the repository's data/
-    and the folder `data` of the user's cache. A missing file is fetched into
-    the cache; the book's ../data would depend on the working directory.
-    sha1_hash: the SHA-1 digest of the file at an address; other content is
-    rejected. Raises HubError if the file cannot be fetched, ValueError for a
-    name that is not in DATA_HUB.
+    names of one argument, the folder for the file. Without this argument,
+    three folders are searched: the folder that D2LBERT_DATA names, the data/
+    of d2lbert's repository, and the folder `data` of the user's cache. A
+    missing file is fetched into the cache; the book's ../data would depend on
+    the working directory. sha1_hash: the SHA-1 digest of the file at an
+    address; another file is rejected. Raises HubError if the file cannot be
+    fetched, ValueError for a name that is not in DATA_HUB.
     """
     if None not in (folder, cache_dir):
         raise TypeError('folder and cache_dir are one argument: give one')
-    target = folder if cache_dir is None else cache_dir
+    given_folder = folder if cache_dir is None else cache_dir
     url, sha1 = DATA_HUB.get(name, (name, sha1_hash))
     if '://' not in url:
         raise ValueError(f'{name!r} is not in DATA_HUB, which has '
                          f'{", ".join(map(repr, DATA_HUB))}; add it as '
                          'DATA_HUB[name] = (address, sha1), or give an '
                          'address')
-    folder = _target_folder(target)
+    folder = _target_folder(given_folder)
     file_name = urllib.parse.urlsplit(url).path.split('/')[-1]
     if not file_name:
         raise ValueError(f'{url!r} ends in no file name: give the address '
                          'of a file')
     wrong_paths = []    # files of this name with other content
-    for searched in _data_folders() if target is None else [folder]:
+    for searched in _data_folders() if given_folder is None else [folder]:
         path = searched / file_name
         if path.is_file():
             if sha1 is None or _sha1(path) == sha1:
@@ -219,6 +222,7 @@ def download(name: str, folder: Optional[PathLike] = None,
     try:
         _fetch_first(_addresses(url), folder / file_name, sha1)
     except HubError as error:
+        # The parquet file can be made from the text on this machine
         if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
             return str(_write_parquet(folder / file_name, error))
         wrong = ''.join(f'; {path} is another file, with checksum '
@@ -236,7 +240,10 @@ def _addresses(url):
 
 
 def _fetch_first(urls, path, sha1):
-    """Fetch a file from the first address that serves it."""
+    """Fetch a file from the first address that serves it; return its path.
+
+    Raises HubError, which lists all errors, if no address serves it.
+    """
     max_bytes = MAX_BYTES.get(path.name, downloads.MAX_BYTES)
     errors = []
     for url in urls:
@@ -250,8 +257,8 @@ def _fetch_first(urls, path, sha1):
 def _write_parquet(path, error):
     """Write this machine's WikiText-2 training text as a parquet file.
 
-    It is a substitute for the published parquet file. error: the reason why
-    that one could not be fetched, for the messages. Returns `path`.
+    The written file is a substitute for the published one. error: the error
+    of fetching the published file, for messages. Returns `path`.
     """
     try:
         pyarrow = importlib.import_module('pyarrow')
@@ -270,7 +277,10 @@ def _write_parquet(path, error):
 
 
 def _target_folder(cache_dir):
-    """The folder into which files are fetched and unpacked."""
+    """Return the folder into which files are fetched and unpacked.
+
+    It is cache_dir; without cache_dir, the folder `data` of the user's cache.
+    """
     return cache.root() / 'data' if cache_dir is None else Path(cache_dir)
 
 
@@ -280,11 +290,11 @@ def download_extract(name: str, folder: Optional[str] = None,
 
     cache_dir: the folder to unpack in; by default the folder `data` of the
     user's cache. folder: the name of the folder that the archive makes
-    there; by default the archive's name without its extension. Without
-    `cache_dir`, WikiText-2 on this machine is neither fetched nor copied. If
-    an archive cannot be fetched, but LOOSE_FILES has addresses of its files,
-    the files are fetched one by one. Raises HubError, which lists all
-    attempts.
+    there; by default the archive's name without its extension. If WikiText-2
+    is on this machine, and `cache_dir` is not given, the text is neither
+    fetched nor copied. If an archive cannot be fetched, but LOOSE_FILES has
+    addresses of the files in it, the files are fetched one by one. Raises
+    HubError, which lists all attempts.
     """
     if cache_dir is None and DATA_HUB.get(name, ('', ''))[1] == _ARCHIVE_SHA1:
         found = find_wikitext2()
@@ -316,6 +326,7 @@ def _fetch_loose(name, cache_dir, archive_error):
         try:
             fetch(url, path, git_blob, blob, PUBLISHED[file_name].size)
         except HubError as error:
+            # The cause has the same text without the advice of `download`
             raise HubError(f'{name} could not be fetched: '
                            f'{archive_error.__cause__}; {error}; '
                            f'{_manual_fix(folder)}') from error
@@ -323,9 +334,9 @@ def _fetch_loose(name, cache_dir, archive_error):
 
 
 def _repository():
-    """The root of a checkout of this package, or None.
+    """Return the root of a checkout of d2lbert, or None.
 
-    It is the folder above the package, or else the working directory.
+    The folder above the package is tried, then the working directory.
     """
     for root in (Path(__file__).resolve().parent.parent, Path.cwd()):
         if (root / 'setup.py').is_file() and (
@@ -335,9 +346,9 @@ def _repository():
 
 
 def _folder_of_text(folder):
-    """Return the folder of the training text, or None.
+    """Return `folder` or its wikitext-2/, which has the training text.
 
-    It is `folder` or its wikitext-2/.
+    Returns None if neither has the text.
     """
     for candidate in (Path(folder), Path(folder) / 'wikitext-2'):
         if (candidate / TRAIN_FILE).is_file():
@@ -362,10 +373,10 @@ def find_wikitext2():
 
 
 def wikitext2_flaws(folder, thorough=False):
-    """Return sentences about wrong files of WikiText-2 in `folder`, a list.
+    """Return a list of sentences, one for each wrong file in `folder`.
 
-    thorough: compare the content, not only the size. Missing files are not
-    reported.
+    A file is wrong if it has the name of a file of WikiText-2 and `flaw_of`
+    describes a flaw. thorough: as for `flaw_of`.
     """
     flaws = [(path, flaw_of(path, path.name, thorough))
              for path in (Path(folder, name) for name in PUBLISHED)
@@ -378,7 +389,7 @@ _warned = set()
 
 
 def _warn_of_flaws(folder):
-    """Warn once of files in `folder` that are not WikiText-2's; return it."""
+    """Warn once of each wrong file in `folder`; return `folder`."""
     cache.mark_used(folder)
     with contextlib.suppress(FileNotFoundError):
         if os.path.samefile(folder, sample_dir()):
@@ -391,14 +402,15 @@ def _warn_of_flaws(folder):
 
 
 def wikitext2_dir(data_dir=None):
-    """Return the folder that holds wiki.train.tokens; fetch it if missing.
+    """Return a folder that holds wiki.train.tokens; fetch the text if needed.
 
-    With `data_dir`, only this folder and its wikitext-2/ are searched.
-    Without it, the folder of $D2LBERT_DATA, the repository's data/, the folder
-    `data` of the user's cache, and wikitext-2/ in each of them are searched;
-    then the text is fetched. Files that differ from the published files are
-    used with a warning. Raises FileNotFoundError for a `data_dir` without
-    the text, HubError if the text cannot be fetched.
+    With `data_dir`, only data_dir and its wikitext-2/ are searched, and
+    nothing is fetched. Without `data_dir`, the folder of $D2LBERT_DATA, the
+    data/ of d2lbert's repository, the folder `data` of the user's cache, and
+    wikitext-2/ in each of these folders are searched. If none has the text, it
+    is fetched. Files that differ from the published files are used with a
+    warning. Raises FileNotFoundError for a `data_dir` without the text,
+    HubError if the text cannot be fetched.
     """
     if data_dir is not None:
         folder = _folder_of_text(Path(data_dir).expanduser())

@@ -3,7 +3,9 @@
 `train_ch13` and the functions that it calls are from the pages "Concise
 Implementation for Multiple GPUs" and "Image Augmentation". They take any net,
 and any loss function that returns one number for each example. A shard is the
-part of a batch that one device computes. B: examples of a batch. C: classes.
+part of a batch that one device computes.
+
+In shapes, letters are numbers. B: examples of a batch. C: classes.
 """
 from d2lbert.devices import try_all_gpus
 from d2lbert.machine.backend import autograd
@@ -26,7 +28,7 @@ def accuracy(y_hat, y):
 
 
 def _num_correct(y_hat, y):
-    """Return `accuracy` as a scalar on the device, without waiting for it."""
+    """Return `accuracy` as a scalar on the device, and do not wait."""
     if y_hat.ndim > 1 and y_hat.shape[1] > 1:
         y_hat = y_hat.argmax(axis=1)
     return (y_hat.astype(y.dtype) == y).astype('int32').sum()
@@ -43,10 +45,11 @@ def split_batch(X, y, devices):
 
 
 def split_batch_multi_inputs(X, y, devices):
-    """Split a batch with several features over devices, as `split_batch`.
+    """Split a batch with several features over devices.
 
     X: a list of arrays (B, ...). Returns two lists with an entry for each
-    device: a tuple with its shard of each array of X, and its shard of y.
+    device: a tuple with a shard of each array of X, and a shard of y. If there
+    are fewer examples than devices, the last devices get no shard.
     """
     for feature in X:
         if len(feature) != len(y):
@@ -57,9 +60,9 @@ def split_batch_multi_inputs(X, y, devices):
 
 
 class _DelayedSums:
-    """Sums over batches that are read one batch late.
+    """Sums over batches.
 
-    The results of a batch are read while the devices compute the next batch.
+    The results of a batch are added while the devices compute the next batch.
     """
 
     def __init__(self, num_sums):
@@ -71,7 +74,7 @@ class _DelayedSums:
         self.read(1)
 
     def read(self, num_unread=0):
-        """Return the sums of all batches but the last `num_unread`."""
+        """Return the sums of all batches except the last `num_unread`."""
         while len(self._unread) > num_unread:
             results, counts = self._unread.pop(0)
             self._sums.add(*_sum_over_devices(results), *counts)
@@ -79,9 +82,9 @@ class _DelayedSums:
 
 
 def _sum_over_devices(results):
-    """Wait for the devices; return the sum of each result over them.
+    """Wait for the devices; return the sum of each result over the devices.
 
-    results: for each device a tuple of scalars on this device.
+    results: a list with a tuple of scalars from each device.
     """
     return [sum(map(float, scalars)) for scalars in zip(*results)]
 
@@ -89,8 +92,8 @@ def _sum_over_devices(results):
 def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
     """Return the share of labels that a net predicts correctly.
 
-    data_iter yields (features, labels); split_f splits them over all devices
-    of the net.
+    data_iter yields (features, labels); split_f splits the two over all
+    devices of the net.
     """
     devices = next(iter(net.collect_params().values())).list_ctx()
     sums = _DelayedSums(2)      # correct predictions, labels
@@ -119,8 +122,8 @@ def train_batch_ch13(net, features, labels, loss, trainer, devices,
 def _train_step(net, features, labels, loss, trainer, devices, split_f):
     """Train on a batch without waiting for the devices.
 
-    Returns for each device (sum of losses, number of correct predictions),
-    two scalars on this device.
+    Returns for each shard (sum of losses, number of correct predictions), two
+    scalars on the device of the shard.
     """
     X_shards, y_shards = split_f(features, labels, devices)
     wait_for_last_step()
@@ -147,7 +150,8 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
     epoch. trainer: a Gluon `Trainer`. devices: None means `try_all_gpus()`.
     split_f: the function that splits a batch over the devices. loss: a
     function that returns one number for each example. Training loss and
-    accuracy are drawn five times per epoch, the accuracy on test_iter once.
+    accuracy are drawn about five times per epoch, and the accuracy on
+    test_iter at the end of each epoch.
     """
     devices = try_all_gpus() if devices is None else list(devices)
     if not devices:

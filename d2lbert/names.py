@@ -1,4 +1,4 @@
-"""The public names of `import d2lbert as d2l`, in the pages' order."""
+"""The public names of `import d2lbert as d2l`, the book's pages first."""
 from d2lbert.progress import (
     Accumulator, Animator, Timer)
 from d2lbert.devices import try_all_gpus, try_gpu

@@ -1,9 +1,10 @@
-"""The book's page "Natural Language Inference: Fine-Tuning BERT".
+"""This module follows "Natural Language Inference: Fine-Tuning BERT".
 
-`read_snli` is from the page "Natural Language Inference and the Dataset".
+That is a page of the book. `read_snli` is from the book's page "Natural
+Language Inference and the Dataset".
 
-N: examples of a data set. B: examples of a batch. T: tokens of a row
-(max_len). H: hiddens.
+In shapes, letters are numbers. N: examples of a data set. B: examples of a
+batch. T: tokens of a row (max_len). H: hidden units.
 """
 from pathlib import Path
 
@@ -23,18 +24,18 @@ from d2lbert.texts.numbered_text import concat_ranges, tree_words
 #: The labels of SNLI; label i has the class index i.
 SNLI_LABELS = 'entailment', 'contradiction', 'neutral'
 
-#: num_hiddens, ffn_num_hiddens, num_heads and num_layers.
+#: {archive: (num_hiddens, ffn_num_hiddens, num_heads, num_layers)}.
 SIZES = {'bert.small': (256, 512, 4, 2), 'bert.base': (768, 3072, 12, 12)}
 
 
 def read_snli(data_dir, is_train):
     """Return premises, hypotheses and labels (0 to 2): three lists of N.
 
-    Reads snli_1.0_train.txt or snli_1.0_test.txt in `data_dir`. Pairs whose
-    annotators disagreed are left out. The sentences come from the columns of
-    bracketed trees, without the brackets, so blanks separate words from
-    punctuation marks. Raises FileNotFoundError, and ValueError for a line
-    without these columns.
+    Reads snli_1.0_train.txt or snli_1.0_test.txt in `data_dir`. Pairs without
+    a label, since their annotators disagreed, are left out. The sentences come
+    from the columns of bracketed trees, without the brackets, so blanks
+    separate words from punctuation marks. Raises FileNotFoundError for a
+    missing file, and ValueError for a line without these columns.
     """
     path = Path(data_dir, f'snli_1.0_{"train" if is_train else "test"}.txt')
     class_indices = {label: k for k, label in enumerate(SNLI_LABELS)}
@@ -73,11 +74,12 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
     """Load the book's own pretrained BERT; return (bert, vocab).
 
     pretrained_model: 'bert.small', 'bert.base', or the name of another archive
-    in DATA_HUB, which needs all four sizes. The archive holds vocab.json (a
-    list of tokens) and pretrained.params (parameters under the book's names).
-    `num_layers` and `num_blks` are two names of one argument. devices: None
+    in DATA_HUB, for which all four sizes must be given: num_hiddens,
+    ffn_num_hiddens, num_heads and num_layers. `num_layers` and `num_blks` are
+    two names of one argument. An archive holds vocab.json (a list of tokens)
+    and pretrained.params (parameters under the book's names). devices: None
     means `try_all_gpus()`. Raises HubError if the archive cannot be fetched,
-    and ValueError if its parameters do not have the given sizes.
+    and ValueError if the parameters in it do not have these sizes.
     """
     given_sizes = (num_hiddens, ffn_num_hiddens, num_heads,
                    num_layers if num_blks is None else num_blks)
@@ -108,7 +110,11 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
 
 
 def _read_vocab(path):
-    """Read a `Vocab` from a JSON file that holds a list of tokens."""
+    """Read a `Vocab` from a JSON file that holds a list of tokens.
+
+    Raises ValueError for a list without <unk> as the first token or without
+    the other special tokens.
+    """
     try:
         tokens = read_json(path)
     except (OSError, ValueError) as error:
@@ -131,12 +137,12 @@ class SNLIBERTDataset(gluon.data.Dataset):
     """Pairs of sentences as BERT reads them, truncated to max_len tokens.
 
     dataset: premises, hypotheses and labels, as `read_snli` returns them.
-    Sentences are lower-cased and split at white space. A pair that is too
-    long loses the last word of its longer sentence until it fits. The
-    columns are NumPy arrays: all_token_ids (N, T) int32, all_segments (N, T)
-    int32, valid_lens (N,) float32, labels (N,) float32. An item is ((token
-    ids, segments, valid length), label). Gluon's `DataLoader` converts items
-    to MXNet arrays.
+    vocab: the `Vocab` of `load_pretrained_model`. Sentences are lower-cased
+    and split at white space. While a pair is too long, the last word of its
+    longer sentence is removed. The columns are attributes, NumPy arrays:
+    all_token_ids (N, T) int32, all_segments (N, T) int32, valid_lens (N,)
+    float32, labels (N,) float32. An item is ((token ids, segments, valid
+    length), label). Gluon's `DataLoader` converts items to MXNet arrays.
     """
 
     def __init__(self, dataset, max_len, vocab=None):
@@ -157,7 +163,10 @@ class SNLIBERTDataset(gluon.data.Dataset):
         print(f'read {len(self)} examples')
 
     def _columns(self, premises, hypotheses):
-        """Return token ids, segments and valid lengths of the pairs."""
+        """Return token ids, segments and valid lengths of the pairs.
+
+        premises, hypotheses: `_Sentences`.
+        """
         # 3: <cls> and two <sep>
         p_lens, h_lens = truncate_pair(premises.lens, hypotheses.lens,
                                        self.max_len - 3, odd_to_first=True)
@@ -184,7 +193,7 @@ class SNLIBERTDataset(gluon.data.Dataset):
 
 
 class _Sentences:
-    """N sentences as token ids; `lens` (N,) has their numbers of words."""
+    """N sentences as token ids; lens (N,): the number of words of each."""
 
     def __init__(self, sentences, vocab):
         id_of, unk = vocab.token_to_idx.get, vocab.unk
@@ -197,9 +206,10 @@ class _Sentences:
     def write_to(self, token_ids, lens, begins):
         """Write the sentences into token_ids (N, T).
 
-        Row i gets the first lens[i] words of sentence i from begins[i] on.
+        Row i gets the first lens[i] words of sentence i, in the columns from
+        begins[i] on.
         """
-        # For each word its sentence, and its index within the sentence
+        # For each word, the index of its sentence and its index in there
         rows = onp.repeat(onp.arange(len(lens)), self.lens)
         offsets = concat_ranges(0, self.lens)
         is_kept = offsets < lens[rows]
@@ -210,7 +220,7 @@ class _Sentences:
 class BERTClassifier(nn.Block):
     """The encoder and hidden layer of a BERT, and a head for three classes.
 
-    bert: a `BERTModel`; its weights are shared and trained further.
+    bert: a `BERTModel`, whose layers are used, not copied.
     """
 
     def __init__(self, bert):
@@ -225,7 +235,8 @@ class BERTClassifier(nn.Block):
     def forward(self, inputs):
         """Return the scores of the three classes, (B, 3).
 
-        inputs: tokens (B, T), segments (B, T) and valid lengths (B,).
+        inputs: three arrays, tokens (B, T), segments (B, T) and valid lengths
+        (B,).
         """
         tokens_X, segments_X, valid_lens_x = inputs
         cls_X = encode_firsts(self.encoder, tokens_X, segments_X,

@@ -18,7 +18,7 @@ POINT = dict(marker='o', markersize=4, clip_on=False)
 
 
 class Timer:
-    """Record several running times, in seconds."""
+    """A clock that records several times, in seconds."""
 
     def __init__(self):
         self.times = []
@@ -29,7 +29,7 @@ class Timer:
         self.tik = time.perf_counter()
 
     def stop(self):
-        """Stop the clock; record and return its time."""
+        """Record and return the time since the clock was started."""
         self.times.append(time.perf_counter() - self.tik)
         return self.times[-1]
 
@@ -51,7 +51,7 @@ class Timer:
 
 
 class Accumulator:
-    """Sums over n variables."""
+    """Running sums of n variables."""
 
     def __init__(self, n):
         self.data = [0.0] * n
@@ -80,8 +80,8 @@ def in_notebook():
 class LineBar:
     """A progress bar for a log file: a line of text every few seconds.
 
-    The time between two lines is INTERVAL seconds, or a hundredth of the time
-    since the start if that is longer, so that the log of a long run stays
+    The time between two lines is at least INTERVAL seconds, and at least a
+    hundredth of the time since the start, so that the log of a long run stays
     short. The arguments are as for `bar`.
     """
 
@@ -106,11 +106,14 @@ class LineBar:
         self._start_n = self.n
 
     def set_postfix_str(self, text='', refresh=True):
-        """Set the text after the count in the next line."""
+        """Set the text after the count in the next line.
+
+        refresh: ignored; tqdm's bar has this argument.
+        """
         self._postfix = text
 
     def update(self, n=1):
-        """Count n more, and write a line if one is due."""
+        """Count n more items, and write a line if it is time."""
         self.n += n
         now = time.perf_counter()
         elapsed = now - self._started_at
@@ -124,9 +127,10 @@ class LineBar:
             print(line, file=sys.stderr, flush=True)
 
     def close(self):
-        """Do nothing; tqdm's bar, which has the same interface, needs it."""
+        """Do nothing; callers close any bar, and tqdm's bar needs it."""
 
     def _line(self, elapsed):
+        """Return a line; elapsed: seconds since `start`."""
         count = '/'.join(
             _tqdm().format_sizeof(n) if self._scale else f'{n:,}'
             for n in (self.n, self.total) if n is not None)
@@ -146,7 +150,7 @@ def _tqdm():
 
 
 def _duration(seconds):
-    """A duration as text: '8 s', '12 min' or '3 h 5 min'."""
+    """Return a duration as text: '8 s', '12 min' or '3 h 5 min'."""
     if seconds < 60:
         return f'{seconds:.0f} s'
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -156,7 +160,7 @@ def _duration(seconds):
 class NotebookBar(LineBar):
     """A progress bar below a notebook's cell; `close` removes it.
 
-    It appears after `delay` seconds, and needs no library except IPython.
+    The bar appears after `delay` seconds, and needs no library but IPython.
     """
 
     INTERVAL = 0.2
@@ -201,11 +205,11 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
 
     total: the number of items, None if unknown. what: a word for the work,
     such as 'reading'. unit: the unit of the count, such as 'B'. unit_scale:
-    True abbreviates the count, as in 1.2M. leave: keep the bar at the end.
-    delay: seconds before a bar appears; in a notebook at least one. quiet:
-    never show the bar. Returns tqdm's bar, or an object with the same
-    `update(n)`, `set_postfix_str(text)`, `n` and `close()`. Both are context
-    managers.
+    True abbreviates the count, as in 1.2M. leave: keep the bar of a terminal
+    at the end. quiet: never show the bar. delay: seconds before the bar
+    appears, in a notebook at least one; a `LineBar` ignores it. Returns tqdm's
+    bar, or an object that has `update(n)`, `set_postfix_str(text)`, `n` and
+    `close()` as well. The result is a context manager.
     """
     if quiet or is_quiet():
         return _SilentBar(total, what, unit, unit_scale)
@@ -230,8 +234,9 @@ class Animator:
 
     A notebook shows them as one figure, redrawn in place. A terminal shows a
     progress bar with the latest values, and a log file gets a line of text
-    every few seconds. `save` writes the figure to a file. quiet: show neither
-    a figure nor a bar.
+    every few seconds. `save` writes the figure to a file. xlim: (first x, last
+    x); the progress bar ends at the last x. fmts: matplotlib's formats of the
+    curves. quiet: show neither a figure nor a bar.
     """
 
     def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None,
@@ -250,7 +255,8 @@ class Animator:
         self._end = xlim[1] if xlim is not None else None
         self._display, self._bar, self.begun = None, None, False
         self._notebook = in_notebook() and not quiet
-        # The figure is stale if points came after the last drawing
+        # When the figure was last drawn, the seconds to wait before the next
+        # drawing, and whether points have been added since the last
         self._drawn_at, self._pause, self._stale = -float('inf'), 0.0, False
 
     @functools.cached_property
@@ -263,14 +269,14 @@ class Animator:
 
     @functools.cached_property
     def axes(self):
-        """The axes of the figure, a list; the curves are in the first."""
+        """A list of the axes of the figure; the first axes have the curves."""
         return list(self.fig.subplots(*self._grid, squeeze=False).flat)
 
     def begin(self, line):
-        """Start the clock of the loop, and write `line` to a log file.
+        """Start the clock of the loop; a log file then gets the text `line`.
 
         A resumed loop adds its earlier points before this call, so that the
-        estimate of the time left ignores them.
+        estimate of the time left ignores these points.
         """
         self.begun = True
         if self._notebook:
@@ -286,7 +292,11 @@ class Animator:
                             quiet=self._quiet)
 
     def add(self, x, y):
-        """Add a point to each curve; lists may have None for no point."""
+        """Add a point to each curve.
+
+        x, y: a number, or a list with an entry for each curve, where None adds
+        no point to a curve. A number x is the x of all points.
+        """
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)
         self.X, self.Y = self.X or [], self.Y or []
@@ -303,10 +313,9 @@ class Animator:
             self._show_bar(x)
 
     def _show_figure(self, x):
-        # Drawing takes about 50 ms. At most a tenth of the time is spent on it
         self._stale = True
-        last = self._end is not None and max(x) >= self._end
-        if last or time.perf_counter() - self._drawn_at > self._pause:
+        is_last = self._end is not None and max(x) >= self._end
+        if is_last or time.perf_counter() - self._drawn_at > self._pause:
             self._redraw()
 
     def _redraw(self):
@@ -321,6 +330,8 @@ class Animator:
         else:
             self._display.update(picture)
         self._drawn_at, self._stale = time.perf_counter(), False
+        # A drawing takes about 50 ms. So at most a tenth of the time is spent
+        # on drawings
         self._pause = 10 * (self._drawn_at - start)
 
     def _flush(self, *_):
@@ -367,7 +378,7 @@ class Animator:
                 drawn.append((line, self.legend[k]))
         axes.set(**self._settings)
         if drawn:       # curves without a point are not in the legend
-            # Two names fit into the axes; more are written below the axes
+            # Two names fit into the axes; more names are put below the axes
             below = dict(loc='upper left', bbox_to_anchor=(0, -0.25), ncol=2,
                          frameon=False, borderaxespad=0, fontsize='small')
             axes.legend(*zip(*drawn), **below if len(drawn) > 2 else {})

@@ -1,7 +1,8 @@
-"""The book's page "Text Preprocessing": tokens and their vocabulary.
+"""This module follows the book's page "Text Preprocessing".
 
-This module has the functions that the BERT pages need, and the names of the
-special tokens. V: the number of tokens of a vocabulary.
+It has the functions and the vocabulary that the book's pages on BERT need, and
+the names of the special tokens. An id of a token is its index in the
+vocabulary. V: the number of tokens of a vocabulary.
 """
 import collections
 import itertools
@@ -41,26 +42,26 @@ def count_corpus(tokens):
 
 
 class Vocab:
-    """Tokens numbered by falling frequency.
+    """Tokens and their ids, by falling frequency.
 
-    Number 0 is `<unk>`, then come the reserved tokens, then every token that
-    occurs at least `min_freq` times. Equally frequent tokens are numbered as
-    they first occur.
+    Id 0 is `<unk>`, then come the reserved tokens, then every token that
+    occurs at least `min_freq` times. Equally frequent tokens get ids in the
+    order in which they first occur.
     """
 
-    #: The files of a vocabulary in a run folder
+    #: The names of a vocabulary's files in a run folder
     files = ('vocab.txt',)
     special = Special(*RESERVED)
     #: The tokens that are never masked
     never_masked = frozenset((CLS, SEP))
-    #: Flags of each token for `kernels.draw.masks`: (V,) uint8, or None if
-    #: only <cls> and <sep> are never masked
+    #: `flags` of `mask_pairs` in kernels/draw.py: (V,) uint8, or None if only
+    #: <cls> and <sep> are never masked
     mask_flags = None
     #: True for tokens that begin a word: (V,) bool, or None if all tokens do
     begins_word = None
     #: The tokenizer that splits words into these tokens, or None
     tokenizer = None
-    #: The numbers of the tokens `replacements`, int32, or None for all tokens
+    #: The ids of `replacements`, int32, or None for all tokens
     replacement_ids = None
 
     def __init__(self, tokens=None, min_freq=0, reserved_tokens=None):
@@ -71,7 +72,7 @@ class Vocab:
 
     @classmethod
     def from_freqs(cls, token_freqs, min_freq=0, reserved_tokens=None):
-        """Build from (token, frequency) pairs in falling order."""
+        """Build from (token, frequency) pairs, sorted by falling frequency."""
         vocab = cls.__new__(cls)
         vocab._number(token_freqs, min_freq, reserved_tokens)
         return vocab
@@ -92,20 +93,20 @@ class Vocab:
         return len(self.idx_to_token)
 
     def __getitem__(self, tokens):
-        """The number of a token, or a list of numbers for a list."""
+        """Return the id of a token, or a list of ids for a list."""
         if isinstance(tokens, (list, tuple)):
             return [self[token] for token in tokens]
         return self.token_to_idx.get(tokens, self.unk)
 
     def to_tokens(self, indices):
-        """The token of a number, or a list of tokens for a list."""
+        """Return the token of an id, or a list of tokens for a list."""
         if isinstance(indices, (list, tuple)):
             return [self.to_tokens(index) for index in indices]
         return self.idx_to_token[indices]
 
     @property
     def unk(self):
-        """The number of the unknown token."""
+        """The id of the unknown token."""
         return UNK_ID
 
     @property
@@ -115,14 +116,18 @@ class Vocab:
 
     @property
     def token_freqs(self):
-        """All (token, frequency) pairs by falling frequency.
+        """All (token, frequency) pairs by falling frequency, a list.
 
-        Rare tokens are included. Empty for a vocabulary read from a file.
+        Tokens rarer than min_freq are included. The list is empty for a
+        vocabulary that was read from a file.
         """
         return self._token_freqs
 
     def save(self, path):
-        """Write one token a line in UTF-8; line n + 1 is token number n."""
+        """Write one token a line in UTF-8; line n + 1 has the token of id n.
+
+        Raises ValueError for a token that does not fit into a line.
+        """
         for idx, token in enumerate(self.idx_to_token):
             if not token or '\n' in token or '\r' in token:
                 raise ValueError(f'token {idx} is {token!r}, which cannot be '
@@ -134,8 +139,8 @@ class Vocab:
     def load(cls, path, reserved_tokens=RESERVED):
         """Read a file that `save` wrote.
 
-        It must begin with `<unk>` and `reserved_tokens` in order. Raises a
-        ValueError that names the wrong line.
+        The file must begin with `<unk>` and `reserved_tokens` in order. Lines
+        may end in '\\r\\n'. Raises a ValueError that names the wrong line.
         """
         vocab = cls(reserved_tokens=reserved_tokens)
         data = Path(path).read_bytes()
@@ -174,9 +179,10 @@ class Vocab:
         return vocab
 
     def _add_saved_tokens(self, data):
-        """Add the tokens of a file's bytes, all at once, and return True.
+        """Add all tokens of a file at once; return True on success.
 
-        Returns False, and adds none, if a line is not as `save` writes it.
+        data: the content of the file. If a line is not as `save` writes it,
+        this returns False and adds no token.
         """
         head = ''.join(f'{token}\n' for token in self.idx_to_token).encode()
         if (not data.startswith(head) or not data.endswith(b'\n')
@@ -188,7 +194,7 @@ class Vocab:
             return False
         token_to_idx = dict(self.token_to_idx)
         token_to_idx.update(zip(tokens, itertools.count(len(self))))
-        # False for a token in two lines, and for an empty line
+        # A token in two lines, or an empty line
         if (len(token_to_idx) < len(self) + len(tokens)
                 or '' in token_to_idx):
             return False
@@ -198,5 +204,8 @@ class Vocab:
 
 
 def special_of(vocab):
-    """The `Special` tokens of a vocabulary, by default those of `Vocab`."""
+    """Return the `Special` tokens of a vocabulary.
+
+    The book's own vocabulary has no `special`: its tokens are as in `Vocab`.
+    """
     return getattr(vocab, 'special', Vocab.special)

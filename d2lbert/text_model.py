@@ -1,7 +1,7 @@
 """`load_model` returns one object for a model and all its uses for texts.
 
-L: layers. A: attention heads. T: tokens of a text, special tokens included.
-H: hiddens. N: texts.
+In shapes, letters are numbers. L: layers. A: attention heads. T: tokens of a
+text, special tokens included. H: hidden units. N: texts.
 """
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Union
 
@@ -35,16 +35,16 @@ Texts = Union[str, Iterable]
 class Hit(NamedTuple):
     """A text that `TextModel.search` found."""
 
-    index: int          # of the text in `texts`
+    index: int          # of the text, among the texts that were searched
     text: str
     score: float        # cosine similarity
 
 
 class Attention(NamedTuple):
-    """The attention weights of a text."""
+    """The attention weights of a text or of a pair of texts."""
 
     tokens: list        # T strings
-    weights: Any        # (L, A, T, T) float32; rows sum to one
+    weights: Any        # (L, A, T, T) float32; each [l, a, t] sums to one
 
 
 class _Pair(NamedTuple):
@@ -55,13 +55,14 @@ class _Pair(NamedTuple):
 class TextModel(_Pair):
     """A net with its tokenizer, and methods that apply them to texts.
 
-    It is the pair (net, tokenizer): `net, tokenizer = model` works, and so
-    does `*model` where a function takes both. tokenizer: a tokenizer or a
-    vocabulary. source: the origin of the model, which `print(model)` shows.
+    A model is the pair (net, tokenizer): `net, tokenizer = model` works, and
+    so does `f(*model)` for a function f of a net and a tokenizer. tokenizer: a
+    tokenizer or a vocabulary. source: the origin of the model, which
+    `print(model)` shows.
 
     A method takes texts as a list, tuple, generator, array or column of a
-    table. For a single string it returns one result. If the model lacks what
-    a method needs, the method raises ValueError with the reason.
+    table. For a single string, the method returns one result. If the model
+    lacks what a method needs, the method raises ValueError with the reason.
     """
 
     def __new__(cls, net: Any, tokenizer: Any,
@@ -73,7 +74,7 @@ class TextModel(_Pair):
 
     @property
     def config(self) -> dict:
-        """The keyword arguments that construct the net again, a dict."""
+        """The keyword arguments that construct such a net, without weights."""
         return self.net.config
 
     @property
@@ -89,7 +90,8 @@ class TextModel(_Pair):
                show_progress: Optional[bool] = None) -> Any:
         """Vectors of N texts, (N, H) float32; of a single string (H,).
 
-        Arguments as for `d2lbert.encode`.
+        The arguments are as for `d2lbert.encode`. With pooling=None, a text
+        has an array (T, H) of token vectors.
         """
         return self._apply(texts, lambda texts: encode(
             *self, texts, pooling, layer, batch_size, max_len, overlap,
@@ -106,10 +108,10 @@ class TextModel(_Pair):
     def search(self, queries: Texts, texts: Iterable[str], k: int = 5,
                vectors: Optional[onp.ndarray] = None, **choices
                ) -> Union[List[Hit], List[List[Hit]]]:
-        """The `k` texts nearest to each query, best first.
+        """The `k` texts nearest to each query by cosine, the nearest first.
 
         Returns a list of `Hit` for each query, or one list for a single
-        string. vectors: the vectors of `texts`, if `encode` has returned them
+        string. vectors: the vectors of `texts`, if they have been encoded
         before. choices: arguments of `encode`. Texts with equal similarity
         keep their order.
         """
@@ -130,18 +132,24 @@ class TextModel(_Pair):
         return self._apply(queries, hits_of)
 
     def fill(self, text: str, top: int = 5) -> List[List[Guess]]:
-        """The `top` likeliest tokens at each mask; see `fill_mask`."""
+        """The `top` likeliest tokens at each mask; see `d2lbert.fill_mask`."""
         return fill_mask(*self, text, top)
 
     def generate(self, texts: Texts, **choices) -> Union[str, List[str]]:
-        """The text generated from each text; choices: as for `generate`."""
+        """The text that the model generates from each text.
+
+        choices: keyword arguments of `d2lbert.generate`.
+        """
         return self._apply(texts, lambda texts: generate(*self, texts,
                                                          **choices))
 
     def predict(self, texts: Texts, pairs: Optional[Texts] = None,
                 show_progress: Optional[bool] = None
                 ) -> Union[Prediction, List[Prediction]]:
-        """A `Prediction` for each text or pair; see `predict`."""
+        """A `Prediction` for each text or pair; see `d2lbert.predict`.
+
+        pairs: the second text of each pair, for a model of pairs.
+        """
         if isinstance(texts, str):
             return predict(*self, [texts], pairs and [pairs],
                            show_progress)[0]
@@ -158,7 +166,7 @@ class TextModel(_Pair):
             self.net, encoded.ids, encoded.segments))
 
     def save(self, folder: PathLike) -> None:
-        """Write the model as a new folder; see `save_pretrained`."""
+        """Write the model as a new folder; see `d2lbert.save_pretrained`."""
         save_pretrained(*self, folder, stored_parts(self.net))
 
     def _apply(self, texts, function):
@@ -167,7 +175,11 @@ class TextModel(_Pair):
                 else function(texts))
 
     def _vectors(self, texts, choices):
-        """Return the vectors of texts or of a string; vectors stay vectors."""
+        """Return the vectors of texts, or (1, H) for a string.
+
+        If texts are vectors already, this returns them unchanged. choices: a
+        dict of arguments of `encode`.
+        """
         if isinstance(texts, onp.ndarray) and texts.dtype.kind == 'f':
             return texts
         return encode(*self, [texts] if isinstance(texts, str) else texts,
@@ -185,6 +197,7 @@ class TextModel(_Pair):
 
     def __repr__(self):
         net, config = self.net, self.config
+        # about: the task and labels of a fine-tuned net, else None
         about, layers = net.about, len(net.encoder.blks)
         labels = about and about.labels or ()
         head = f', labels {", ".join(labels[:8])}' if labels else (
@@ -202,7 +215,7 @@ class TextModel(_Pair):
 def load_model(path: PathLike, ctx: Any = None,
                heads: Sequence[str] = (), trainable: bool = True,
                precision: Optional[str] = None) -> TextModel:
-    """Load the model in a folder of any supported kind: a `TextModel`.
+    """Load the model in a folder of any supported kind, as a `TextModel`.
 
     path: the folder of a run of `pretrain` or `finetune`; a folder of
     `transformers` or sentence-transformers, with or without a task head; or a

@@ -1,7 +1,8 @@
-"""The encoder of the book's chapter "Transformer", and a decoder block.
+"""This module has the book's Transformer encoder, and a decoder block.
 
-B: sequences of a batch. T: tokens. S: tokens of the encoded text that a
-decoder attends to. H: hiddens.
+In shapes, letters are numbers. B: sequences of a batch. T: tokens of a
+sequence. S: tokens of the encoded text that a decoder attends to. H: hidden
+units.
 """
 import numpy as onp
 
@@ -13,7 +14,7 @@ from d2lbert.nn.variant import BOOK, Variant, number_of_layers
 
 
 class PositionWiseFFN(nn.Block):
-    """Two dense layers applied to every position: (..., H) to (..., H).
+    """Two dense layers applied to every position.
 
     variant: a `Variant`; only its activation, activation_dropout and
     precision are used. in_units: H; with 0, the first call sets it.
@@ -38,7 +39,10 @@ class PositionWiseFFN(nn.Block):
 
 
 class AddNorm(packed.Packable):
-    """LayerNorm(X + dropout(Y)): a residual connection, then LayerNorm."""
+    """LayerNorm(X + dropout(Y)): a residual connection, then LayerNorm.
+
+    in_channels: H; with 0, the first call sets it. epsilon: of the LayerNorm.
+    """
 
     packed_forward = packed.add_norm
 
@@ -60,7 +64,8 @@ class TransformerEncoderBlock(packed.Packable):
     """Self-attention and a feed-forward network, each with its `AddNorm`.
 
     The first edition and 0.17 call this class `EncoderBlock`. variant: a
-    `Variant`; with pre_norm, each of the two, f, has its LayerNorm before it:
+    `Variant`. If f is the attention or the network, the block computes
+    LayerNorm(X + dropout(f(X))), or, with variant.pre_norm,
     X + dropout(f(LayerNorm(X))).
     """
 
@@ -80,7 +85,10 @@ class TransformerEncoderBlock(packed.Packable):
         self.addnorm2 = AddNorm(dropout, num_hiddens, variant.layer_norm_eps)
 
     def forward(self, X, valid_lens):
-        """Encode X (B, T, H); valid_lens: None, (B,) or (B, T)."""
+        """Encode X (B, T, H): (B, T, H).
+
+        valid_lens: as for `MultiHeadAttention.forward`, where Q is T.
+        """
         if self.pre_norm:
             Y = self.addnorm1.ln(X)
             Y = self.attention(Y, Y, Y, valid_lens)
@@ -99,7 +107,10 @@ EncoderBlock = TransformerEncoderBlock
 
 
 def _attention_dropout(dropout, variant):
-    """The dropout of attention weights."""
+    """Return the dropout rate of the attention weights.
+
+    dropout: the rate to return if the variant has no attention_dropout.
+    """
     return (dropout if variant.attention_dropout is None
             else variant.attention_dropout)
 
@@ -108,7 +119,7 @@ class TransformerDecoderBlock(nn.Block):
     """Masked self-attention, cross-attention and a feed-forward network.
 
     Each of the three has an `AddNorm`. The arguments are as for
-    `TransformerEncoderBlock`.
+    `TransformerEncoderBlock`, but variant.pre_norm is ignored.
     """
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
@@ -133,10 +144,10 @@ class TransformerDecoderBlock(nn.Block):
         """Decode X (B, T, H), given an encoded text encoded_X (B, S, H).
 
         valid_lens (B,): the number of tokens of the text without padding;
-        None: all S. seen_lens (B, T): the number of decoded tokens that each
-        token of X may attend to; None: all. cache: a dict, empty at the first
-        call. The block stores the keys and values of the text and of all
-        decoded tokens in it. Returns (B, T, H).
+        None: all S. seen_lens (B, T): the number of decoded tokens, the tokens
+        of X included, that each token of X may attend to; None: all. cache: a
+        dict, empty at the first call, in which the block stores the keys and
+        values of the text and of all decoded tokens. Returns (B, T, H).
         """
         if 'text' not in cache:
             cache['text'] = self.attention2.project_kv(encoded_X, encoded_X)
@@ -156,10 +167,10 @@ class TransformerDecoderBlock(nn.Block):
 class Blocks(nn.Sequential):
     """The blocks of an encoder of `num_layers` layers.
 
-    Each layer has one block. But with variant.num_groups there are num_groups
-    groups of inner_group_num blocks, and consecutive layers share a group
-    (Lan et al. 2020). arguments: the arguments of `TransformerEncoderBlock`
-    before variant.
+    Each layer has one block. But if variant.num_groups is not None, there are
+    num_groups groups of inner_group_num blocks, and consecutive layers share a
+    group (Lan et al. 2020). arguments: the positional arguments of
+    `TransformerEncoderBlock` before variant.
     """
 
     # For a slice, Gluon calls this without arguments and then adds the blocks
@@ -170,7 +181,7 @@ class Blocks(nn.Sequential):
                              default=-1)
         for _ in range(num_blocks):
             self.add(TransformerEncoderBlock(*arguments, variant))
-        # The indices of the blocks of each layer; None if layers share none
+        # For each layer a list of block indices; None: each has its own block
         self._shared_blocks = None if variant.num_groups is None else layers
 
     @property
@@ -181,8 +192,8 @@ class Blocks(nn.Sequential):
     def up_to(self, layer):
         """Return the list of all blocks up to the last block of `layer`.
 
-        layer: counted from 1, or back from -1. The list repeats a block that
-        several layers share.
+        layer: counted from 1, or back from -1; 0 gives an empty list. The list
+        repeats a block that several layers share.
         """
         num_layers = number_of_layers(layer, self.num_layers)
         blks = list(self)
@@ -193,7 +204,10 @@ class Blocks(nn.Sequential):
 
 
 class PositionalEncoding(nn.Block):
-    """Sinusoidal positions (Vaswani et al. 2017, 3.5), then dropout."""
+    """Sinusoidal positions (Vaswani et al. 2017, section 3.5), then dropout.
+
+    num_hiddens: H.
+    """
 
     def __init__(self, num_hiddens, dropout, max_len=1000):
         super().__init__()
