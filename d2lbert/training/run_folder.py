@@ -172,11 +172,10 @@ class RunFolder:
         """
         with contextlib.suppress(OSError):
             self._reserve_path.unlink()
-            # `write_run` removes the model of a finished run that was resumed.
-            # If it has then failed, the run is unfinished now
-            if self._was_finished and not (
-                    self.path / 'model.params').is_file():
-                self._was_finished = False
+        # `write_run` removes the model of a finished run that was resumed. If
+        # it has then failed, the run is unfinished now
+        if self._was_finished and not (self.path / 'model.params').is_file():
+            self._was_finished = False
         if self.is_new and not keep:
             shutil.rmtree(self.path, ignore_errors=True)
             if self.moved is not None:

@@ -12,7 +12,7 @@ import reference
 
 import d2lbert as d2l
 from d2lbert.machine.backend import mx, npx
-from d2lbert.machine.files import write_text
+from d2lbert.machine.files import UNFINISHED, write_text
 from d2lbert.objectives import text_objective
 from d2lbert.training import loop, run_folder
 from d2lbert.training.interrupts import Stopped
@@ -504,6 +504,17 @@ def test_mxnet_parses_no_file_of_parameters(copy, monkeypatch):
     for module in mx.nd, npx, mx.nd.utils, mx.numpy_extension.utils:
         monkeypatch.setattr(module, 'load', parse)
     d2l.load_run(copy)
+
+
+def test_a_finished_run_that_loses_its_model_is_unfinished(copy):
+    folder = run_folder.RunFolder.reopen(copy)
+    folder.reserve(1)
+    (copy / UNFINISHED).touch()
+    # `write_run` frees the reserved space, removes the model, and fails
+    folder.release()
+    (copy / 'model.params').unlink()
+    folder.close()
+    assert (copy / UNFINISHED).exists()
 
 
 def test_a_count_beyond_the_file_is_refused(copy):
