@@ -343,9 +343,9 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
     token that is `central` in its window.
 
     null: True if a question may have no answer. The answer is then '' if the
-    lowest `null_score` of the question's windows is above the score of the
-    best span plus `threshold`. The answer is always '' if there is no span,
-    because the context has no tokens.
+    lowest score of position 0 among the question's windows is above the score
+    of the best span plus `threshold`. The answer is always '' if there is no
+    span, because the context has no tokens.
     """
     # For each question the score, begin and end of the best span so far
     best = [(-onp.inf, 0, 0)] * len(contexts)

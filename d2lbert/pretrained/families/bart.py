@@ -37,8 +37,8 @@ class BARTDecoder(nn.Block):
         self.blks = nn.Sequential()
         for _ in range(num_layers):
             self.blks.add(TransformerDecoderBlock(
-                num_hiddens, ffn_num_hiddens, num_heads, dropout, True,
-                variant))
+                num_hiddens, ffn_num_hiddens, num_heads, dropout,
+                use_bias=True, variant=variant))
 
     def forward(self, tokens, encoder, encoded_X, valid_lens, caches=None):
         """Decode tokens (B, T) given texts encoded_X (B, S, H): (B, T, H).
