@@ -20,8 +20,7 @@ from d2lbert.nn.checks import on_device
 from d2lbert.pretrained.heads import TEXT_KINDS
 from d2lbert.texts.examples import derive_seed, pad_rows
 
-#: Maximum numbers of examples and of tokens in a batch for scoring; only a
-#: batch of one example may have more tokens
+#: Maximum numbers of examples and of tokens in a batch for scoring
 MAX_EXAMPLES, MAX_TOKENS = 64, 1 << 12
 
 #: The number that marks a token without a label, in place of a class index
@@ -72,7 +71,7 @@ def inputs_of(encoded, labels=None, sources=None):
 def choice_inputs(encoded, num_choices, labels=None):
     """The `Inputs` of a list of `Encoded`, `num_choices` for each example.
 
-    The entries of an example follow each other in the list.
+    In the list, the texts of an example follow each other.
     """
     groups = [encoded[k:k + num_choices]
               for k in range(0, len(encoded), num_choices)]

@@ -98,7 +98,7 @@ class ModelInMemory(NamedTuple):
 
     @classmethod
     def of(cls, model):
-        """Check a net that has a `vocab`, or a pair, and return both parts."""
+        """Make one of a net that has a `vocab`, or of (net, tokenizer)."""
         net, tokenizer = model if isinstance(model, (tuple, list)) and (
             len(model) == 2) else (model, getattr(model, 'vocab', None))
         if tokenizer is None:
@@ -118,7 +118,7 @@ class ModelInMemory(NamedTuple):
                    else str(loaded_folder.folder))
 
     def copied(self):
-        """Return a copy of the net in float32, to train, and the tokenizer."""
+        """Return a float32 copy of the net to train, and the tokenizer."""
         copy = net_of({**self.net.config, 'precision': 'fp32'})
         params = copy._collect_params_with_prefix()
         for name, param in self.net._collect_params_with_prefix().items():

@@ -137,11 +137,11 @@ def _checked_endings(pairs):
 def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
                        devices: Any = 'auto', part: str = 'dev',
                        precision: Optional[str] = None) -> Any:
-    """Evaluate a run on a part of its task: 'train', 'dev' or 'test'.
+    """Evaluate a run on the development part of its task, or another `part`.
 
-    data: a folder or a file that replaces the data of the run. precision: as
-    for `load_pretrained`. Returns a named tuple: the mean loss and the task's
-    metrics.
+    data: a folder or a file that replaces the data of the run; needed for
+    another part. precision: as for `load_pretrained`. Returns a named tuple:
+    the mean loss and the task's metrics.
     """
     return next(evaluations(folder, data, devices, part, precision))[1]
 

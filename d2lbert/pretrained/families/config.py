@@ -49,7 +49,7 @@ def read_keywords(path):
 
     Both are dicts. Three fields are added to the file's: `initializer_range`,
     which has another name in some families; `skip`, the result of
-    `num_skipped_rows`; and, if the family generates text, `generation`, the
+    `num_skipped_rows`; and, if the family has a decoder, `generation`, the
     result of `_generation`. Raises `PretrainedError` for a value that the net
     cannot represent.
     """
@@ -313,7 +313,10 @@ def generation_of_run(net, tokenizer):
 
 
 def generation_of_net(net, tokenizer):
-    """The content of the file GENERATION; None if the net cannot generate."""
+    """The content of the file GENERATION for a net.
+
+    None for a net without a decoder, and for a fine-tuned net.
+    """
     is_finetuned = net.about is not None    # an `About`, see ../heads.py
     if not family_of(net.config).generates or is_finetuned:
         return None
