@@ -139,9 +139,9 @@ def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
                        precision: Optional[str] = None) -> Any:
     """Evaluate a run on the development part of its task, or another `part`.
 
-    data: a folder or a file that replaces the data of the run; needed for
-    another part. precision: as for `load_pretrained`. Returns a named tuple:
-    the mean loss and the task's metrics.
+    data: a folder or a file that replaces the data of the run. precision: as
+    for `load_pretrained`. Returns a named tuple: the mean loss and the task's
+    metrics.
     """
     return next(evaluations(folder, data, devices, part, precision))[1]
 
@@ -173,7 +173,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     if inputs.labels is None:
         raise ValueError(f'{examples.path} has no labels: name a folder or '
                          'file that has them (--data)')
-    if data is None and digest(inputs) != dev_digest:
+    if data is None and part == 'dev' and digest(inputs) != dev_digest:
         raise RunError(f'{examples.path} has changed since {folder} was '
                        'trained: name a folder or file with --data')
     yield net.about.task, evaluate(net, kind, inputs, examples, contexts,

@@ -53,6 +53,7 @@ def test_evaluation_after_reloading_equals_the_printed_metrics(
     out = d2l.finetune(**given(task), out=tmp_path / 'run')
     printed = capsys.readouterr().out
     figures = d2l.evaluate_finetuned(out)
+    assert d2l.evaluate_finetuned(out, part='train')._fields == figures._fields
     assert figures._asdict() == figures_of(out)
     line = 'dev ' + ', '.join(f'{name} {value:.4f}' for name, value
                               in figures._asdict().items())
