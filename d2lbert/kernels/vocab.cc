@@ -38,7 +38,7 @@ void add_rows(const float* e, long ld, long m, long n, const float* factor,
   }
 }
 
-// Like `add_rows` above, for words: pairs of bfloat16 of neighbouring rows of e.
+// Like `add_rows` above, for words: pairs of bfloat16 of adjacent rows of e.
 void add_rows(const uint32_t* e, long ld, long m, long n,
               const float* factor, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r += 2) {
