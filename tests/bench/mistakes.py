@@ -1293,7 +1293,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'statistics.stdev(values)', 'statistics.pstdev(values)',
      'test_mean_and_sample_deviation_are_correct'),
     ('data that have changed are evaluated on',
-     'if data is None and digest(inputs) != dev_digest:',
+     "if data is None and part == 'dev' and digest(inputs) != dev_digest:",
      'if False:',
      'test_a_run_is_not_evaluated_on_changed_data'),
     ('a run that is to be replaced counts as finished',
