@@ -36,8 +36,8 @@ class DotProductAttention(nn.Block):
 
     attention_weights: the probabilities of the last call of `forward`,
     (A, Q, K), before dropout; None before the first call. keeps_weights:
-    False makes `forward` set attention_weights to None. It is False within a
-    `MultiHeadAttention`, except in the context of `keep_attention`.
+    False makes `forward` set attention_weights to None. A `MultiHeadAttention`
+    sets keeps_weights to False; `keep_attention` sets it to True for a time.
     """
 
     def __init__(self, dropout, **kwargs):
@@ -144,8 +144,8 @@ class MultiHeadAttention(packed.Packable):
 def _causal_lens(B, Q, valid_lens, ctx):
     """Return the number of keys that each query may attend to, (B, Q).
 
-    A query attends to its own key and earlier ones. valid_lens: None, (B,) or
-    (B, Q), as for `MultiHeadAttention.forward`.
+    A query attends to its own key and to earlier keys. valid_lens: as for
+    `MultiHeadAttention.forward`.
     """
     lens = np.arange(1, Q + 1, ctx=ctx).reshape(1, Q)
     if valid_lens is None:

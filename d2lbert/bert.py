@@ -279,8 +279,8 @@ class BERTModel(Model):
 
     The arguments are as for `BERTEncoder`. `hidden` is the layer that the
     published BERT calls its pooler; it is None if variant.heads lacks
-    'pooler', and in the first edition's model, whose `nsp` includes it. `nsp`
-    is None if variant.heads lacks 'nsp' in another model.
+    'pooler', and in the first edition's model, whose `nsp` includes this
+    layer. In other models, `nsp` is None if variant.heads lacks 'nsp'.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,

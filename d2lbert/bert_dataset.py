@@ -187,7 +187,7 @@ class _WikiTextDataset(gluon.data.Dataset):
 
 
 class BatchLoader:
-    """An iterable of the batches of a data set, which shuffles in each pass.
+    """An iterable of batches of a data set; a pass shuffles the rows again.
 
     dataset: an object of length N whose `columns` are NumPy arrays of N rows.
     A batch is a `Batch` of MXNet arrays on the CPU; the last batch may be

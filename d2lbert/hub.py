@@ -1,8 +1,8 @@
 """This module finds data on this machine, or else fetches it.
 
 DATA_HUB, `download` and `download_extract` are from the book's page
-"Predicting House Prices"; `wikitext2_dir` finds or fetches WikiText-2. If the
-checksum of a file is known, another file is not kept.
+"Predicting House Prices"; `wikitext2_dir` finds or fetches WikiText-2. If a
+fetched file has another checksum than the known one, it is not kept.
 """
 import contextlib
 import hashlib

@@ -110,11 +110,7 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
 
 
 def _read_vocab(path):
-    """Read a `Vocab` from a JSON file that holds a list of tokens.
-
-    Raises ValueError for a list without <unk> as the first token or without
-    the other special tokens.
-    """
+    """Read a `Vocab` from a JSON file that holds a list of tokens."""
     try:
         tokens = read_json(path)
     except (OSError, ValueError) as error:

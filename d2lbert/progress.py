@@ -256,7 +256,7 @@ class Animator:
         self._display, self._bar, self.begun = None, None, False
         self._notebook = in_notebook() and not quiet
         # When the figure was last drawn, the seconds to wait before the next
-        # drawing, and whether points have been added since the last
+        # drawing, and whether points have been added since the last drawing
         self._drawn_at, self._pause, self._stale = -float('inf'), 0.0, False
 
     @functools.cached_property

@@ -107,10 +107,7 @@ EncoderBlock = TransformerEncoderBlock
 
 
 def _attention_dropout(dropout, variant):
-    """Return the dropout rate of the attention weights.
-
-    dropout: the rate to return if the variant has no attention_dropout.
-    """
+    """Return the dropout rate of attention weights; dropout: the default."""
     return (dropout if variant.attention_dropout is None
             else variant.attention_dropout)
 
@@ -204,10 +201,7 @@ class Blocks(nn.Sequential):
 
 
 class PositionalEncoding(nn.Block):
-    """Sinusoidal positions (Vaswani et al. 2017, section 3.5), then dropout.
-
-    num_hiddens: H.
-    """
+    """Sinusoidal positions (Vaswani et al. 2017, section 3.5) and dropout."""
 
     def __init__(self, num_hiddens, dropout, max_len=1000):
         super().__init__()

@@ -260,10 +260,7 @@ def labelled_words():
 
 
 def _base_form(form, forms):
-    """Return the singular of a form if `forms` has it, else the form itself.
-
-    The singulars of IRREGULAR need not be in `forms`.
-    """
+    """Return the singular of a form, by IRREGULAR or `forms`, or the form."""
     if form in IRREGULAR:
         return IRREGULAR[form]
     return next((form[:-k] for k in (1, 2) if form[-k:] in ('s', 'es')

@@ -232,9 +232,9 @@ def _token_data(pair, encoded):
 
 
 def _guess_data(net, tokenizer, encoded):
-    """Return for each token [guesses, its own probability, its own rank].
+    """Return for each token [guesses, probability, rank]; None if special.
 
-    A guess is [token, probability]. For special tokens the entry is None.
+    A guess is [token, probability]. probability, rank: of the masked token.
     """
     return [None if masked is None else
             [[[guess.token, guess.probability] for guess in masked.guesses],
@@ -297,10 +297,9 @@ def _prediction_data(net, tokenizer, text, pair):
 # Data of the model
 
 def _sense_data(net, tokenizer, sample, text_words, words):
-    """Return the data of `words`; if None, of words among text_words.
+    """Return the data of `words`; if None, of frequent words of text_words.
 
-    These words are frequent in the sample, but are neither stop words nor
-    numbers.
+    Stop words of the sample and numbers are left out of text_words.
     """
     if words is not None:
         return [_word_data(net, tokenizer, sample, word, MIN_USES_IF_NAMED)
