@@ -198,7 +198,7 @@ class TextModel(_Pair):
     def __repr__(self):
         net, config = self.net, self.config
         # about: the task and labels of a fine-tuned net, else None
-        about, layers = net.about, len(net.encoder.blks)
+        about, layers = net.about, net.encoder.blks.num_layers
         labels = about and about.labels or ()
         head = f', labels {", ".join(labels[:8])}' if labels else (
             f', a head for task {about.kind}' if about else '')

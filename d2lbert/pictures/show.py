@@ -146,7 +146,7 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
         kind=('fine-tuned' if fine_tuned else 'run' if folder is not None
               and is_run(folder) else 'released'),
         task=fine_tuned.task if fine_tuned else None,
-        layers=len(net.encoder.blks), heads=net.config['num_heads'],
+        layers=net.encoder.blks.num_layers, heads=net.config['num_heads'],
         hiddens=net.config['num_hiddens'], tokens=len(tokenizer),
         parameters=sum(int(_num_elements(param)) for param
                        in net.collect_params().values()),
@@ -189,7 +189,7 @@ def _count_weights(net, encoded):
             raise ValueError(f'text {k} has {len(text.ids)} tokens, but this '
                              f'model has only {net.encoder.max_len} '
                              'positions: shorten it')
-    num_weights = sum(len(net.encoder.blks) * net.config['num_heads']
+    num_weights = sum(net.encoder.blks.num_layers * net.config['num_heads']
                       * len(text.ids) ** 2 for text in encoded)
     if num_weights > MAX_WEIGHTS:
         raise ValueError(f'the texts have {num_weights:,} attention weights, '

@@ -10,7 +10,7 @@ import sentences
 
 import d2lbert as d2l
 from d2lbert.machine.backend import nn, np
-from d2lbert.pictures import activations, sample_texts, senses
+from d2lbert.pictures import activations, sample_texts, senses, show
 from d2lbert.pictures.activations import (
     attention_of,
     clearest_head,
@@ -113,6 +113,16 @@ def test_vectors_by_layer_are_those_of_encode(keywords, small):
         for found, each in zip(rows, wanted):
             onp.testing.assert_allclose(found, each, atol=1e-5)
     assert layer == 2
+
+
+def test_layers_that_share_a_block_all_count(small):
+    tokenizer = small[1]
+    net = sentences.build_net(len(tokenizer), num_groups=1)
+    assert len(net.encoder.blks) == 1
+    assert ': 2 layers of 20' in str(d2l.TextModel(net, tokenizer))
+    encoded = [tokenizer.encode('the crane')]
+    heads, T = net.config['num_heads'], len(encoded[0].ids)
+    assert show._count_weights(net, encoded) == 2 * heads * T ** 2
 
 
 def test_guesses_are_those_of_fill_mask(small):
