@@ -1,4 +1,4 @@
-// This file stores the kernels of matrix products that products.py has chosen,
+// This file remembers which kernels products.py has chosen for matrix products,
 // and asks the operating system for permission to use AMX tiles.
 #include "amx.h"
 
@@ -9,8 +9,8 @@
 namespace d2lbert {
 namespace {
 
-// The kernel of fp32 and the kernel of bf16, each a `Product`. These are used
-// until products.py chooses.
+// The kernels for fp32 and for bf16, of the enum `Product`. The initial values
+// hold until products.py chooses.
 std::atomic<int> chosen[2] = {{PLAIN}, {D2LBERT_BF16 ? PAIRS : PLAIN}};
 
 #if D2LBERT_AMX
@@ -42,6 +42,7 @@ bool tiles_permitted() { return false; }
 
 Product kernel_in_use(bool bf16, long min_dim) {
   const Product wanted = (Product)chosen[bf16].load();
+  // The kernels that use tiles are the last of the enum
   if (wanted < TILES || (min_dim >= MIN_TILE_DIM && tiles_permitted()))
     return wanted;
   return bf16 && D2LBERT_BF16 ? PAIRS : PLAIN;
@@ -68,7 +69,7 @@ extern "C" void d2lbert_choose(int fp32, int bf16) {
 // For Python: the `Product` chosen for precision 'bf16' (1) or 'fp32' (0).
 extern "C" int d2lbert_chosen(int bf16) { return d2lbert::chosen[bf16]; }
 
-// For Python: true if a product uses tiles. The arguments are those of
+// For Python: true if tiles compute a matrix product, with the arguments of
 // `kernel_in_use`.
 extern "C" int d2lbert_goes_by_tiles(int bf16, long min_dim) {
   return d2lbert::kernel_in_use(bf16 != 0, min_dim) >= d2lbert::TILES;

@@ -61,9 +61,9 @@ inline bool has_dropout(const Attrs& attrs, const char* rate_key = "p") {
   return number(attrs, rate_key, 0) > 0;
 }
 
-// Base class of the struct `Inputs` of an operator, whose members are the
-// indices of the inputs. Its constructor initializes each member by `next` or
-// `next_n`, in the order of the inputs.
+// Base class for the struct `Inputs` of each operator. The members of `Inputs`
+// are the indices of the inputs. The constructor of `Inputs` sets them in the
+// order of the inputs, by `next` or `next_n`.
 class IndexedInputs {
  public:
   int num_inputs() const { return count_; }
@@ -114,8 +114,8 @@ MXReturnValue caught(F run) {
   }
 }
 
-// Caught<f>::call is f with exceptions turned into errors. It is a function of
-// its own, because MXNet stores function pointers.
+// Caught<f>::call does what f does, but returns an exception as an error. It is
+// a static function and no lambda, because MXNet stores function pointers.
 template <auto run>
 struct Caught;
 template <class... A, MXReturnValue (*run)(A...)>
@@ -131,12 +131,12 @@ constexpr const char* BF16_ERROR =
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
-// Attribute parser of an operator whose number of inputs depends on attributes.
-// Inputs: a subclass of IndexedInputs.
+// What MXNet calls the attribute parser of an operator: it gives MXNet the
+// numbers of inputs and outputs. Inputs: a subclass of IndexedInputs.
 template <class Inputs, int num_outputs = 1>
-MXReturnValue count_inputs(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = Inputs(attrs).num_inputs();
-  *outputs = num_outputs;
+MXReturnValue count_inputs(const Attrs& attrs, int* num_in, int* num_out) {
+  *num_in = Inputs(attrs).num_inputs();
+  *num_out = num_outputs;
   return MX_SUCCESS;
 }
 
@@ -167,9 +167,9 @@ MXReturnValue floats_except_lens(const Attrs& attrs, std::vector<int>* in,
   return MX_SUCCESS;
 }
 
-// Set the gradient of an input to zero, unless MXNet gives it no memory. For
-// inputs through which no gradient flows: indices, lengths and noise, whose
-// numbers have 4 bytes.
+// Fill the gradient of an input with zeros, if MXNet has allocated it. This is
+// for inputs without a gradient: indices, lengths and random bits, all of 4
+// bytes.
 inline void zero_gradient(MXTensor& gradient) {
   if (gradient.data_ptr)
     std::memset(gradient.data_ptr, 0, 4 * gradient.size());
@@ -182,9 +182,9 @@ inline long clipped(int32_t index, long n) {
 }
 
 // The number of threads to request for a parallel region. work: a rough number
-// of operations. OpenMP may give fewer threads (OMP_THREAD_LIMIT, OMP_DYNAMIC,
-// nested regions). So divide work by omp_get_num_threads(), never by this
-// number.
+// of operations. 1 after a fork, where OpenMP would hang (see `forked`). OpenMP
+// may give fewer threads (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So
+// divide work by omp_get_num_threads(), never by this number.
 inline int team(double work) {
   return work < 5e4 || forked() ? 1 : std::max(1, omp_get_max_threads());
 }
@@ -237,13 +237,13 @@ inline void share(long n, int parts, int part, long* first, long* last) {
   *last = n * (part + 1) / parts;
 }
 
-// The number of rows in a block: 1 to 16 times MR, the rows of a tile. Within
-// these limits a block takes about cache_bytes or less, at row_bytes for each
-// row, and each thread gets about min_blocks blocks or more.
-inline long block_rows(long rows, int threads, long min_blocks,
+// The number of rows in a block, from MR to 16 * MR in steps of MR, the number
+// of rows in a tile. Where possible the rows of a block, of row_bytes
+// each, fit into cache_bytes, and a thread gets blocks_per_thread blocks.
+inline long block_rows(long rows, int threads, long blocks_per_thread,
                        double row_bytes, double cache_bytes = 200e3) {
   const long block =
-      std::min<long>(ceil_div(rows, min_blocks * threads),
+      std::min<long>(ceil_div(rows, blocks_per_thread * threads),
                      (long)(cache_bytes / std::max(row_bytes, 1.0)));
   return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
 }
@@ -270,8 +270,8 @@ inline int chunk_size(long blocks, int threads) {
 // An array of n partial sums for each thread.
 class Sums {
  public:
-  // The bytes that the constructor takes from `shared`. Each array may need up
-  // to 64 bytes more for alignment.
+  // The size of the scratch memory that the constructor takes. Each array may
+  // need up to 64 bytes more for alignment.
   static size_t bytes(long n, int threads) { return threads * (4 * n + 64); }
   Sums(Scratch& shared, long n, int threads) : n_(n), all_(threads) {
     for (float*& one : all_) one = shared.take<float>(n);
@@ -283,9 +283,10 @@ class Sums {
     std::memset(mine(), 0, 4 * n_);
     return mine();
   }
-  // Sum elements [from, from + n) of all arrays into `to` (n,), unless it is
-  // null. All threads of the team must call this, after a barrier. Each thread
-  // computes a part of `to`, and does not wait for the other parts.
+  // Write the sum of elements [from, from + n) over all arrays to `to` (n,). A
+  // null `to` gets nothing. All threads of the team must call this, after a
+  // barrier. Each thread computes a part of `to`, and does not wait for the
+  // other parts.
   void add_up(float* to, long from, long n) const {
     if (!to) return;
     const int team_size = omp_get_num_threads();
@@ -306,12 +307,13 @@ class Sums {
 
 // Work that a team of threads shares, and that must be complete before any
 // thread continues. `omp for` would wait until a late or suspended thread has
-// done its part. Here the threads that have arrived do all the work.
+// done its part. Here each thread takes the next free part, so a late thread
+// finds nothing left to do. An object serves for one `complete`.
 class SharedWork {
  public:
   // Call do_part(i) once for each i from 0 to n - 1, in any thread of the team,
-  // and return after all these calls have ended. All threads of the team call
-  // `complete` with the same n.
+  // and return after all these calls have ended. Each thread of the team calls
+  // `complete` once, with the same n.
   template <class F>
   void complete(long n, F do_part) {
     for (long i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n;) {

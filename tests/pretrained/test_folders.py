@@ -349,7 +349,7 @@ def test_an_unsupported_field_is_refused_by_name(field, value, expected,
 def test_heads_that_do_not_divide_the_hiddens_are_refused(tmp_path):
     assert refused(published.write(
         tmp_path / 'x', dict(num_attention_heads=5))).endswith(
-        'num_attention_heads, 5, does not divide hidden_size, 12')
+        'num_attention_heads is 5, which does not divide hidden_size, 12')
 
 
 def test_fields_that_are_missing_have_published_values(tmp_path):

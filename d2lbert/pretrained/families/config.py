@@ -1,4 +1,4 @@
-"""Convert the config.json of a checkpoint to keywords of a net, and back.
+"""Convert the config.json of a checkpoint to arguments of a net, and back.
 
 The net is a `BERTModel` or a `BARTModel`. Fields have the names and defaults
 of the library `transformers`. A value that the net cannot represent raises an
@@ -112,11 +112,12 @@ class _ConfigFile:
 
     def _check_fixed(self):
         """Check the fields that have one supported value."""
-        for field, (value, unsupported) in self.family.fixed.items():
+        # meaning: what other values mean, for the message. null is the default
+        for field, (value, meaning) in self.family.fixed.items():
             allowed = [value, None, *[INT8] * (field == QUANTIZATION)]
             if self.fields.get(field) not in allowed:
                 self.refuse(field, repr(value),
-                            f', as {unsupported} cannot be represented')
+                            f', as {meaning} cannot be represented')
 
     def _sizes(self):
         keywords = {}
@@ -135,21 +136,26 @@ class _ConfigFile:
         return keywords
 
     def _check_heads_and_groups(self, keywords):
-        """Check that heads divide hiddens, and that groups are at most layers.
+        """Check that the numbers of heads divide the number of hiddens.
+
+        Also check that there are no more groups than layers.
         """
         fields = {keyword: field for field, (keyword, _)
                   in self.family.sizes.items()}
-        for heads in 'num_heads', 'decoder_heads':
-            if keywords['num_hiddens'] % keywords.get(heads, 1):
+        for keyword in 'num_heads', 'decoder_heads':
+            if keywords['num_hiddens'] % keywords.get(keyword, 1):
                 raise PretrainedError(
-                    f'{self.path}: {fields[heads]}, {keywords[heads]}, does '
-                    f'not divide {fields["num_hiddens"]}, '
+                    f'{self.path}: {fields[keyword]} is {keywords[keyword]}, '
+                    f'which does not divide {fields["num_hiddens"]}, '
                     f'{keywords["num_hiddens"]}')
         if keywords.get('num_groups', 1) > keywords['num_layers']:
             self.refuse('num_hidden_groups', 'at most the number of layers')
 
     def _activation(self):
-        """The activation of the feed-forward networks, a name in d2lbert."""
+        """d2lbert's name for the activation of the feed-forward networks.
+
+        The field is a flag in some families.
+        """
         family = self.family
         field, default = family.activation
         value = self.fields.setdefault(field, default)
@@ -210,7 +216,8 @@ class _ConfigFile:
 
     def _num_positions(self, max_position_embeddings, skip):
         """The number of positions that a token can have."""
-        # Of the skipped rows, max_position_embeddings counts these
+        # max_position_embeddings counts the skipped rows, too, except the
+        # first `rows_before`
         num_unused = skip - self.family.rows_before
         if max_position_embeddings <= num_unused:
             raise PretrainedError(
@@ -221,11 +228,11 @@ class _ConfigFile:
 
 
 def _generation(path, config):
-    """The settings of text generation of a folder, a dict.
+    """A folder's settings for text generation, a dict.
 
-    They are in the file GENERATION, or else in `config`, the fields of the
-    config.json at `path`: older versions of transformers wrote them there,
-    without forced_eos_token_id if this was 2.
+    path, config: the folder's config.json and its fields. The settings are in
+    the file GENERATION of the folder, or else in `config`: older versions of
+    transformers wrote them there, without forced_eos_token_id if this was 2.
     """
     generation_path = Path(path).with_name(GENERATION)
     if generation_path.is_file():
@@ -325,9 +332,10 @@ def generation_of_net(net, tokenizer):
     ids = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
                pad_token_id=tokenizer.pad_id,
                decoder_start_token_id=net.config['start_id'])
+    # A null id of the original replaces ours; other nulls are left out
     return {**ids, **{
         name: value for name, value in original.items()
-        if name in ids or name in GENERATION_FIELDS and value is not None}}
+        if name in ids or (name in GENERATION_FIELDS and value is not None)}}
 
 
 def _check_representable(family, config, keywords_with_field):
@@ -365,11 +373,11 @@ def _check_representable(family, config, keywords_with_field):
 
 
 def omits_mlm_head(net):
-    """True if the folder to write for a net must not have the net's MLM head.
+    """True if the MLM head of a net must not be saved.
 
-    Such a net was loaded from a folder with a pooler and without an MLM head.
-    The net's MLM head is random then, and in the net's family no class of
-    `transformers` has both a pooler and an MLM head.
+    The folder that the net came from had a pooler and no MLM head, so this
+    head is random. And in the net's family, no class of `transformers` has
+    both a pooler and an MLM head.
     """
     return (net.pretrained is not None and net.pretrained.lacking('mlm')
             and family_of(net.config).encoder_architecture is not None
@@ -390,9 +398,9 @@ def _head_fields(net, family):
     about = net.about
     if about is None:
         return {}
-    scores_text = about.kind in ('classify', 'regress', 'choice')
+    scores_whole_texts = about.kind in ('classify', 'regress', 'choice')
     # The first dropout is for scores of texts, the second for those of tokens
-    field, _ = family.dropouts[0 if scores_text else 1]
+    field, _ = family.dropouts[0 if scores_whole_texts else 1]
     fields = {field: about.dropout} if field else {}
     if about.kind != 'span':
         names = about.labels or ('LABEL_0',)
