@@ -92,8 +92,10 @@ def test_a_mistake_gets_one_sentence(arguments, said, capsys):
 
 
 @pytest.mark.parametrize('change, said', [
-    (dict(encoder_attention_heads=5), 'encoder_attention_heads, 5, does not'),
-    (dict(decoder_attention_heads=5), 'decoder_attention_heads, 5, does not'),
+    (dict(encoder_attention_heads=5),
+     'encoder_attention_heads is 5, which does not'),
+    (dict(decoder_attention_heads=5),
+     'decoder_attention_heads is 5, which does not'),
     (dict(decoder_start_token_id=90), 'decoder_start_token_id is 90'),
     (dict(tie_word_embeddings=False), 'separate embeddings of encoder and'),
     (dict(is_encoder_decoder=False), 'a single stack of layers'),
