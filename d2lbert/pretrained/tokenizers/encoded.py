@@ -74,7 +74,7 @@ class Encoded:
     def details(self):
         """The `Details` of the tokens."""
         if self._details is None:
-            self._details, self._get_details = self._get_details(), None
+            self._details = self._get_details()
         return self._details
 
     @property

@@ -74,8 +74,7 @@ class WordPiece(Tokens):
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
         self._may_panic = word_pieces.has_expressions(tokenizer)
-        # A `TextCutter`; None before MIN_CPP_TEXTS, False if there is none
-        self._cutter, self._num_encoded = None, 0
+        self._num_encoded = 0
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if tokens is None:
@@ -234,15 +233,19 @@ class WordPiece(Tokens):
     def _encode_untruncated(self, texts):
         """Encode texts with special tokens, in C++ where that is possible."""
         self._num_encoded += len(texts)
-        if self._cutter is None and self._num_encoded >= MIN_CPP_TEXTS:
-            self._cutter = word_pieces.TextCutter.of(self.tokenizer) or False
-        all_ids = (self._cutter(list(map(check_text, texts)))
-                   if self._cutter else [None] * len(texts))
+        cutter = (self._cutter if self._num_encoded >= MIN_CPP_TEXTS
+                  else None)
+        all_ids = ([None] * len(texts) if cutter is None
+                   else cutter(list(map(check_text, texts))))
         uncut = [text for text, ids in zip(texts, all_ids) if ids is None]
         encodings = iter(self._call_library(uncut, False, add_special=True))
         return [self._to_encoded(next(encodings)) if ids is None else Encoded(
             ids, [0] * len(ids), functools.partial(self._details, text))
             for text, ids in zip(texts, all_ids)]
+
+    @functools.cached_property
+    def _cutter(self):
+        return word_pieces.TextCutter.of(self.tokenizer)
 
     def _details(self, text):
         """The `Details` of a text whose ids are from C++."""
