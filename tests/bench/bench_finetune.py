@@ -119,7 +119,7 @@ class Job:
         from d2lbert.finetuning.finetuning import FINETUNING
         from d2lbert.machine.backend import npx
         from d2lbert.training.loop import Run
-        run = Run(FINETUNING.objective, FINETUNING.complete(dict(
+        run = Run(FINETUNING.make_objective, FINETUNING.complete(dict(
             SETTINGS, task=self.task.name, data=str(self.data),
             model=str(model), num_epochs=self.num_epochs, seed=1,
             num_examples=self.num_examples, precision=precision)), 'cpu')
