@@ -46,7 +46,7 @@ class Ours:
         from d2lbert.training.settings import complete
         self.kind, self.name = kind, name
         # It keeps no folder; held-out text is looked at from here
-        self.run = Run(PRETRAINING.objective,
+        self.run = Run(PRETRAINING.make_objective,
                        complete(dict(settings, eval_every=1)), 'auto')
         self.run.prepare()
         self.steps = self.run.steps()

@@ -13,6 +13,7 @@ import bench_recipes
 import benchmark
 import benchmark_published
 import numpy as onp
+import published
 import pytest
 from batches import random_batch
 from benchmark_worker import FIELDS
@@ -234,6 +235,30 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
                             '30.0']
     assert torch.split() == ['sst2', 'torch', 'accuracy', '0.7500', '0.0000',
                              '10.0', '3.00']
+
+
+def test_a_recipe_trains_by_the_steps_of_runs():
+    ours = bench_recipes.Ours('learn', 'learn', num_hiddens=8,
+                              ffn_num_hiddens=8, num_heads=2, num_layers=1,
+                              batch_size=4, num_steps=3)
+    before = ours.figures()
+    _, steps = ours.train(60)
+    assert steps == 3 and ours.figures() != before
+
+
+def test_fine_tuning_is_timed_on_the_steps_of_runs(tmp_path):
+    published.write(tmp_path / 'model', dict(
+        published.CONFIG, max_position_embeddings=128))
+    lines = ['sentence\tlabel', 'the crane\t0', 'he is flying\t1',
+             'he left\t0', 'just fly\t1']
+    for part in ('train', 'dev'):
+        path = tmp_path / 'SST-2' / f'{part}.tsv'
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('\n'.join(lines) + '\n', 'utf-8')
+    take = bench_finetune.Job('sst2', tmp_path).steps(
+        tmp_path / 'model', 'fp32')
+    seconds, examples = take(2)
+    assert seconds > 0 and examples == 8
 
 
 @pytest.mark.parametrize('text', ['', '[]', '{"sst2": {"ours": []}}',
