@@ -14,9 +14,12 @@ def on_device(X, ctx=None, dtype=None):
     """Return X, a host or device array, as a device array.
 
     A device array stays on its device. A host array is copied to the device
-    ctx; None: MXNet's current device. If that is a CPU, the copy is made
-    without waiting. MXNet's own `np.array` would wait for all earlier
-    operators, and the CPU would be idle while Python prepares the next ones.
+    ctx; None: MXNet's current device. dtype: the type of the result; None: the
+    type of X.
+
+    A copy to a CPU does not wait for other operators. MXNet's own `np.array`
+    would wait for all earlier operators, and the CPU would be idle while
+    Python prepares the next operators.
     """
     if isinstance(X, np.ndarray):
         return X if dtype is None else X.astype(dtype, copy=False)
@@ -25,7 +28,7 @@ def on_device(X, ctx=None, dtype=None):
     if ctx.device_type != 'cpu' or not X.size or dtype.kind not in 'iufb':
         return np.array(X, dtype=dtype, ctx=ctx)
     X = onp.asarray(X, dtype, order='C')
-    # No operator uses this memory yet, so it may be written without waiting
+    # No operator uses the new memory yet, so writing to it needs no waiting
     array, address = np.empty(X.shape, dtype, ctx=ctx), ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(
         array.handle, ctypes.byref(address)))
@@ -38,8 +41,8 @@ def host(X):
     return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)
 
 
-def _on_host(X):
-    """X as a host array, or None if it is on a GPU."""
+def _host_or_none(X):
+    """X as a host array, or None if X is on a GPU."""
     if isinstance(X, np.ndarray):
         return X.asnumpy() if X.ctx.device_type == 'cpu' else None
     return onp.asarray(X)
@@ -48,11 +51,12 @@ def _on_host(X):
 def check_whole(X, name):
     """Raise ValueError if an element of X has a fraction or is NaN.
 
-    MXNet would truncate it without an error. Floats without a fraction are
-    accepted, since the book's valid_lens, for example, are floats. Arrays on
-    a GPU are not checked. name: the name of an element in the message.
+    MXNet would convert such an element to an integer without an error. Floats
+    without a fraction are accepted, since the book's valid_lens, for example,
+    are floats. Arrays on a GPU are not checked. name: the name of an element
+    in the message.
     """
-    X = _on_host(X)
+    X = _host_or_none(X)
     if X is not None and X.dtype.kind == 'f':
         invalid = X[~(X == onp.floor(X))]       # NaN is not equal to itself
         if invalid.size:
@@ -62,10 +66,10 @@ def check_whole(X, name):
 def check_ids(ids, bound, name):
     """Raise ValueError unless all ids are whole numbers from 0 to bound - 1.
 
-    Raises ValueError also if there is no id. Arrays on a GPU are not checked.
+    An empty array raises ValueError, too. Arrays on a GPU are not checked.
     name: the name of an id in the message.
     """
-    ids = _on_host(ids)
+    ids = _host_or_none(ids)
     if ids is None:
         return
     if not ids.size:
@@ -79,7 +83,7 @@ def check_ids(ids, bound, name):
 
 
 def check_tokens(tokens, vocab_size, max_len):
-    """Check tokens (B, T); return them on the host, unless on a GPU.
+    """Check tokens (B, T), and return `host_unless_gpu` of them.
 
     Raises ValueError if the batch is empty, if T is more than `max_len`, or if
     an id is out of range, which MXNet would clip without an error.
@@ -97,11 +101,11 @@ def check_tokens(tokens, vocab_size, max_len):
 
 
 def host_unless_gpu(X):
-    """X as a host array, or X itself if it is on a GPU.
+    """X as a host array, or X itself if X is on a GPU.
 
     A copy from a GPU would wait for the GPU.
     """
-    host_X = _on_host(X)
+    host_X = _host_or_none(X)
     return X if host_X is None else host_X
 
 
@@ -116,15 +120,15 @@ def number_of_blocks(num_layers, num_blks):
 def check_labels(net, vocab_size, mlm_Y, nsp_y):
     """Raise ValueError unless a net has a score for each label.
 
-    vocab_size: the size of the vocabulary, which must be the net's. mlm_Y:
-    token ids. nsp_y: 0 or 1 for each pair.
+    vocab_size: the size of the vocabulary, which must be equal to the net's.
+    mlm_Y: token ids. nsp_y: 0 or 1 for each pair.
     """
-    # A user's own net without these attributes passes
-    own_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
+    # A user's own net may lack `encoder.vocab_size` or `nsp`, and passes
+    net_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
                        vocab_size)
-    if vocab_size != own_size:
+    if vocab_size != net_size:
         raise ValueError(f'vocab_size is {vocab_size}, but the net has a '
-                         f'vocabulary of {own_size}')
+                         f'vocabulary of {net_size}')
     if getattr(net, 'nsp', net) is None:
         raise ValueError('this net has no head for next sentences: use a net '
                          "with the heads pooler, mlm and nsp, as BERT's, or "
@@ -134,14 +138,16 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
 
 
 def predicts_real_tokens(shard):
-    """True if a shard has predictions and none is at a padding token.
+    """True if a shard has predictions, all of them at real tokens.
 
-    Predictions of weight 0 only pad `pred_positions_X`, and are ignored.
+    A real token is not padding. shard: a `texts.examples.Batch`. Its
+    predictions of weight 0 only pad `pred_positions_X`, and are ignored.
     Raises ValueError for a position with a fraction.
     """
     check_whole(shard.pred_positions_X, 'prediction position')
-    # Prediction p[s] of sequence b[s] is masked token s
+    # Masked token s is prediction p[s] of sequence b[s]
     b, p = onp.nonzero(host(shard.mlm_weights_X))
     positions = host(shard.pred_positions_X)[b, p]
     lens = host(shard.valid_lens_x).reshape(-1)[b]
-    return bool(len(b)) and bool(((positions >= 0) & (positions < lens)).all())
+    is_real = (positions >= 0) & (positions < lens)
+    return bool(len(b)) and bool(is_real.all())

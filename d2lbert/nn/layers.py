@@ -1,4 +1,4 @@
-"""Define Gluon's layers on the package's operators; load their parameters.
+"""Define layers like Gluon's on this package's operators; load parameters.
 
 `Model` is the base class of all models of this package.
 """
@@ -42,17 +42,18 @@ class Model(nn.Block):
 
     @property
     def parts(self):
-        """{name of a .params file of a run, without suffix: its block}."""
+        """{stem of a .params file of a run: the block that the file stores}.
+        """
         return dict(model=self)
 
 
 def is_unmodified(block):
     """True if a block and its children compute what this package defines.
 
-    False if one of them has a hook, `packable` = False, a parameter that is
-    not float32, or a `forward` that neither this package nor _GLUON_BLOCKS
-    define. Only an unmodified block may be replaced by its twin in
-    `packed.py`, which does not call the block's children.
+    False if a block or child has a hook, `packable` = False, a parameter that
+    is not float32, or a `forward` from outside this package and _GLUON_BLOCKS.
+    Only an unmodified block may be replaced by its twin in `packed.py`, which
+    does not call the block's children.
     """
     blocks = [block]
     for block in blocks:        # the loop adds the children to this list
@@ -79,9 +80,10 @@ def has_plain_call(block):
 
 
 def _has_known_forward(cls):
-    """True if a class inherits _CALL_METHODS from this package or Gluon.
+    """True if _CALL_METHODS come from this package or from _GLUON_BLOCKS.
 
-    False if a user's class defines one of them in its place.
+    False if a class of a user, or another class of Gluon, overrides one of
+    these methods.
     """
     for base in cls.__mro__:
         if base in _GLUON_BLOCKS or base.__module__.startswith('d2lbert.'):
@@ -128,24 +130,24 @@ class _FromFunction(init.Initializer):
         array[:] = np.array(self._make_array())
 
 
-# Only one thread at a time may fill a parameter
+# Without this lock, a second thread could read a parameter that is half filled
 _fill_lock = threading.Lock()
 
 
 def fill_on_first_read(param, make_array, ctx):
-    """Set the values of a parameter when they are first read.
+    """Set the values of a parameter when the parameter is first read.
 
     make_array: a function that returns the values, a float32 host array. ctx:
     a device or a list of devices.
     """
-    # Gluon defers the initialization of a parameter of unknown shape like this
+    # Gluon sets the same attribute for a parameter of still unknown shape
     param._deferred_init = (
         _FromFunction(make_array), ctx if isinstance(ctx, list) else [ctx],
         init.Zero(), None)
 
     def fill_and_read(read, *arguments, **keywords):
         with _fill_lock:
-            param._finish_deferred_init()
+            param._finish_deferred_init()   # does nothing in later calls
         return read(*arguments, **keywords)
     for name in ('data', 'list_data'):
         setattr(param, name,
@@ -171,26 +173,26 @@ _FUSED_ACTIVATIONS = {'relu', 'tanh', 'gelu', 'gelu_new'}
 class Dense(nn.Dense):
     """`nn.Dense` over the last axis, from (..., K) to (..., units).
 
-    flatten=True, which is Gluon's default, maps (B, ...) to (B, units).
+    flatten=True, the default of `nn.Dense` only, maps (B, ...) to (B, units).
     activation: one of Gluon's, 'gelu' or 'gelu_new'. The bias has a gradient
     also if the weight is frozen by grad_req='null'.
     """
 
     def __init__(self, units, activation=None, use_bias=True,
                  precision='fp32', flatten=False, **kwargs):
-        gelu = activation in ('gelu', 'gelu_new')
-        super().__init__(units, activation=None if gelu else activation,
+        is_gelu = activation in ('gelu', 'gelu_new')
+        super().__init__(units, activation=None if is_gelu else activation,
                          use_bias=use_bias, flatten=flatten, **kwargs)
-        if gelu:
+        if is_gelu:
             self.act = GELU(activation)
-        self.precision, self._requests = precision, None
+        self.precision, self._last_requests = precision, None
 
     def forward(self, X):
         """Apply the layer to X (..., K); returns (..., units)."""
         requests = grad_reqs(self.weight, self.bias)
-        if requests != self._requests:
-            self._requests = requests
-            # A hybridized layer was traced with the old grad_req
+        if requests != self._last_requests:
+            self._last_requests = requests
+            # The graph of a hybridized layer contains the last grad_req
             self._clear_cached_op()
         return super().forward(X)
 
@@ -198,10 +200,11 @@ class Dense(nn.Dense):
         """Apply the operator to arrays, or to the symbols of a graph."""
         if self._flatten and (isinstance(X, mx.symbol.Symbol) or X.ndim != 2):
             X = F.npx.reshape(X, (-2, -1))  # -2 keeps the first axis
-        act = self.fused_activation()
-        Y = ops.dense(X, weight, bias, self._units, act, self.precision,
+        fused_act = self.fused_activation()
+        Y = ops.dense(X, weight, bias, self._units, fused_act, self.precision,
                       grad_reqs(self.weight, self.bias))
-        return Y if self.act is None or act != 'none' else self.act(Y)
+        is_act_left = self.act is not None and fused_act == 'none'
+        return self.act(Y) if is_act_left else Y
 
     def fused_activation(self):
         """The activation that `ops.dense` is to apply, or 'none'."""
@@ -220,7 +223,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 def cross_entropy(scores, labels):
-    """The losses (M,) of scores (M, K) for labels (M,) int32."""
+    """The losses (M,) of scores (M, K) of K classes for labels (M,) int32."""
     return -npx.pick(npx.log_softmax(scores), labels)
 
 
@@ -270,10 +273,11 @@ def _check_fit(arrays, params):
         if name not in params:
             raise ValueError(f'the model has no {name}')
         shape = params[name].shape
-        if array.dtype != params[name].dtype or shape is not None and (
-                len(shape) != array.ndim or any(
-                    expected not in (-1, size)      # -1 is not known yet
-                    for expected, size in zip(shape, array.shape))):
+        has_other_shape = shape is not None and (
+            len(shape) != array.ndim or any(
+                expected not in (-1, size)      # -1 is not known yet
+                for expected, size in zip(shape, array.shape)))
+        if has_other_shape or array.dtype != params[name].dtype:
             raise ValueError(
                 f'{name} is {array.shape} {array.dtype} in the file and '
                 f'{shape} {onp.dtype(params[name].dtype)} in the model')

@@ -4,8 +4,9 @@ A block of a page computes an array (B, T, H). This module has a twin of each
 block, a function that computes the same numbers as an array (R, H), by fused
 operators. Each row belongs to a token, and the tokens of all sequences follow
 one another. A twin takes the block as an argument and reads the parameters of
-the block. It is valid only if no block was modified, which `Packable` and
-`encode` check. The `padded_` twins compute the rows of padding, too.
+the block. The twin is valid only if no block was modified, which `Packable`,
+`encode` and `encode_firsts` check. Twins with `padded` in their name return
+(B, T, H), and compute the rows of padding, too.
 
 B: the number of sequences. T: the length of a padded sequence. R: the number
 of rows. H: the number of hidden units. S: the number of selected tokens, for
@@ -29,8 +30,8 @@ from d2lbert.nn.layers import (
 class Packable(nn.Block):
     """A block whose `forward` has a twin, `packed_forward`.
 
-    `forward` is the page's code, and works with any child blocks. A call runs
-    the twin if the block and all its children are unmodified.
+    `forward` is the page's code, and works with any child blocks. A call of
+    the block runs the twin if the block and all its children are unmodified.
     """
 
     def packed_forward(self, *args):
@@ -69,10 +70,10 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     """Encode the real tokens of a batch; returns `EncodedRows`.
 
     tokens (B, T), segments (B, T) or None for zeros, and valid_lens (B,) are
-    host or device arrays. layer: as for `BERTEncoder`; nsp_Y_hat is None
-    unless layer is -1, the last one. at: None, or two host arrays (S,), the
-    sequence and the position of each token to select for taken_X. device: the
-    device for host arrays; None: the net's first device.
+    host or device arrays. layer: as for `BERTEncoder`. For another layer than
+    -1, even the number of the last layer, nsp_Y_hat is None. at: None, or two
+    host arrays (S,), the sequence and the position of each token to select for
+    taken_X. device: the device for host arrays; None: the net's first device.
 
     In the result, token t of sequence b is row begins[b] + t of X, for each t
     below valid_lens[b]. If the net has modified blocks or a sequence is empty,
@@ -90,12 +91,12 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     taken_rows = [] if at is None else [_rows_of(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.scores_pairs:
-        # One operator takes all rows, so that X gets only one gradient
+        # Two operators would compute two gradients of the size of X
         cls_X, *taken = ops.take_rows(X, packed.rows.offsets[:-1],
                                       *taken_rows)
         nsp_Y_hat = net.score_pairs(cls_X)
     else:
-        taken = taken_rows and ops.take_rows(X, *taken_rows)
+        taken = ops.take_rows(X, *taken_rows) if taken_rows else []
     return EncodedRows(X, begins, nsp_Y_hat, taken[0] if taken else None)
 
 
@@ -123,7 +124,8 @@ def encode_firsts(encoder, tokens, segments, valid_lens):
 
     The arguments are as for `BERTEncoder`. To save time, the last block
     computes only keys and values of the other tokens. If the encoder has
-    modified blocks or a sequence is empty, the encoder is called as it is.
+    modified blocks or a sequence is empty, a call of the encoder computes all
+    tokens.
     """
     if valid_lens is None:
         lens = onp.full(len(tokens), onp.shape(tokens)[1], 'int32')
@@ -171,7 +173,7 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
 
 
 def _device_of(tokens, block):
-    """The device of tokens; the block's device if tokens are on the host."""
+    """The device of tokens; for host arrays the block's first device."""
     if isinstance(tokens, np.ndarray):
         return tokens.ctx
     return next(iter(block.collect_params().values())).list_ctx()[0]
@@ -181,25 +183,28 @@ def pack(encoder, tokens, segments, lens, ctx):
     """Pack the real tokens; returns (`PackedTokens` on ctx, begins).
 
     begins (B,): the first row of each sequence, on the host. tokens and
-    segments (B, T) are checked here. lens (B,) int32 on the host, all above 0.
+    segments (B, T): as for `encode`; they are checked here. lens (B,) int32 on
+    the host, all above 0.
     """
     tokens, segments = map(host, encoder.check(tokens, segments))
     T = tokens.shape[1]
     is_real = onp.arange(T) < lens[:, None]             # (B, T)
+    positions = onp.nonzero(is_real)[1]                 # (R,)
+    # A length above T counts as T
     offsets = onp.concatenate([[0], onp.cumsum(onp.minimum(lens, T))])
 
     def put(A):
         return on_device(A, ctx, 'int32')
     return PackedTokens(
-        put(tokens[is_real]), put(segments[is_real]),
-        put(onp.nonzero(is_real)[1]),
+        put(tokens[is_real]), put(segments[is_real]), put(positions),
         ops.Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]
 
 
 def padded_rows(batch_size, num_tokens, valid_lens, ctx):
-    """The `ops.Rows` of an array (B, T, H) with padding.
+    """The `ops.Rows` of an array (B * T, H) that includes padding.
 
-    num_tokens: T. valid_lens (B,), or None if all tokens are real.
+    num_tokens: T. valid_lens (B,): a device array, or None if all tokens are
+    real.
     """
     offsets = onp.arange(batch_size + 1, dtype='int32') * num_tokens
     if valid_lens is None:
@@ -210,16 +215,16 @@ def padded_rows(batch_size, num_tokens, valid_lens, ctx):
 
 
 def _rows_of(at, begins, ctx):
-    """The rows (S,) on ctx of the tokens `at`, as for `encode`.
+    """The row of each selected token, (S,) on ctx.
 
-    begins (B,): the first row of each sequence.
+    at: as for `encode`. begins (B,): the first row of each sequence.
     """
     sequences, tokens = at
     return on_device(begins[sequences] + tokens, ctx, 'int32')
 
 
 def _layer_output(encoder, packed, layer):
-    """The output of a layer of an encoder for `PackedTokens`, (R, H)."""
+    """The output (R, H) of a layer of an encoder for `PackedTokens`."""
     if encoder.quantized is not None:
         return _run_quantized(encoder.quantized, packed, layer)
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
@@ -231,7 +236,8 @@ def _layer_output(encoder, packed, layer):
 def _run_quantized(quantized, packed, layer=-1, returned_rows='all'):
     """The output of a `QuantizedEncoder` for `PackedTokens`.
 
-    layer: as for `encode`. returned_rows: 'all', or 'first' of each sequence.
+    layer: as for `encode`. returned_rows: 'all' for (R, H), or 'first' for
+    the first row of each sequence, (B, H).
     """
     _check_not_recording()
     return on_device(quantized.encode(
@@ -249,9 +255,11 @@ def _check_not_recording():
 # The twins of the parts of an encoder
 
 def embed(encoder, tokens, segments, positions):
-    """The sum of the embeddings of tokens, segments and positions: (..., H).
+    """Embed tokens: the input (..., H) of the first block.
 
-    tokens, segments and positions (...) are int32 device arrays.
+    The embeddings of tokens, segments and positions are added, and then
+    normalized and projected if the encoder does so. tokens, segments and
+    positions (...) are int32 device arrays.
     """
     ctx = tokens.ctx
     token_weight = encoder.token_embedding.weight
@@ -262,12 +270,12 @@ def embed(encoder, tokens, segments, positions):
         segment_weight = encoder.segment_embedding.weight
         segment_table = segment_weight.data(ctx)
         segment_req = segment_weight.grad_req
-    # 'write' is safe for the position table, which is a reshaped parameter:
+    # 'write' at the end is safe for the position table, a reshaped parameter:
     # MXNet's reshape obeys the grad_req of the parameter
     X = ops.embed(tokens, segments, positions,
                   encoder.scale(token_weight.data(ctx)), segment_table,
                   encoder.position_table(ctx),
-                  grad_req=(*grad_reqs(token_weight), segment_req, 'write'))
+                  grad_req=(token_weight.grad_req, segment_req, 'write'))
     if not encoder.learnable:
         X = encoder.pos_encoding.dropout(X)
     return encoder.finish_embedding(X)
@@ -284,7 +292,7 @@ def block(blk, X, rows):
 
 
 def block_of_first_tokens(blk, X, rows):
-    """The twin of a block's `forward`, only for first tokens: (B, H).
+    """The output (B, H) of `block` for the first token of each sequence.
 
     X (R, H): the block's input for all tokens.
     """
@@ -312,10 +320,11 @@ def padded_block(blk, X, valid_lens):
 def padded_attention(attention, queries, keys, values, valid_lens):
     """The twin of `MultiHeadAttention.forward` for self-attention (B, T, H).
 
-    Returns NotImplemented for other attention, or valid_lens that are not
-    (B,).
+    Returns NotImplemented if queries, keys and values are not the same array,
+    or if valid_lens are not (B,).
     """
-    if not (queries is keys and keys is values) or (
+    is_self_attention = queries is keys and keys is values
+    if not is_self_attention or (
             valid_lens is not None and valid_lens.ndim != 1):
         return NotImplemented
     B, T, H = queries.shape
@@ -332,15 +341,16 @@ def add_norm(addnorm, X, Y):
 def self_attention(attention, X, rows, wanted=None):
     """Self-attention among the tokens of each sequence, for X (R, H).
 
-    Returns (R, H). With `wanted`, row indices (S,) int32, returns only these
-    rows, (S, H).
+    Returns (R, H). wanted: row indices (S,) int32 on the device, to return
+    only these rows, (S, H).
     """
     # One product for queries, keys and values, so that X is read once
     layers = attention.W_q, attention.W_k, attention.W_v
     QKV = ops.joined_dense(X, *_parameters(X, layers),
                            precision=attention.precision,
                            grad_req=_requests(layers))
-    # The operator stores no weights; those of an earlier call would mislead
+    # The operator does not store the weights. Weights that an earlier call of
+    # the page's code stored could be mistaken for the weights of this call
     attention.attention.attention_weights = None
     Y = ops.attention_qkv(
         QKV, rows.offsets, rows.lens, num_heads=attention.num_heads,
@@ -350,7 +360,7 @@ def self_attention(attention, X, rows, wanted=None):
 
 
 def _add_self_attention(attention, X, rows, addnorm):
-    """Return addnorm(X, self-attention of X), for X (R, H)."""
+    """Return addnorm(X, self_attention(attention, X, rows)), for X (R, H)."""
     attention.attention.attention_weights = None    # see `self_attention`
     layers = attention.W_q, attention.W_k, attention.W_v, attention.W_o
     return ops.self_attention(
@@ -362,10 +372,10 @@ def _add_self_attention(attention, X, rows, addnorm):
 
 def _add_feed_forward(ffn, X, addnorm):
     """Return addnorm(X, ffn(X)), for X (R, H)."""
-    layers, act = (ffn.dense1, ffn.dense2), 'none'
-    if (ffn.dropout is None and ffn.dense2.act is None
-            and all(type(layer) is Dense for layer in layers)):
-        act = ffn.dense1.fused_activation()
+    layers = ffn.dense1, ffn.dense2
+    has_plain_layers = (ffn.dropout is None and ffn.dense2.act is None
+                        and all(type(layer) is Dense for layer in layers))
+    act = ffn.dense1.fused_activation() if has_plain_layers else 'none'
     if act == 'none':
         return addnorm(X, ffn(X))
     weights, biases = _parameters(X, layers)
@@ -378,7 +388,7 @@ def _add_feed_forward(ffn, X, addnorm):
 
 
 def _parameters(X, layers):
-    """(weights, biases) of dense layers on X's device; () without biases."""
+    """(weights, biases) of dense layers on X's device; biases may be ()."""
     parameters = [*zip(*(parameter_values(layer, X).values()
                          for layer in layers))]
     return parameters if len(parameters) == 2 else [*parameters, ()]
@@ -402,16 +412,18 @@ def _norm_requests(addnorm):
 
 
 class MaskedTokens(NamedTuple):
-    """The output of a net for a shard, and the labels of its masked tokens.
+    """The output of a net for a shard, and the labels of masked tokens.
 
-    S is the number of masked tokens, or 1 if there are none.
+    S is the number of masked tokens of the shard, or 1 for a shard without
+    masked tokens.
     """
 
     X: Any              # (R, H), the vectors of all tokens
     masked_X: Any       # (S, H), the vectors of the masked tokens
     masked_rows: Any    # (S,), the rows of masked tokens in X, on the host
-    left: Any           # (S,), the row before each token's span, on the host
-    right: Any          # (S,), the row after the span; None without spans
+    left: Any           # (S,), the row before the span of each masked token,
+                        # on the host; None if the shard has no spans
+    right: Any          # (S,), likewise the row after the span
     labels: Any         # (S,) int32, the original tokens, on the host
     weights: Any        # (S,) float32, on the device
     count: float        # the number of masked tokens, may be 0
@@ -423,12 +435,12 @@ class MaskedTokens(NamedTuple):
         """Encode a shard by a `BERTModel`.
 
         shard: a `texts.examples.Batch` or `corpus.masking.MaskedRows`.
-        device: as for `encode`. If the shard has no masked token, its first
+        device: as for `encode`. If the shard has no masked token, the first
         token is taken with weight 0, since each device must compute all
         gradients.
         """
         weights = host(shard.mlm_weights_X)
-        # Prediction p[s] of sequence b[s] is masked token s
+        # Masked token s is prediction p[s] of sequence b[s]
         b, p = onp.nonzero(weights)
         count = len(b)
         if not count:
@@ -443,8 +455,8 @@ class MaskedTokens(NamedTuple):
             net, shard.tokens_X, getattr(shard, 'segments_X', None),
             shard.valid_lens_x, at=(b, positions), device=device)
         begins = encoded.begins[b]
-        left, right = (None if offsets is None else begins + offsets
-                       for offsets in (column('left_X'), column('right_X')))
+        left, right = (None if ends is None else begins + ends
+                       for ends in (column('left_X'), column('right_X')))
         return cls(encoded.X, encoded.taken_X, begins + positions, left,
                    right, column('mlm_Y').astype('int32'),
                    on_device(weights[b, p], encoded.X.ctx, 'float32'),
@@ -471,8 +483,8 @@ class MaskedTokens(NamedTuple):
         `SoftmaxCELoss`, but takes two operators instead of five, which saves
         time in small batches.
         """
-        count, ctx = len(self.nsp_Y_hat), self.X.ctx
-        nsp_l = ops.softmax_ce(
-            self.nsp_Y_hat, self.put(host(self.nsp_y)),
-            on_device(onp.ones(count, 'float32'), ctx)).mean()
-        return [self.mlm_loss(net.mlm), (nsp_l, count)]
+        num_pairs = len(self.nsp_Y_hat)
+        weights = on_device(onp.ones(num_pairs, 'float32'), self.X.ctx)
+        nsp_l = ops.softmax_ce(self.nsp_Y_hat, self.put(host(self.nsp_y)),
+                               weights).mean()
+        return [self.mlm_loss(net.mlm), (nsp_l, num_pairs)]

@@ -1,4 +1,4 @@
-"""`set_precision` sets a net's precision at inference: fp32, bf16, int8."""
+"""Set the precision of a net: fp32, bf16, or int8 for inference only."""
 from d2lbert import kernels
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import np
@@ -18,9 +18,10 @@ PRECISIONS = 'fp32', 'bf16', 'int8'
 
 
 def check_precision(precision):
-    """Raise ValueError for a precision that is unknown or unsupported here.
+    """Raise ValueError for an unknown precision, or for bf16 without support.
 
     None is accepted: it is the precision in which the weights are stored.
+    `check_layout` checks the support for int8.
     """
     if precision is not None and precision not in PRECISIONS:
         raise ValueError("precision must be 'fp32', 'bf16' or 'int8', not "
@@ -52,7 +53,7 @@ def set_precision(net, precision):
         # A head that shares the token embeddings must give the same scores
         # now as after an export, which stores the quantized embeddings
         net.encoder.token_embedding.weight.set_data(
-            np.array(quantized.weights[TOKENS].values()))
+            np.array(quantized.weights[TOKENS].dequantized()))
         net.encoder.quantized = quantized
     return net
 
@@ -64,12 +65,13 @@ def _quantize_encoder(net):
         raise ValueError(
             "precision='int8' needs an encoder without modified blocks: use "
             "'fp32'")
+    # Layers may share blocks, and a layer may have several blocks
     blocks, num_earlier, layers = list(encoder.blks), 0, []
-    for layer in range(encoder.blks.num_layers):
-        # Layers may share blocks, and a layer may have several blocks
-        order = encoder.blks.up_to(layer + 1)
-        layers.append([blocks.index(block) for block in order[num_earlier:]])
-        num_earlier = len(order)
+    for layer in range(1, encoder.blks.num_layers + 1):
+        up_to_layer = encoder.blks.up_to(layer)
+        layers.append([blocks.index(block)
+                       for block in up_to_layer[num_earlier:]])
+        num_earlier = len(up_to_layer)
     first = blocks[0]
     layout = Layout(
         first.attention.num_heads, first.ffn.dense1.fused_activation(),
@@ -88,6 +90,6 @@ def _quantize_encoder(net):
 
 
 def _to_bf16(block):
-    """Set the precision of one block, without its children."""
+    """Set one block to bf16; `Block.apply` calls this for each child, too."""
     if hasattr(block, 'precision'):
         block.precision = 'bf16'

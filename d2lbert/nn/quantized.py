@@ -26,7 +26,8 @@ from d2lbert.nn.variant import Variant, number_of_layers
 __all__ = ['Layout', 'QuantizedEncoder', 'QuantizedWeight', 'check_layout',
            'is_quantized', 'quantize']
 
-#: The least number of rows for which `encode_async` uses another thread.
+#: `encode_async` uses another thread for at least this many rows, so that a
+#: small batch does not wait for the thread.
 MIN_ASYNC_ROWS = 1 << 9
 
 #: Names of the embeddings among the parameters of a `BERTEncoder`.
@@ -43,31 +44,31 @@ def is_quantized(name):
 
 
 class QuantizedWeight(NamedTuple):
-    """A matrix as 8-bit integers and a scale for each row."""
+    """A matrix as 8-bit integers, with a scale for each row."""
 
     q: Any          # (N, K) int8, from -127 to 127
     scale: Any      # (N,) float32
 
-    def values(self):
-        """The matrix (N, K) float32 that this represents."""
+    def dequantized(self):
+        """The matrix (N, K) float32 that the integers and scales represent."""
         return self.q * self.scale[:, None]
 
 
 class Layout(NamedTuple):
-    """Settings of an encoder that its parameters do not show."""
+    """Settings of an encoder that the parameters do not show."""
 
     num_heads: int
     act: str            # activation function of the feed-forward networks
     epsilon: float      # of each LayerNorm
     layers: list        # for each layer a list of the indices of its blocks
-    factor: float = 1.0     # multiplies token embeddings
-    pre_norm: bool = False
-    causal: bool = False
+    factor: float = 1.0         # multiplies token embeddings
+    pre_norm: bool = False      # as in `Variant`
+    causal: bool = False        # as in `Variant`
     has_decoder: bool = False
 
     @classmethod
     def of_config(cls, config):
-        """The layout of a net whose constructor gets `config`."""
+        """The layout of a net; config: the keywords of its constructor."""
         variant = Variant.of(None, dict(config))
         return cls(config['num_heads'], variant.activation,
                    variant.layer_norm_eps,
@@ -103,8 +104,10 @@ class QuantizedEncoder:
     layout: a `Layout`. params: {name: NumPy array} of all parameters of a
     `BERTEncoder`, with a `QuantizedWeight` for each name that `is_quantized`
     accepts. params[POSITIONS] may be a table of sinusoidal positions. Raises
-    ValueError as `check_layout` does. Attributes: weights, the quantized part
-    of params; max_len, the largest length of a sequence.
+    ValueError as `check_layout` does.
+
+    Attributes: weights, the quantized part of params; max_len, the largest
+    length of a sequence; num_hiddens, H.
     """
 
     def __init__(self, layout, params):
@@ -112,7 +115,8 @@ class QuantizedEncoder:
         self.weights = {name: values for name, values in params.items()
                         if isinstance(values, QuantizedWeight)}
         self._layers = layout.layers
-        # The blocks of all layers; a block that layers share occurs again
+        # The indices of all blocks in the order in which they are applied. A
+        # block that several layers share occurs several times
         self._order = onp.array([block for blocks in layout.layers
                                  for block in blocks], 'int32')
         positions = params[POSITIONS]
@@ -132,12 +136,12 @@ class QuantizedEncoder:
     def encode(self, offsets, ids, segments, layer=-1, rows='all'):
         """Encode sequences, and return vectors (R, H) of their tokens.
 
-        offsets (B + 1,): the row where each sequence begins, and R. ids,
+        offsets (B + 1,): the row where each sequence begins, then R. ids,
         segments (R,): the id and segment of each token. layer: as for
         `BERTEncoder`. rows='first' returns the vector of the first token of
-        each sequence, (B, H), and 'mean' the mean vector of each sequence,
-        (B, H). All arrays are NumPy's. Raises ValueError for ids, segments or
-        a layer that the encoder does not have.
+        each sequence, (B, H), and rows='mean' the mean vector of each
+        sequence, (B, H). All arrays are NumPy's. Raises ValueError for ids,
+        segments or a layer that the encoder does not have.
         """
         num_blocks = sum(map(len, self._layers[:number_of_layers(
             layer, len(self._layers))]))
@@ -151,22 +155,22 @@ class QuantizedEncoder:
         """Start `encode` in another thread, and return a future of its result.
 
         A batch of fewer than MIN_ASYNC_ROWS rows is encoded before this method
-        returns. A larger one is encoded while the caller works in Python.
+        returns. A larger batch is encoded while the caller works in Python.
         """
-        if offsets[-1] < MIN_ASYNC_ROWS:
-            done = Future()
-            done.set_result(self.encode(offsets, *arguments))
-            return done
+        num_rows = offsets[-1]
+        if num_rows < MIN_ASYNC_ROWS:
+            finished = Future()
+            finished.set_result(self.encode(offsets, *arguments))
+            return finished
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1)
         return self._executor.submit(self.encode, offsets, *arguments)
 
     def encode_padded(self, tokens, segments, valid_lens, layer=-1):
-        """Encode a batch with padding, whose vectors are zeros.
+        """Encode a batch with padding: (B, T, H), with zeros at padding.
 
         tokens, segments (B, T). valid_lens (B,): the number of tokens before
-        the padding, of which 0 counts as 1; None: no padding. Returns (B, T,
-        H).
+        the padding, where 0 counts as 1; None: no padding.
         """
         B, T = tokens.shape
         lens = (onp.full(B, T) if valid_lens is None
@@ -182,7 +186,8 @@ class QuantizedEncoder:
 def quantize(values, name):
     """Quantize a matrix (N, K), and return a `QuantizedWeight`.
 
-    name: for the message of the ValueError if a number is NaN or infinite.
+    Raises ValueError if a number is NaN or infinite. name: the name of the
+    matrix in the message.
     """
     if not onp.isfinite(values).all():
         raise ValueError(f'{name} has numbers that are NaN or infinite, which '
@@ -191,13 +196,13 @@ def quantize(values, name):
 
 
 def _norm(params, name):
-    """(gamma, beta) of a LayerNorm, or None if there is none."""
+    """(gamma, beta) of a LayerNorm, or None if params lacks it."""
     gamma = params.get(f'{name}.gamma')
     return None if gamma is None else (gamma, params[f'{name}.beta'])
 
 
 def _dense(params, *names):
-    """(q, scale, bias or None) of a dense layer, or of several, joined."""
+    """(q, scale, bias or None) of one dense layer, or of several as one."""
     weights = [params[f'{name}.weight'] for name in names]
     biases = [params[f'{name}.bias'] for name in names
               if f'{name}.bias' in params]

@@ -13,12 +13,12 @@ from d2lbert.progress import Accumulator, Timer
 
 
 def part_of(batch, k, num_parts):
-    """Part k of a batch in num_parts nearly equal parts; k is 0 or more.
+    """Part k, counted from 0, of num_parts nearly equal parts of a batch.
 
     batch: a named tuple of arrays with a row for each example.
     """
-    rows = len(batch[0])
-    begin, end = (j * rows // num_parts for j in (k, k + 1))
+    num_examples = len(batch[0])
+    begin, end = (j * num_examples // num_parts for j in (k, k + 1))
     return type(batch)(*(column[begin:end] for column in batch))
 
 
@@ -35,8 +35,9 @@ def shards(batch, devices):
 def split_over_devices(X, devices, dtype=None):
     """Split an array (B, ...) by rows; returns a list of device arrays.
 
-    Gluon splits X as on the book's pages: the first parts may have one row
-    more. If there are fewer rows than devices, the last devices are left out.
+    Gluon splits X as on the book's pages: the first parts may have one more
+    row than the last parts. If there are fewer rows than devices, the last
+    devices are left out.
     """
     devices = devices[:len(X)]
     return gluon.utils.split_and_load(on_device(X, devices[0], dtype),
@@ -47,7 +48,7 @@ def wait_for_last_step():
     """Wait until the devices are idle; to be called before a forward pass.
 
     The next batch may already be on the devices. But its forward pass must not
-    allocate memory while the last step still holds some. Otherwise the free
+    allocate memory while the last step still uses memory. Otherwise the free
     memory becomes fragmented, and large arrays need new memory.
     """
     npx.waitall()
@@ -56,9 +57,9 @@ def wait_for_last_step():
 class History:
     """The losses of a training loop: lists with an entry for each logged step.
 
-    losses: the names of the losses. `mlm` and `nsp` are means of the losses
-    since step 1, as the book draws and prints them; `mlm_loss` and
-    `nsp_loss` are the losses of the step itself.
+    losses: the names of the losses. The lists `mlm` and `nsp` have means of
+    the losses since step 1, as the book draws and prints them. The lists
+    `mlm_loss` and `nsp_loss` have the losses of the step itself.
     """
 
     #: {step: held-out figures}, and lines of log.txt. Only the subclass
@@ -71,9 +72,10 @@ class History:
                         *losses)
         for name in self.columns:
             setattr(self, name, [])
-        # The sum of each loss, and the numbers of sentence pairs and steps,
-        # for all steps whose losses were read; and the time of all steps
-        self.sums, self.seconds = Accumulator(len(losses) + 2), 0.0
+        # For the steps whose losses were read: the sum of each loss, the
+        # number of sentence pairs, the number of steps
+        self.sums = Accumulator(len(losses) + 2)
+        self.seconds = 0.0  # time of all steps
         self._unread = []   # arguments of `add` for steps that were not read
 
     def add(self, read, num_pairs):
@@ -156,12 +158,15 @@ def run_steps(steps, is_over, log_interval, history, animator,
             step = history.num_steps
             if describe is not None and not animator.begun:
                 animator.begin(describe(num_pairs))
-            if step % log_interval == 0 or is_over():
+            is_logged = step % log_interval == 0 or is_over()
+            if is_logged:
                 history.log(step)       # waits for the devices
             history.seconds += timer.stop()
-            if is_over() and history.step[-1:] != [step]:
-                history.log(step)       # the step used up the time of the run
-            if history.step[-1:] == [step]:
+            # The time of this step may have ended a run with a time limit
+            if is_over() and not is_logged:
+                history.log(step)
+                is_logged = True
+            if is_logged:
                 animator.add(step, history.means)
             if after is not None:
                 after(step)
@@ -192,15 +197,15 @@ def num_parameters(net):
 
 
 def zero_gradients(net, devices, like=None):
-    """Set the gradients of a net on `devices` to zero, as new gradients.
+    """Set the gradients of a net on `devices` to zero, and mark them as new.
 
-    like: None, or a device that computed a shard in this step. Then only
-    parameters that have a new gradient on that device are set.
+    like: None, or a device that computed a shard in this step. With a device,
+    only parameters that have a new gradient on that device are set.
     """
     for param in net.collect_params().values():
         if param.grad_req != 'null' and (
                 like is None or param.data(like)._fresh_grad):
             for device in devices:
                 param.grad(device)[:] = 0
-                # Now new: Gluon's trainer raises an error for old gradients
+                # Gluon's trainer raises an error if a gradient is not new
                 param.data(device)._fresh_grad = True

@@ -14,8 +14,8 @@ class Variant:
     """Differences of published BERT and its relatives from the book's model.
 
     The defaults are the book's model. Every block takes one `Variant` and
-    reads the fields that concern it. Raises ValueError for values that no
-    model can have.
+    reads the fields that it needs. Raises ValueError for values that no model
+    can have.
 
     Of every model:
     positional: 'learnable', or 'sinusoidal' as in the book's first edition;
@@ -35,8 +35,9 @@ class Variant:
     Of ALBERT (Lan et al. 2020):
     embedding_size: width of the embeddings, which a dense layer projects to
     num_hiddens; None: num_hiddens;
-    num_groups, inner_group_num: there are num_groups groups of blocks, each
-    of inner_group_num blocks; consecutive layers share a group.
+    num_groups: number of groups of blocks; consecutive layers share a group;
+    None: layers share no blocks;
+    inner_group_num: number of blocks in a group.
 
     Of pre-LN models such as FlauBERT large (f: attention or feed-forward
     network):
@@ -127,8 +128,8 @@ class Variant:
     def of(cls, variant, keywords):
         """Return a variant with some fields replaced by keywords.
 
-        variant: a `Variant`, or None for the book's. keywords: a dict of
-        keyword arguments, from which those of a `Variant` are removed.
+        variant: a `Variant`, or None for the book's model. keywords: a dict
+        of keyword arguments, from which the fields of a `Variant` are removed.
         """
         changed = {name: keywords.pop(name) for name in FIELDS
                    if name in keywords}
@@ -138,8 +139,8 @@ class Variant:
     def config(self):
         """{field: value} for the `config` of a net.
 
-        The first eight fields are always there. Another field is there only
-        if its value differs from the book's model.
+        The first eight fields, to attention_dropout, are always included. A
+        later field is included only if it differs from the book's model.
         """
         return {name: getattr(self, name)
                 for i, name in enumerate(FIELDS)

@@ -114,7 +114,7 @@ def _fill_parameters(net, opened, table, ctx):
             param.initialize(ctx=ctx, default_init=init.Normal(
                 opened.config['initializer_range']))
         elif isinstance(values, QuantizedWeight):
-            fill_on_first_read(param, values.values, ctx)
+            fill_on_first_read(param, values.dequantized, ctx)
         else:
             param._load_init(on_device(values.reshape(param.shape), mx.cpu()),
                              ctx)
