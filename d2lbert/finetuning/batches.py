@@ -6,10 +6,9 @@ published code). A tag is predicted at the first token of a word (section 5.3).
 'choice', 'tag' and 'span' are kinds of tasks, see `Task` (tasks/catalog.py).
 An `Encoded` is the result of a tokenizer (pretrained/tokenizers/).
 
-N: the number of examples, B: of examples in a batch, T: of tokens in an
-example, or in the longest example of a batch, C: of texts to choose from, K:
-of scores of a text or token, W: of windows over a context, M: of tokens of a
-context.
+Numbers: N examples, B examples in a batch, T tokens in an example or in the
+longest example of a batch, C texts to choose from, K scores of a text or of a
+token, W windows over a context, M tokens of a context.
 """
 from typing import Any, NamedTuple, Optional
 
@@ -32,15 +31,19 @@ class Inputs(NamedTuple):
 
     tokens: list        # (T,) int32; for 'choice' (C, T), padded
     segments: list      # like tokens
-    labels: Any         # (); for 'tag' (T,), for 'span' (2,), see
+    labels: Any         # a number; for 'tag' (T,), for 'span' (2,), see
                         # `FineTuned.losses` in pretrained/heads.py
     sources: Any = None     # for 'tag' the `Encoded` of a sentence, for 'span'
                             # the `Window`; None for other kinds
-    choice_lens: Any = None     # for 'choice' (C,) int32: tokens of each text
+    choice_lens: Any = None     # for 'choice' (C,) int32, the number of tokens
+                                # of each text
 
     @property
     def lens(self):
-        """The sizes of `tokens`, (N,); for 'choice' they include padding."""
+        """The number of tokens of each example, (N,).
+
+        For 'choice', it is the number of all C texts together, with padding.
+        """
         return onp.array([ids.size for ids in self.tokens], dtype='int64')
 
 
@@ -54,12 +57,12 @@ class Batch(NamedTuple):
 
     @property
     def lens(self):
-        """`valid_lens_x`, under the name that `Inputs` has, too."""
+        """`valid_lens_x`, the number of real tokens of each example."""
         return self.valid_lens_x
 
 
 def inputs_of(encoded, labels=None, sources=None):
-    """The `Inputs` of a list of `Encoded` or `Window`, one per example.
+    """The `Inputs` of a list with an `Encoded` or `Window` for each example.
 
     labels, sources: as in `Inputs`.
     """
@@ -69,9 +72,9 @@ def inputs_of(encoded, labels=None, sources=None):
 
 
 def choice_inputs(encoded, num_choices, labels=None):
-    """The `Inputs` of a list of `Encoded`, `num_choices` for each example.
+    """The `Inputs` of examples with `num_choices` texts each.
 
-    In the list, the texts of an example follow each other.
+    encoded: a list of the `Encoded` of all texts, example after example.
     """
     groups = [encoded[k:k + num_choices]
               for k in range(0, len(encoded), num_choices)]
@@ -83,11 +86,11 @@ def choice_inputs(encoded, num_choices, labels=None):
 
 
 def batch_of(inputs, indices):
-    """The `Batch` of the examples with these indices in `Inputs`."""
+    """The `Batch` of some examples of `Inputs`; indices: their indices."""
     if inputs.choice_lens is not None:
         return _batch_of_choices(inputs, indices)
     lens = onp.array([len(inputs.tokens[k]) for k in indices], dtype='int32')
-    # Padding changes no score; it is token 0, which every vocabulary has
+    # Padding is token 0, which every vocabulary has; it changes no score
     tokens = pad_rows([inputs.tokens[k] for k in indices])
     segments = pad_rows([inputs.segments[k] for k in indices])
     labels = None
@@ -121,7 +124,7 @@ def shuffled_batches(lens, batch_size, bucket, *seed):
     batch. The examples are shuffled and divided into groups of `bucket` *
     batch_size. If bucket > 1, each group is sorted by length. Groups are cut
     into batches of batch_size, where only the last batch may be smaller.
-    Finally the batches are shuffled. The arguments alone determine all this.
+    Finally the batches are shuffled. Equal arguments give equal batches.
     """
     rng = onp.random.RandomState(derive_seed('epoch', *seed))
     order = rng.permutation(len(lens))
@@ -138,7 +141,8 @@ def shuffled_batches(lens, batch_size, bucket, *seed):
 def scoring_batches(lens):
     """Yield the batches for scoring, each an array of example indices.
 
-    lens (N,): the number of tokens of each example. Short examples come first.
+    lens (N,): the number of tokens of each example. The examples are sorted by
+    length, so that batches need little padding.
     """
     order, begin = onp.argsort(lens, kind='stable'), 0
     while begin < len(order):
@@ -163,11 +167,11 @@ class Window(NamedTuple):
     context_begin: int      # position in ids of the first context token
     offsets: Any            # (m, 2) int: (begin, end) of each context token in
                             # characters of the context
-    central: Any            # (m,) bool: True if this is the token's window
-                            # with most context, see `_central_windows`
+    central: Any            # (m,) bool: True if `_central_windows` chooses
+                            # this window for the token
     target: Optional[tuple]     # positions in ids of the answer's first and
                                 # last token; (0, 0): the window does not have
-                                # the whole answer; None: it is unknown
+                                # the whole answer; None: answer unknown
 
     @property
     def has_answer(self):
@@ -180,9 +184,10 @@ class Guess(NamedTuple):
 
     text: str
     begin: int          # in characters of the context; 0 for no answer
-    end: int            # likewise, of the character after the answer
+    end: int            # likewise, the position after the last character
     score: float        # begin score + end score of the best span
-    null_score: float   # begin score + end score of position 0: no answer
+    null_score: float   # score of no answer: begin score + end score of
+                        # position 0
 
 
 class _TextTokens(NamedTuple):
@@ -200,9 +205,10 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     of `Answer` (tasks/formats.py) for each question, [] if it has no answer.
     The first answer with a known position is the target.
 
-    max_len: maximum of T. stride: context tokens from the start of a window to
-    the start of the next one, fewer if a window has no place for that many.
-    max_question: maximum number of tokens of a question; the rest is cut off.
+    max_len: maximum of T. stride: number of context tokens from the start of a
+    window to the start of the next window, or fewer if a window has no place
+    for that many. max_question: maximum number of tokens of a question; the
+    rest is cut off.
     Raises ValueError for a stride or max_question below 1, or if max_len
     leaves no tokens for the context.
     """
@@ -227,10 +233,11 @@ def _tokens_of(tokenizer, texts):
     # Several questions may share a context, which is encoded once
     texts = list(dict.fromkeys(texts))
     tokens_of_text = {}
+    # In chunks, so that few of the large `Encoded` are in memory at once
     for k in range(0, len(texts), 1024):
         chunk = texts[k:k + 1024]
         for text, encoded in zip(chunk, tokenizer.encode_batch(chunk)):
-            # Special tokens have no word
+            # The word of a special token is None
             positions = [t for t, word in enumerate(encoded.words)
                          if word is not None]
             tokens_of_text[text] = _TextTokens(
@@ -243,18 +250,19 @@ def _tokens_of(tokenizer, texts):
 def _answer_span(answers, offsets):
     """The indices of the first and the last context token of the answer.
 
-    Returns () if there is no answer, and None if its position is unknown.
+    Returns () if `answers` is empty, and None if the position is unknown.
     answers: a list of `Answer`. offsets: as in `_TextTokens`.
     """
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None if answers else ()
-    # Wrongly 0 if no token ends after the answer's beginning; checked below
+    # argmax gives 0 also if no token ends after the answer's beginning. The
+    # last condition below finds this case
     first = int((offsets[:, 1] > answer.begin).argmax()) if len(
         offsets) else 0
     starts_before_end = onp.flatnonzero(offsets[:, 0] < answer.end)
     last = int(starts_before_end[-1]) if len(starts_before_end) else -1
-    # Then the tokenizer dropped all characters of the answer
+    # True if the tokenizer dropped all characters of the answer
     if first > last or offsets[first, 1] <= answer.begin:
         return None
     return first, last
@@ -263,9 +271,9 @@ def _answer_span(answers, offsets):
 class _PairTemplate:
     """The special tokens and the segments with which a pair is encoded.
 
-    special: a list of the (ids, segments) of the special tokens before,
-    between and after the two texts. num_special: the number of these tokens.
-    segments: the segment of each text.
+    special: a list of three pairs (ids, segments), for the special tokens
+    before, between and after the two texts. num_special: the number of all
+    special tokens. segments: the segment of each text.
     """
 
     def __init__(self, tokenizer):
@@ -295,6 +303,7 @@ class _PairTemplate:
                 f'{len(question)} pieces: raise max_len')
         # With a longer step, windows would not cover every token
         step = min(stride, max_context)
+        # The last window is the first that reaches the end of the context
         begins = onp.arange(0, max(M - max_context, 0) + step, step)
         ends = onp.minimum(begins + max_context, M)
         window_of_token = _central_windows(begins, ends, M)
@@ -316,19 +325,20 @@ class _PairTemplate:
 
 
 def _central_windows(begins, ends, M):
-    """The index of the window with most context around each of M tokens, (M,).
+    """The index of the window with most context around each token, (M,).
 
-    Window w has the context tokens from begins[w] to before ends[w]; begins
-    and ends are (W,). As published, a window's score for a token is the number
-    of the window's context tokens before or after the token, whichever is
-    smaller, plus 0.01 times the number of all context tokens of the window.
-    Ties go to the first window.
+    Window w has the context tokens begins[w] to ends[w] - 1; begins and ends
+    are (W,). As published, the score of a window for a token is min(before,
+    after) + 0.01 * length: the window has `length` context tokens, `before` of
+    them before the token and `after` of them after it. The window with the
+    highest score is chosen, of several the first.
     """
     tokens = onp.arange(M)
     before = tokens - begins[:, None]                       # (W, M)
     after = ends[:, None] - 1 - tokens
     scores = onp.minimum(before, after) + .01 * (ends - begins)[:, None]
-    return onp.where((before < 0) | (after < 0), -1, scores).argmax(0)
+    is_outside = (before < 0) | (after < 0)     # the token is not in w
+    return onp.where(is_outside, -1, scores).argmax(0)
 
 
 def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
@@ -336,10 +346,10 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
     """The best answer to each question: a list of `Guess`.
 
     windows: all windows of `answer_windows`. begin_scores, end_scores: for
-    each window an array (T,), or longer if padded, the net's scores of tokens
-    as first and last token of the answer. contexts: a str for each question.
-    max_answer: maximum number of tokens of an answer. A span must begin at a
-    token that is `central` in its window.
+    each window the net's scores of its tokens as first and as last token of
+    the answer, an array (T,), or longer if padded. contexts: a str for each
+    question. max_answer: maximum number of tokens of an answer. A span must
+    begin at a token that is `central` in the window.
 
     null: True if a question may have no answer. The answer is then '' if the
     lowest score of position 0 among the question's windows is above the score
@@ -365,11 +375,16 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
                 best[k] = (float(scores[first]),
                            int(window.offsets[first, 0]),
                            int(window.offsets[first + distance, 1]))
-    return [Guess('', 0, 0, score, null_score)
-            if null and null_score > score + threshold or score == -onp.inf
-            else Guess(context[begin:end], begin, end, score, null_score)
-            for (score, begin, end), null_score, context
-            in zip(best, null_scores, contexts)]
+    guesses = []
+    for (score, begin, end), null_score, context in zip(best, null_scores,
+                                                        contexts):
+        has_no_span = score == -onp.inf
+        if has_no_span or null and null_score > score + threshold:
+            guesses.append(Guess('', 0, 0, score, null_score))
+        else:
+            guesses.append(Guess(context[begin:end], begin, end, score,
+                                 null_score))
+    return guesses
 
 
 # Tags of words
@@ -385,11 +400,11 @@ def labels_of_tokens(encoded, labels):
 
 
 def labels_of_words(encoded, guesses, num_words, default):
-    """The label of each word: the guess at its first token.
+    """The label of each word: the guess at the first token of the word.
 
-    guesses: a number for each token of the `Encoded`. default: the label of a
-    word without a token, which was cut off or which the tokenizer drops.
-    Returns `num_words` numbers.
+    encoded: the `Encoded` of a list of `num_words` words. guesses: a number
+    for each token. default: the label of a word without a token, because the
+    word was cut off or the tokenizer drops it. Returns `num_words` numbers.
     """
     labels = [default] * num_words
     for guess, word in zip(guesses, _beginning_words(encoded)):
@@ -401,10 +416,10 @@ def labels_of_words(encoded, guesses, num_words, default):
 def _beginning_words(encoded):
     """Yield for each token the index of the word that begins there, or None.
     """
-    last = None
+    previous = None
     for word in encoded.words:
-        yield None if word == last else word
-        last = word
+        yield None if word == previous else word
+        previous = word
 
 
 # Scores
@@ -414,8 +429,8 @@ def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
 
     net: a `FineTuned` (pretrained/heads.py). The scores are (K,) for a whole
     text, (C,) for 'choice' and (T, K) for tokens. Dropout is off. On the same
-    devices, equal inputs have bitwise equal outputs. advance: a function,
-    called with the number of examples scored since its last call.
+    devices, equal inputs have bitwise equal outputs. advance: a function that
+    is called with the number of examples scored since its last call.
     """
     outputs = [None] * len(inputs.tokens)
     batches = list(scoring_batches(inputs.lens))
@@ -453,7 +468,7 @@ def _scores(net, batch, device):
 
 
 def encode(net, batch, device):
-    """Return what `FineTuned.encode` returns for a `Batch`, and its lens."""
+    """Encode a `Batch`: return (X, begins) of `FineTuned.encode`, and lens."""
     def put(A):
         return on_device(A, device, 'int32')
     X, begins = net.encode(put(batch.tokens_X), put(batch.segments_X),

@@ -1,7 +1,7 @@
 """Load the pretrained model and the labelled data of a fine-tuning run.
 
-A program may give each of the two in memory, in place of files. Examples in
-memory are written to the run folder, in formats that `read_task`
+A program may give the model, the data or both in memory, in place of files.
+Examples in memory are written to the run folder, in formats that `read_task`
 (tasks/catalog.py) reads, so that the run can be resumed and evaluated.
 """
 import csv
@@ -59,7 +59,8 @@ def pretrained_model(model, heads):
 def folder_of(task, data):
     """Check and return `data`, the folder of a task's files.
 
-    If data is None, SNLI is downloaded; other tasks raise ValueError.
+    If data is None, SNLI is downloaded, and other tasks raise ValueError. So
+    does a file in place of a folder.
     """
     if data is None and task_of(task).name == 'snli':
         return hub.download_extract('SNLI')
@@ -90,7 +91,7 @@ def read_part(task, data, part, columns, tokenizer, labels=None):
 
 
 class ModelInMemory(NamedTuple):
-    """A pretrained net in memory and its tokenizer, to begin a run with."""
+    """A pretrained net in memory, with its tokenizer, to fine-tune."""
 
     net: Any
     tokenizer: Any
@@ -98,9 +99,14 @@ class ModelInMemory(NamedTuple):
 
     @classmethod
     def of(cls, model):
-        """Make one of a net that has a `vocab`, or of (net, tokenizer)."""
-        net, tokenizer = model if isinstance(model, (tuple, list)) and (
-            len(model) == 2) else (model, getattr(model, 'vocab', None))
+        """Check a model and wrap it.
+
+        model: a pair (net, tokenizer), such as a `TextModel`, or a net that
+        has a `vocab`.
+        """
+        is_pair = isinstance(model, (tuple, list)) and len(model) == 2
+        net, tokenizer = (model if is_pair
+                          else (model, getattr(model, 'vocab', None)))
         if tokenizer is None:
             raise TypeError('model must be a folder, a model of load_model '
                             'or a pair (net, tokenizer), not '
@@ -150,6 +156,7 @@ class DataInMemory(NamedTuple):
         parts = {'train': _columns('train', train),
                  'dev': _columns('valid', valid)}
         column_counts = {len(columns) for columns in parts.values()}
+        has_pairs = column_counts == {3}
         if len(column_counts) > 1:
             raise ValueError('train and valid must both have second texts, '
                              'or none')
@@ -166,28 +173,29 @@ class DataInMemory(NamedTuple):
             return cls(task, None, {f'{part}.txt': _conll(
                 part, *columns) for part, columns in parts.items()})
         names = [role for role in ROLES
-                 if role != 'pair' or column_counts == {3}]
+                 if role != 'pair' or has_pairs]
         return cls(task, ','.join(names), {f'{part}.csv': _csv(
             task, names, columns) for part, columns in parts.items()})
 
     def write(self, folder):
-        """Write the files to `folder`/data; returns that path, a str."""
-        folder = Path(folder, DATA)
-        folder.mkdir(exist_ok=True)
+        """Write the files to `folder`/data; returns this path as a str."""
+        data_folder = Path(folder, DATA)
+        data_folder.mkdir(exist_ok=True)
         for name, text in self.files.items():
-            write_text(folder / name, text)
-        return str(folder)
+            write_text(data_folder / name, text)
+        return str(data_folder)
 
 
 def is_task(name):
-    """True if a string is a task's name, and not the folder of a model."""
+    """True if `name` is a task's name; a model or a folder gives False."""
     return isinstance(name, str) and name in TASKS
 
 
 def _columns(name, part):
-    """The columns of a part as lists of equal length, which is at least 1.
+    """The columns of a part, as lists of equal length with an entry or more.
 
-    name: 'train' or 'valid', an argument of `finetune`; part: its value.
+    name: 'train' or 'valid', an argument of `finetune`. part: the value of the
+    argument.
     """
     if not isinstance(part, (tuple, list)) or len(part) not in (2, 3):
         raise TypeError(f'{name} must be a pair (texts, labels), or (texts, '
@@ -208,7 +216,8 @@ def _columns(name, part):
 def _csv(task, names, columns):
     """The text of a CSV file with the header `names`.
 
-    columns: lists of texts, of second texts if there are any, and of labels.
+    columns: a list of texts, possibly a list of second texts, and a list of
+    labels.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
@@ -235,8 +244,7 @@ def _conll(part, *columns):
     """The text of a file with a word and its tag on each line.
 
     part: 'train' or 'dev', for messages. columns: a list of texts and a list
-    of labels; the words of a text, or its tags, are a list or a str with
-    spaces.
+    of their tags; a text and its tags are each a list or a str with spaces.
     """
     if len(columns) == 3:
         raise ValueError('task tag has one text each: give no second texts')

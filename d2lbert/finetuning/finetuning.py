@@ -31,7 +31,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
              valid: Optional[Sequence] = None,
              callback: Optional[Callable[[dict], Any]] = None,
              **keywords) -> Path:
-    """Fine-tune a pretrained model and leave a run folder; returns its path.
+    """Fine-tune a pretrained model; returns the path of the run folder.
 
     task: a name in `TASKS` (tasks/catalog.py). data: the folder with the
     task's files. model: a folder as for `load_model`, or the book's
@@ -51,8 +51,8 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     of the epoch with the highest value of the task's first metric are saved.
 
     out, force, resume, devices and callback are as for `pretrain`. seeds:
-    number of runs with consecutive seeds, in subfolders of `out`. Their
-    metrics are reported as mean ± standard deviation.
+    number of runs with consecutive seeds, in subfolders of `out`. The metrics
+    of the runs are reported as mean ± standard deviation.
     """
     if train is not None and model is None and not is_task(task):
         task, model = None, task    # the first argument is the model
@@ -63,12 +63,12 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                          '--seeds with --resume')
     examples = _examples_in_memory(train, valid, task, data, resume, keywords)
     if examples is not None:
-        # `data` gets its whole path when `DataInMemory.write` is called
+        # `_write_examples` later replaces DATA by the whole path
         task, data = examples.task, DATA
         if examples.columns is not None:
             keywords['columns'] = examples.columns
     model_in_memory = None
-    if not (model is None or isinstance(model, (str, os.PathLike))):
+    if model is not None and not isinstance(model, (str, os.PathLike)):
         model_in_memory = ModelInMemory.of(model)
         model = model_in_memory.name
         if seeds > 1 or resume is not None:
@@ -82,10 +82,10 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
         return seed_runs.resume(run_once, Path(resume), keywords, devices)
     if seeds > 1:
         settings = complete(keywords)
-        return seed_runs.begin(
-            run_once, settings, seeds, out, force, devices,
-            examples and (lambda folder: settings.update(
-                data=examples.write(folder))))
+        write_data = None if examples is None else functools.partial(
+            _write_examples, examples, settings)
+        return seed_runs.begin(run_once, settings, seeds, out, force, devices,
+                               write_data)
     return run_once(out, force, resume, devices, keywords, examples,
                     model_in_memory)
 
@@ -104,6 +104,11 @@ def _examples_in_memory(train, valid, task, data, resume, keywords):
     return DataInMemory.of(train, valid, task)
 
 
+def _write_examples(examples, settings, folder):
+    """Write a `DataInMemory` to a folder, and change the setting `data`."""
+    settings['data'] = examples.write(folder)
+
+
 def finetune_once(out, force, resume, devices, keywords, examples=None,
                   model=None, callback=None):
     """Carry out one run; returns its folder.
@@ -114,15 +119,16 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
     """
     with failsafe_output(), StopRequest() as stop:
         if resume is None:
-            settings, create = complete(keywords), RunFolder.create
-            # Paths that the run reads, so that `force` must not move them
-            paths_read = [settings['model']]
+            settings = complete(keywords)
+            # `force` must not move aside the paths that the run reads
             if examples is None:
-                paths_read.insert(0, settings['data'])
+                create = RunFolder.create
+                paths_read = [settings['data'], settings['model']]
             else:
                 create = functools.partial(
-                    RunFolder.create_with, lambda folder: settings.update(
-                        data=examples.write(folder)))
+                    RunFolder.create_with,
+                    functools.partial(_write_examples, examples, settings))
+                paths_read = [settings['model']]
             run = Run(functools.partial(_objective, model=model), settings,
                       devices, stop, callback=callback)
             return run.carry_out(create, out, force, paths_read)

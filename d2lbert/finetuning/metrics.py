@@ -55,8 +55,9 @@ def f1(labels, guesses, positive=1):
     even if no example is positive or predicted as positive.
     """
     labels, guesses = _checked_arrays(labels, guesses)
-    actual, predicted = labels == positive, guesses == positive
-    return _f1((actual & predicted).sum(), predicted.sum(), actual.sum())
+    is_actual, is_predicted = labels == positive, guesses == positive
+    return _f1((is_actual & is_predicted).sum(), is_predicted.sum(),
+               is_actual.sum())
 
 
 def _f1(hits, predicted, actual):
@@ -65,18 +66,18 @@ def _f1(hits, predicted, actual):
 
 
 def matthews(labels, guesses):
-    """Matthews' correlation coefficient, of two or more classes.
+    """Matthews' correlation coefficient, for C >= 2 classes.
 
     labels, guesses: (N,). Returns 0 if all labels or all guesses are equal.
-    The definition for C > 2 classes is from Gorodkin 2004, "Comparing two
-    K-category assignments by a K-category correlation coefficient".
+    The definition for more than two classes is from Gorodkin 2004, "Comparing
+    two K-category assignments by a K-category correlation coefficient".
     """
     labels, guesses = _checked_arrays(labels, guesses)
     classes = onp.union1d(labels, guesses)[:, None]
     is_actual, is_predicted = classes == labels, classes == guesses  # (C, N)
     n, hits = labels.size, float((labels == guesses).sum())
     actual = is_actual.sum(1).astype('f8')          # (C,) labels of each class
-    predicted = is_predicted.sum(1).astype('f8')    # (C,) guesses, likewise
+    predicted = is_predicted.sum(1).astype('f8')    # (C,) guesses of each one
     # The product of the variances of labels and guesses, up to a factor
     variances = (n * n - actual @ actual) * (n * n - predicted @ predicted)
     return (float((n * hits - actual @ predicted) / variances ** 0.5)
@@ -105,7 +106,8 @@ def pearson(labels, guesses):
 def spearman(labels, guesses):
     """Spearman's correlation coefficient: `pearson` of the `ranks`.
 
-    Constant input and nan are treated as by `pearson`; infinities have ranks.
+    As with `pearson`, the result is 0 for constant input and nan for input
+    with nan. Infinities have ranks like other numbers.
     """
     arrays = [x.astype('f8') for x in _checked_arrays(labels, guesses)]
     if any(onp.isnan(x).any() for x in arrays):
@@ -119,9 +121,11 @@ def ranks(x):
     return (onp.cumsum(counts) - (counts - 1) / 2)[inverse.reshape(-1)]
 
 
-# Entities. A tag such as B-PER is a letter for the position and an entity type
+# Entities. A tag such as B-PER is a letter and an entity type. The letters are
+# B for the first word of an entity, I for an inner word, E for the last word,
+# S for a single word, and O for a word outside entities
 
-#: {letter of another scheme (BILOU, BMES): letter of BIOES}
+#: {letter of the schemes BILOU or BMES: letter of BIOES with this meaning}
 LETTERS = {'L': 'E', 'U': 'S', 'M': 'I'}
 #: {scheme: its letters}
 SCHEMES = {'IOB2': 'BIO', 'BIOES': 'BIOES'}
@@ -142,7 +146,8 @@ def entities(tags, scheme=None):
     """
     if scheme is not None:
         return _strict_entities(tags, SCHEMES[scheme], scheme)
-    found, kind, begin = [], None, 0    # kind: type of the open entity
+    found = []
+    kind, begin = None, 0       # of the open entity; kind None: no open entity
 
     def close(end):
         if kind is not None:
@@ -167,23 +172,24 @@ def _split_tag(tag):
 
 
 def _strict_entities(tags, letters, scheme):
-    """`entities` by the strict rules of a scheme with these letters."""
-    found, kind, begin = [], None, 0    # kind: type of the open entity
-    for k, tag in enumerate([*tags, 'O']):
+    """`entities` by the strict rules of a scheme; letters: in `SCHEMES`."""
+    found = []
+    kind, begin = None, 0       # of the open entity; kind None: no open entity
+    for k, tag in enumerate([*tags, 'O']):      # O ends the last entity
         letter, tag_kind = _split_tag(tag)
         if not letter or letter not in letters:
             raise ValueError(f'the tag {tag!r} is not of the scheme {scheme}')
-        goes_on = letter in 'IE' and tag_kind == kind
+        continues = letter in 'IE' and tag_kind == kind
         # In IOB2 an entity ends if the next word does not continue it
-        if kind is not None and not goes_on and 'E' not in letters:
+        if kind is not None and not continues and 'E' not in letters:
             found.append((kind, begin, k))
-        if goes_on and letter == 'E':
+        if continues and letter == 'E':
             found.append((kind, begin, k + 1))
         if letter == 'S':
             found.append((tag_kind, k, k + 1))
         if letter == 'B':
             kind, begin = tag_kind, k
-        elif not (goes_on and letter == 'I'):
+        elif not (continues and letter == 'I'):
             kind = None
     return found
 
@@ -195,11 +201,12 @@ def _entity_counts(labels, guesses, scheme):
                          f'tags for {len(guesses)}')
     _check_not_empty(labels)
     counts = onp.zeros(3, 'i8')
-    for k, (tags, guess) in enumerate(zip(labels, guesses)):
-        if len(tags) != len(guess):
+    for k, (tags, guessed_tags) in enumerate(zip(labels, guesses)):
+        if len(tags) != len(guessed_tags):
             raise ValueError(f'sentence {k} has {len(tags)} words and '
-                             f'{len(guess)} guessed tags')
-        actual, predicted = (set(entities(t, scheme)) for t in (tags, guess))
+                             f'{len(guessed_tags)} guessed tags')
+        actual = set(entities(tags, scheme))
+        predicted = set(entities(guessed_tags, scheme))
         counts += len(actual & predicted), len(predicted), len(actual)
     return counts
 
@@ -227,7 +234,8 @@ def entity_recall(labels, guesses, scheme=None):
 
 def tag_accuracy(labels, guesses):
     """Fraction of words with the right tag. Arguments as for `entity_f1`."""
-    _entity_counts(labels, guesses, None)   # raises if the shapes differ
+    # Only to raise ValueError if a sentence has another number of guesses
+    _entity_counts(labels, guesses, None)
     return accuracy([tag for tags in labels for tag in tags],
                     [tag for tags in guesses for tag in tags])
 
@@ -247,9 +255,9 @@ def normalized(answer):
 def exact_match(answers, guesses):
     """Fraction of questions whose guess equals one of the question's answers.
 
-    Both are `normalized` first. answers: a list of `Answer` or str for each
-    question, [] if it has no answer. guesses: a str for each question, '' for
-    no answer.
+    Guesses and answers are `normalized` first. answers: a list of `Answer` or
+    str for each question, [] for no answer. guesses: a str for each question,
+    '' for no answer.
     """
     return _mean_of_best(lambda answer, guess: float(answer == guess),
                          answers, guesses)
@@ -274,7 +282,7 @@ def _word_f1(answer, guess):
 
 
 def _mean_of_best(compare, answers, guesses):
-    """Mean over questions of the score of the guess for the best answer.
+    """Mean over questions of the highest score of the guess with any answer.
 
     compare(answer, guess): the score of two `normalized` texts.
     """
@@ -282,14 +290,14 @@ def _mean_of_best(compare, answers, guesses):
         raise ValueError(f'expected guesses for {len(answers)} questions, '
                          f'got {len(guesses)}')
     _check_not_empty(answers)
-    best = []
+    best_scores = []
     for accepted, guess in zip(answers, guesses):
         texts = [normalized(answer if isinstance(answer, str)
                             else answer.text) for answer in accepted]
-        # Drop answers that normalize to ''; if none is left, '' is right
-        best.append(max(compare(text, normalized(guess))
-                        for text in [t for t in texts if t] or ['']))
-    return sum(best) / len(best)
+        # Drop answers that normalize to ''; if no answer is left, '' is right
+        best_scores.append(max(compare(text, normalized(guess))
+                               for text in [t for t in texts if t] or ['']))
+    return sum(best_scores) / len(best_scores)
 
 
 #: {name in `Task.metrics`: function}

@@ -21,7 +21,7 @@ from d2lbert.machine.backend import mx
 from d2lbert.machine.files import read_json, write_text
 from d2lbert.machine.hardware import require_memory
 from d2lbert.nn.precision import set_precision
-from d2lbert.nn.steps import shards
+from d2lbert.nn.steps import num_parameters, shards
 from d2lbert.objectives.objective import Objective
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.heads import TEXT_KINDS, About, FineTuned
@@ -69,11 +69,11 @@ class FineTuning(Objective):
             self._net, self.tokenizer = net_of_run(run_folder)
         train, dev = self._read(task, folder)
         self.about = About(
-            task.name, task.kind, train.has_pairs, train.labels_names,
-            task.metrics, s['max_len'], s['stride'],
-            train.impossible,
-            self._net.about.dropout if run_folder is not None
-            else dropout_of(bert, task.kind))
+            task.name, task.kind, pair=train.has_pairs,
+            labels=train.labels_names, metrics=task.metrics,
+            max_len=s['max_len'], stride=s['stride'], null=train.impossible,
+            dropout=(dropout_of(bert, task.kind) if run_folder is None
+                     else self._net.about.dropout))
         if run_folder is None:
             check_kind(bert, task)
             self._net = FineTuned(bert, task.kind, self.about.num_scores,
@@ -94,9 +94,11 @@ class FineTuning(Objective):
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
-        self.vocab = TokenizerFiles(self.tokenizer)     # see `save` there
+        # `Run` saves `vocab`; here this saves all files of the tokenizer
+        self.vocab = TokenizerFiles(self.tokenizer)
         self.Figures = figures_of(self.about)
         self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
+        # An epoch has this many steps, and ends with an evaluation
         self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
         self.num_steps = s['num_epochs'] * self.eval_every
 
@@ -116,16 +118,17 @@ class FineTuning(Objective):
         return first_examples(train, s['num_examples']), dev
 
     def described(self, history):
-        """Entries of config.json: the task; after a run, the best epoch."""
-        entries, step = {'finetuned': self.about._asdict()}, None
-        if history.num_steps == self.num_steps or history.is_ended:
-            step = best_step(history, self.score)
+        """Entries of config.json: the task; after a run, the best epoch, too.
+        """
+        entries = {'finetuned': self.about._asdict()}
+        is_over = history.num_steps == self.num_steps or history.is_ended
+        step = best_step(history, self.score) if is_over else None
         if step is not None:
             entries['figures'] = history.held_out[step]._asdict()
-            entries['best_epoch'] = self._epoch(step)
+            entries['best_epoch'] = self._epoch_of(step)
         return entries
 
-    def _epoch(self, step):
+    def _epoch_of(self, step):
         return math.ceil(step / self.eval_every)
 
     def net(self, devices):
@@ -134,9 +137,8 @@ class FineTuning(Objective):
         # 4 float32 numbers of 4 bytes for each weight: the weight, the
         # gradient and the two moments of Adam
         require_memory(
-            16 * sum(math.prod(param.shape)
-                     for param in net.collect_params().values()),
-            'fine-tuning this model', 'choose a smaller one')
+            16 * num_parameters(net), 'fine-tuning this model',
+            'choose a smaller one')
         net.begin(devices)
         return net
 
@@ -159,7 +161,7 @@ class FineTuning(Objective):
         return (len(batch.tokens_X),)
 
     def shard_losses(self, net, batch, devices):
-        """For each device with examples, [(mean loss, count of its terms)]."""
+        """For each device with examples, [(mean loss, number of losses)]."""
         return [[net.losses(*encode(net, part, device), part.labels_Y)]
                 for part, device in shards(batch, devices)]
 
@@ -177,10 +179,10 @@ class FineTuning(Objective):
                                   in figures._asdict().items())
 
     def summary(self, history, devices):
-        """The last printed lines: metrics of the saved weights, and speed."""
+        """The lines printed last: metrics of the saved weights, and speed."""
         step = best_step(history, self.score)
         return (f'{self.line(history.held_out[step])} after epoch '
-                f'{self._epoch(step)}\n'
+                f'{self._epoch_of(step)}\n'
                 f'{history.pairs_per_sec:.1f} examples/sec on {devices}')
 
 
@@ -188,8 +190,8 @@ def evaluate(net, kind, inputs, data, devices, progress_title=None):
     """Evaluate a net on data: return a named tuple of the loss and metrics.
 
     kind: an object of a class in `KINDS` (task_kinds.py). inputs: the result
-    of kind.inputs(data). progress_title: the text beside a progress bar; None:
-    no progress bar.
+    of kind.inputs(data). data: as `read_task` returns it. progress_title: the
+    text beside a progress bar; None: no progress bar.
     """
     with bar(len(inputs.tokens), progress_title or '', 'examples',
              quiet=progress_title is None) as progress:
@@ -205,7 +207,9 @@ def figures_of(about):
 
 
 def first_examples(data, count):
-    """Keep the first `count` examples of what `read_task` returns; None: all.
+    """Return the first `count` examples of `data`; count None: all.
+
+    data: as `read_task` (tasks/catalog.py) returns it.
     """
     return data._replace(**{
         name: value[:count] for name, value in data._asdict().items()
@@ -213,13 +217,13 @@ def first_examples(data, count):
 
 
 def dropout_of(bert, kind):
-    """The dropout before the new output layer for a kind of task.
+    """The rate of dropout before the new output layer for a kind of task.
 
-    It is from config.json of the folder that the model was loaded from, or
-    else the default of the family, or else the dropout of the encoder.
+    The rate is from config.json of the folder that the model was loaded from,
+    or else the default of the family, or else the rate of the encoder.
     """
     loaded_folder = bert.pretrained     # None: not from a folder
-    # `Family.dropouts` has an entry for scores of texts, and one for tokens
+    # `Family.dropouts` has entry 0 for heads on texts, entry 1 on tokens
     field, dropout = family_of(bert.config).dropouts[kind not in TEXT_KINDS]
     if (loaded_folder is not None
             and loaded_folder.config.get(field) is not None):
@@ -270,14 +274,14 @@ class TokenizerFiles:
             VOCAB, CONFIG, *(tokenizer.files or (TOKENIZER,)))
 
     def save(self, path):
-        """Write all files, beside vocab.txt, whose path is `path`."""
+        """Write all files; path: of vocab.txt, in the folder of the files."""
         path = Path(path)
         if isinstance(self.tokenizer, WholeWords):
             # WholeWords.save would need the library tokenizers
             self.tokenizer.vocab.save(path)
             return
         self.tokenizer.save(path.parent)
-        if not path.is_file():      # only WordPiece has written vocab.txt
+        if not path.is_file():      # only a WordPiece tokenizer writes it
             write_text(path, ''.join(f'{json.dumps(token)}\n' for token
                                      in self.tokenizer.idx_to_token))
 

@@ -50,7 +50,7 @@ from d2lbert.training.saved_runs import RunError, read_config
 def predict(net: Any, tokenizer: Any, texts: Iterable,
             pairs: Optional[Iterable] = None,
             show_progress: Optional[bool] = None) -> List[Prediction]:
-    """A list with a `Prediction` for each text, or each pair of texts.
+    """Return a list with a `Prediction` for each text or pair of texts.
 
     net, tokenizer: as `load_finetuned` returns them. texts: strings; for a
     model of tags, strings with spaces between words, or lists of words; for a
@@ -79,7 +79,7 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
 
 
 def _check_no_text_is_empty(name, texts):
-    """Raise ValueError for an empty text; name: of the argument `texts`."""
+    """Raise ValueError for an empty text; name: 'texts' or 'pairs'."""
     for k, text in enumerate(texts):
         if not (text.strip() if isinstance(text, str) else text):
             raise ValueError(f'{name}[{k}] is empty: leave it out, or give '
@@ -92,8 +92,8 @@ def data_of(about, texts, pairs=None, path='the texts'):
     about: the model's task. texts, pairs: as for `predict`. path: the name of
     the texts in messages.
     """
-    # None: the model takes single texts and pairs
-    if about.pair not in (pairs is not None, None):
+    # about.pair is None if the model takes both single texts and pairs
+    if about.pair is not None and about.pair != (pairs is not None):
         owner = f'task {about.task}' if about.task else 'this model'
         raise ValueError(
             f'{owner} has ' + (
@@ -117,10 +117,10 @@ def data_of(about, texts, pairs=None, path='the texts'):
 
 
 def _checked_endings(pairs):
-    """A list with a tuple of the endings of each text, two or more.
+    """Convert the endings of each text to a tuple; return a list of tuples.
 
-    Raises ValueError if a text has fewer, or if two texts have different
-    numbers of endings.
+    Raises ValueError if a text has fewer than two endings, or if two texts
+    have different numbers of endings.
     """
     for endings in pairs:
         if isinstance(endings, str) or len(endings) < 2 or not all(
@@ -148,11 +148,11 @@ def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
 
 def evaluations(folder, data=None, devices='auto', part='dev',
                 precision=None):
-    """Yield (task name, metrics) for a run's task, then for its extra tests.
+    """Yield (name, figures) of a run's task, then of each of its extra tests.
 
-    Arguments and metrics are as for `evaluate_finetuned`. An extra test is
-    left out if its file does not exist. MNLI has two extra tests: the
-    mismatched part and the diagnostic set.
+    Arguments are as for `evaluate_finetuned`, and figures are what it returns.
+    An extra test is left out if its file does not exist. Only MNLI has extra
+    tests: the mismatched part and the diagnostic set.
     """
     contexts = parse_devices(devices)
     net, tokenizer = load_finetuned(folder, contexts, False, precision)
@@ -178,6 +178,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
                        'trained: name a folder or file with --data')
     yield net.about.task, evaluate(net, kind, inputs, examples, contexts,
                                    'evaluating')
+    # The files of extra tests have GLUE's layout and are near the data folder
     data_folder = run_data if data is None else data
     if (columns is not None or data_folder is None
             or Path(data_folder).is_file()):
@@ -201,8 +202,8 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
                       print_row=None):
     """Print or write predictions of the model in `folder`.
 
-    Arguments are as for `d2lbert predict`. print_row: a function that
-    prints a dictionary; None: print lines of text.
+    Arguments are as for `d2lbert predict`. print_row: a function that prints
+    a dictionary, called for each prediction; None: print lines of text.
     """
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
@@ -294,7 +295,7 @@ def _likeliest(prediction, top):
 
 
 def _probability_lines(prediction, top=None):
-    """The lines of `_likeliest`, with a tab before the probability."""
+    """A line for each of the `_likeliest` labels: label, tab, probability."""
     return [f'{name}\t{prob:.4f}' for name, prob in _likeliest(prediction,
                                                                top)]
 
@@ -317,8 +318,8 @@ def _lines(about, text, prediction, top=None):
 def _read_csv(file, folder):
     """Read a CSV file: return the texts, and the second texts or None.
 
-    The file has the columns of the training data of the run in `folder`, but
-    needs no labels.
+    The file has the same columns as the training data of the run in `folder`,
+    but the labels may be missing.
     """
     columns = dict(read_config(folder)['training']).get('columns')
     if columns is None:
@@ -336,20 +337,21 @@ def read_lines(file, has_pairs, skip_empty=False, text_field=None,
                has_choices=False):
     """Read a text from each line: return texts, and second texts or None.
 
-    has_pairs: a line also has a tab and a second text. has_choices, only with
-    has_pairs: a line has two or more second texts, each after a tab.
-    skip_empty, text_field: as for `Lines` (texts/text_sources.py).
+    has_pairs: True if a line also has a tab and a second text. has_choices,
+    only with has_pairs: True if a line has two or more second texts, each
+    after a tab. skip_empty, text_field: as for `Lines`
+    (texts/text_sources.py).
     """
     if has_pairs and text_field is not None:
         raise UsageError('--text-field is for one text, and this model takes '
                          'pairs: give lines with a tab between two texts')
-    lines = Lines(file, text_field, skip_empty)
-    texts = list(lines)
-    if lines.skipped:
-        note(lines.skipped_note())
+    source = Lines(file, text_field, skip_empty)
+    lines = list(source)
+    if source.skipped:
+        note(source.skipped_note())
     if not has_pairs:
-        return [line.text for line in texts], None
-    for name, text in texts:    # name: of the file and line, for messages
+        return [line.text for line in lines], None
+    for name, text in lines:    # name: of the file and line, for messages
         num_tabs = text.count('\t')
         if has_choices and num_tabs < 2:
             raise ValueError(f'{name} has {num_tabs} tabs: expected '
@@ -358,9 +360,9 @@ def read_lines(file, has_pairs, skip_empty=False, text_field=None,
         if not has_choices and num_tabs != 1:
             raise ValueError(f'{name} has {num_tabs} tabs: expected '
                              'two texts with one tab between them')
-    cells = [line.text.split('\t') for line in texts]
+    cells = [line.text.split('\t') for line in lines]
     if has_choices:
-        return [a for a, *_ in cells], [rest for _, *rest in cells]
+        return [a for a, *_ in cells], [endings for _, *endings in cells]
     return [a for a, _ in cells], [b for _, b in cells]
 
 

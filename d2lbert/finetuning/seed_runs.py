@@ -47,7 +47,7 @@ def begin(run_once, settings, num_seeds, out, force, devices,
     examples in memory to the folder, and may change `settings`; None: all
     examples are in files.
     """
-    # Folders to create now, and to remove if no run starts
+    # The missing parent folders, to remove again if no run starts
     new_parents = missing_folders(RUNS if out is None else Path(out).parent)
     if out is None:
         out = new_run_folder()
@@ -86,8 +86,8 @@ def _make_folder(out):
 
 
 def _resume_hint(out):
-    """A hint for an error message, or '' if no run in `out` is unfinished."""
-    # Only after the last run SEEDS_FILE has figures
+    """A hint for an error message; '' if `out` has no unfinished runs."""
+    # SEEDS_FILE gets the entry `figures` after the last run
     if not has_seed_runs(out) or 'figures' in _read_state(out):
         return ''
     return (', with runs that are not finished (to go on with them: --resume '
@@ -117,11 +117,11 @@ def _carry_out(run_once, out, state, force, devices):
     state: the content of SEEDS_FILE, a dict with `settings` and `seeds`.
     force: as for `finetune`; None: resume the runs that `out` has.
     """
+    is_resumed = force is None
     for k, seed in enumerate(state['seeds'], 1):
         folder = out / f'seed-{k}'
         settings = dict(state['settings'], seed=seed)
-        progress = (None if force is not None
-                    else _progress_of(folder, settings))
+        progress = _progress_of(folder, settings) if is_resumed else None
         if progress == FINISHED:
             continue
         print(f'seed {seed}, run {k} of {len(state["seeds"])}', flush=True)
@@ -131,9 +131,9 @@ def _carry_out(run_once, out, state, force, devices):
                               for name in CHANGEABLE_ON_RESUME}
                 run_once(None, False, folder, devices, changeable)
             else:
-                # On resume, this replaces a run without a checkpoint
-                run_once(folder, force is not False and folder.exists(), None,
-                         devices, settings)
+                # On resume, a run that `_progress_of` cannot use is replaced
+                replaces_run = (is_resumed or force) and folder.exists()
+                run_once(folder, replaces_run, None, devices, settings)
         except Stopped as stopped:
             raise Stopped(f'stopped in run {k} of {len(state["seeds"])}; go '
                           f'on with: d2lbert finetune --resume '
@@ -151,14 +151,15 @@ def _carry_out(run_once, out, state, force, devices):
 
 
 def _progress_of(folder, settings):
-    """FINISHED, BEGUN, or None if `folder` has no run to use.
+    """FINISHED, BEGUN, or None if `folder` has no run that can be used.
 
-    A run is of use if it has these settings and a checkpoint.
+    A run can be used if it has these settings, and final weights or a
+    checkpoint.
     """
     if not is_finetuned(folder):
         return None
     run_settings = read_json(folder / 'config.json').get('training', {})
-    # None for other settings, so that the caller replaces the run
+    # A run with other settings is replaced by the caller
     if any(run_settings.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None
@@ -171,7 +172,7 @@ def _progress_of(folder, settings):
 def _move_extra_runs(out, num_seeds):
     """Move aside runs above number num_seeds, left by an earlier call."""
     for folder in out.glob('seed-*'):
-        number = folder.name[5:]
+        number = folder.name[len('seed-'):]
         if (number.isdigit() and int(number) > num_seeds
                 and is_finetuned(folder)):
             move_aside(folder)
@@ -208,7 +209,7 @@ def _read_state(out):
     path = out / SEEDS_FILE
     try:
         state = dict(read_json(path))
-        # Raises an error if values are missing or have other types
+        # Only to raise an error if values are missing or have other types
         dict(state['settings'])['num_epochs'] + sum(state['seeds'])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f'{path} is damaged ({error}): resume the runs in '

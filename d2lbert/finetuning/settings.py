@@ -1,7 +1,7 @@
 """Define the settings of fine-tuning, and check and complete their values.
 
-A setting that pretraining has, too (training/settings.py), has the same
-meaning and check here. `python -m d2lbert.finetuning.settings` prints the
+A setting that pretraining also has (training/settings.py) has the same meaning
+and check here. `python -m d2lbert.finetuning.settings` prints the
 settings as a table, which the manual contains.
 """
 from d2lbert.finetuning.tasks.catalog import TASKS
@@ -10,9 +10,9 @@ from d2lbert.training.settings import PATHS, Setting, checked, table
 
 
 def _as_in_pretrain(name, default, **changed):
-    """A setting of `pretrain` with a default and other fields for fine-tuning.
+    """A setting of `pretrain`, with another default and changed fields.
     """
-    # learn: the default in a recipe that only pretraining has
+    # learn: the default in the recipe 'learn', which only pretraining has
     return pretraining.SETTINGS[name]._replace(default=default, learn=None,
                                                **changed)
 
@@ -71,7 +71,7 @@ SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
 
-#: Describes the argument `seeds` of `finetune`; a single run does not have it.
+#: The argument `seeds` of `finetune`, which is no setting of a single run.
 SEEDS = Setting('seeds', int, 1, 'number of seeds: one run each, reported '
                 'as mean ± standard deviation', least=1)
 

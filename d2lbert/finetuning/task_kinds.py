@@ -4,7 +4,7 @@ The method `inputs` turns the data that `read_task` (tasks/catalog.py) returns
 into `Inputs` (batches.py). Three methods take the outputs of the net, a list
 of arrays as `outputs_of` (batches.py) returns it: `loss` returns the mean
 loss, `guesses` the predicted labels, and `predictions` a `Prediction` for each
-text. metrics.py compares the guesses with `true_labels`.
+text. The functions of metrics.py compare the guesses with `true_labels`.
 """
 from typing import Any, NamedTuple
 
@@ -23,7 +23,10 @@ from d2lbert.nn.layers import log_softmax
 
 
 class Prediction(NamedTuple):
-    """The prediction for a text or pair; some kinds of tasks have None."""
+    """The prediction for a text or pair.
+
+    A field is None if the kind of task has no such value.
+    """
 
     label: Any          # the name of a class, a number, a list of tags, the
                         # text of an answer, or the text of the chosen ending
@@ -277,11 +280,12 @@ def warn_of_cut(kind, data, encoded, unit='examples'):
     """Log a warning with the number of truncated examples, if there are any.
 
     kind: an object of a class in `KINDS`. encoded: a list of the `Encoded` of
-    the data, truncated to max_len tokens. unit: the warning's word for the
-    entries of `encoded`.
+    the data, truncated to max_len tokens. unit: the word for the entries of
+    `encoded` in the warning.
     """
     max_len = kind.about.max_len
-    # Only these may have been truncated; encoding them again shows which were
+    # Only examples with max_len tokens may have been truncated. Encoding them
+    # again, in full, shows which ones were
     full = [k for k, one in enumerate(encoded) if len(one.ids) >= max_len]
     num_cut = sum(len(kind.encode(data, k).ids) > max_len for k in full)
     if num_cut:

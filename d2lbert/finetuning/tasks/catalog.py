@@ -1,6 +1,6 @@
 """Describe tasks, and find and read their files.
 
-They are the tasks of GLUE (Wang et al. 2018, "GLUE: A Multi-Task Benchmark and
+The tasks are GLUE's (Wang et al. 2018, "GLUE: A Multi-Task Benchmark and
 Analysis Platform for Natural Language Understanding"), SNLI (Bowman et al.
 2015), SWAG (Zellers et al. 2018), and four tasks for a user's own files.
 """
@@ -64,10 +64,11 @@ class Task(NamedTuple):
 
 def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
           kind='classify', more_files=((), (), ()), **layout):
-    """A `Task` in the layout of GLUE; arguments are fields of `Task`, except:
+    """A `Task` in the layout of GLUE.
 
     folder: the name of the task's folder. orders: column_orders as strings
-    with commas. more_files: for each of PARTS, other names of its file.
+    with commas. more_files: for each of PARTS, other names of its file. Other
+    arguments are fields of `Task`.
     """
     return Task(
         name, kind, len(text_columns) == 2, labels, metrics, (folder, name),
@@ -79,15 +80,14 @@ def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
 
 def _mnli(name, test_set, submission):
     """A `Task` for a test set of MNLI, 'matched' or 'mismatched'."""
-    trees = ('genre,sentence1_binary_parse,sentence2_binary_parse,'
-             'sentence1_parse,sentence2_parse,sentence1,sentence2')
+    columns = ('index,promptID,pairID,genre,sentence1_binary_parse,'
+               'sentence2_binary_parse,sentence1_parse,sentence2_parse,'
+               'sentence1,sentence2')
     return _glue(
         name, 'MNLI', ('entailment', 'neutral', 'contradiction'),
         ('accuracy',), ('sentence1', 'sentence2'), 'gold_label',
-        (f'index,promptID,pairID,{trees},label1,label2,label3,label4,label5,'
-         'gold_label',
-         f'index,promptID,pairID,{trees},label1,gold_label',
-         f'index,promptID,pairID,{trees}'), no_label='-',
+        (f'{columns},label1,label2,label3,label4,label5,gold_label',
+         f'{columns},label1,gold_label', columns), no_label='-',
         submission=submission)._replace(
             folders=('MNLI', 'mnli', 'multinli_1.0'),
             files=(('train.tsv',), (f'dev_{test_set}.tsv',),
@@ -203,7 +203,8 @@ def with_extra_tests(name):
 
 
 def find_nearby(task, folder, part):
-    """As `find`, but search the parent folder, too; None: no file is found."""
+    """As `find`, but search the parent folder, too; None if a file is missing.
+    """
     for candidate in (Path(folder), Path(folder).absolute().parent):
         try:
             return find(task, candidate, part)
@@ -281,7 +282,7 @@ def _read_table(task, path, part, columns, labels):
 
     path: of the part's file. columns: a `Columns`, or None.
     """
-    keep_row = None
+    keep_row = None     # keeps all rows
     if columns is None and path.name == 'msr_paraphrase_train.txt':
         path, keep_row = _original_mrpc(path, part)
     head, file_labels = tables.first_rows(path), task.file_labels
@@ -322,8 +323,8 @@ def _has_class_names(head, indices, names):
 def _original_mrpc(path, part):
     """The file to read for a part of MRPC's original files, and a filter.
 
-    path: of msr_paraphrase_train.txt. The filter is a function of a row's
-    cells that returns True for a row of this part; None: keep all rows.
+    path: of msr_paraphrase_train.txt. The filter is a function of the cells of
+    a row; it returns True for a row of this part. None: keep all rows.
     """
     dev_ids = path.with_name('dev_ids.tsv')
     if dev_ids.is_file():
@@ -355,8 +356,8 @@ def _column_indices(task, path, head, part):
     has_header = set(task.text_columns) <= set(names)
     if not has_header:
         # Of two orders with equal length, the first is for labelled parts
-        # and the second for the test part. The dictionary keeps the one that
-        # it is given last
+        # and the second for the test part. The dictionary keeps the later
+        # one of the sequence below
         order_of_length = {len(order): order for order in (
             orders if part == 'test' else reversed(orders))}
         names = next((order_of_length[len(cells)] for _, cells in head

@@ -23,7 +23,8 @@ class Sentences(NamedTuple):
     """Sentences of words, with a tag for each word."""
 
     words: list                     # lists of str, one for each sentence
-    labels: Optional[list]          # lists of indices of tags; None: not given
+    labels: Optional[list]          # lists of indices into labels_names; None:
+                                    # not given
     labels_names: Optional[tuple]   # the tags, by index
     skipped: int                    # always 0: no line is left out
     path: str                       # of the file, for messages
@@ -54,7 +55,8 @@ def read_conll(path, column=-1, word=0, labels=None):
         raise TaskError(f'column {word} cannot be both words and tags')
     words = []      # a list for each sentence
     tags = []       # likewise, (line number, tag) of each word
-    width, begins_sentence = None, True     # width: number of columns
+    width = None    # number of columns, once it is known
+    begins_sentence = True
     for number, line in enumerate(text_files.lines(path), 1):
         # Not str.split: other kinds of space may be part of a word
         cells = re.findall('[^ \t\r]+', line)
@@ -75,10 +77,11 @@ def read_conll(path, column=-1, word=0, labels=None):
             words[-1].append(cells[word])
             tags[-1].append(None if column is None
                             else (number, cells[column]))
+            has_columns = True
         except IndexError:
-            width = None    # a column is missing
-        # `column` and `word` are equal if one of them counts from the end
-        if width is None or column is not None and (
+            has_columns = False
+        # A number that counts from the end may mean the same column
+        if not has_columns or column is not None and (
                 column % width == word % width):
             raise TaskError(
                 f'{path}, line {number}: {len(cells)} columns; expected words '
@@ -103,10 +106,10 @@ def read_conll(path, column=-1, word=0, labels=None):
 
 
 class Answer(NamedTuple):
-    """An answer, with its position in the context."""
+    """An answer, and the position of the answer in the context."""
 
     text: str
-    begin: Optional[int]    # position of its first character, None if unknown
+    begin: Optional[int]    # of the first character, None if unknown
 
     @property
     def end(self):
@@ -123,8 +126,8 @@ class Questions(NamedTuple):
                                 # None: the file has no answers
     ids: list                   # str
     impossible: bool            # True if questions may be unanswerable
-    skipped: int                # number of questions with answers, none of
-                                # which is at its given position
+    skipped: int                # number of questions with answers, but none at
+                                # its given position
     path: str                   # of the file, for messages
     labels_names, has_pairs = None, True    # as in `Examples`
 
@@ -132,10 +135,10 @@ class Questions(NamedTuple):
 def read_squad(path):
     """The `Questions` of a file of SQuAD 1.1 or 2.0.
 
-    An answer that is not at its given position in the context is kept without
-    a position, for scoring only. A warning gives the number of questions that
-    have only such answers. Raises `TaskError`, with the position in the file,
-    if the file has another structure.
+    An answer that the context does not have at the given position is kept
+    without a position, for scoring only. A warning gives the number of
+    questions that have only such answers. Raises `TaskError`, with the
+    position in the file, if the file has another structure.
     """
     try:
         content = parse_json(text_files.read_text(path))
@@ -184,7 +187,7 @@ def read_squad(path):
 
 
 class _JSONReader:
-    """Reads values of SQuAD's JSON; raises `TaskError` for a missing value.
+    """Reads values of SQuAD's JSON; raises `TaskError` for invalid values.
 
     path: of the file, for messages. at: in all methods, the position of the
     JSON object that is read, such as 'qas 3 of paragraphs 1 of data 2'.
@@ -193,7 +196,7 @@ class _JSONReader:
     def __init__(self, path):
         self.path = path
 
-    def _refuse(self, at, problem):
+    def _raise_error(self, at, problem):
         """Raise `TaskError`; problem: words such as "has no text 'id'"."""
         raise TaskError(f'{self.path}: {at} {problem}, which SQuAD\'s layout '
                         'has: data, paragraphs, context, qas, question, id, '
@@ -204,11 +207,11 @@ class _JSONReader:
         """
         children = parent.get(key) if isinstance(parent, dict) else None
         if not isinstance(children, list):
-            self._refuse(at, f'has no list {key!r}')
+            self._raise_error(at, f'has no list {key!r}')
         for k, child in enumerate(children, 1):
             at_child = f'{key} {k}' + ('' if at == 'the file' else f' of {at}')
             if not isinstance(child, dict):
-                self._refuse(at_child, 'is no object')
+                self._raise_error(at_child, 'is no object')
             yield child, at_child
 
     def text(self, parent, key, at):
@@ -217,7 +220,7 @@ class _JSONReader:
         if key == 'id' and type(value) is int:
             value = str(value)
         if not isinstance(value, str):
-            self._refuse(at, f'has no text {key!r}')
+            self._raise_error(at, f'has no text {key!r}')
         try:
             value.encode()
         except UnicodeEncodeError as error:
@@ -233,7 +236,7 @@ class _JSONReader:
             text = self.text(answer, 'text', at_answer)
             begin = answer.get('answer_start')
             if type(begin) is not int:
-                self._refuse(at_answer, "has no number 'answer_start'")
+                self._raise_error(at_answer, "has no number 'answer_start'")
             is_there = 0 <= begin and text and context.startswith(text, begin)
             answers.append(Answer(text, begin if is_there else None))
         return answers

@@ -19,7 +19,7 @@ class TaskError(ValueError):
 
 
 class Examples(NamedTuple):
-    """Texts of a task, with their labels; lists have one entry an example."""
+    """Texts of a task, with labels; lists have one entry an example."""
 
     texts_a: list                   # str
     texts_b: Optional[list]         # str, the second texts; None: no pairs
@@ -39,8 +39,8 @@ class Columns(NamedTuple):
     """The columns of a table by role, each a name or a number from 0."""
 
     text: object
-    pair: object = None             # the second text; None: there is none
-    label: object = None            # None: there are no labels
+    pair: object = None             # the second text; None: single texts
+    label: object = None            # None: without labels
     header: Optional[bool] = None   # True if line 1 has names; None: unknown
 
     @classmethod
@@ -170,8 +170,8 @@ class ColumnIndices(NamedTuple):
     pair: Optional[int]
     label: Optional[int]
     width: int              # number of cells in a complete row
-    header: Optional[bool]  # True if the first row has names; None: unknown;
-                            # then the first row is read as an example
+    header: Optional[bool]  # True if the first row has names; None: unknown,
+                            # and the first row is read as an example
 
 
 def first_rows(path):
@@ -210,12 +210,14 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     keep all. Rows with no_label, or with missing or extra columns, are skipped
     with a warning.
     """
-    last_index = max(i for i in indices[:3] if i is not None)
+    last_index = max(i for i in (indices.text, indices.pair, indices.label)
+                     if i is not None)
+    num_header_rows = 1 if indices.header else 0
     texts_a, texts_b, number = [], [], 0
     lines_labels = []       # (line number, label) of each example
     misfits = []            # (line number, number of cells) of skipped rows
     num_unlabelled = 0
-    for number, cells in itertools.islice(rows_of(path), bool(indices.header),
+    for number, cells in itertools.islice(rows_of(path), num_header_rows,
                                           None):
         if len(cells) <= last_index or any(cells[indices.width:]):
             misfits.append((number, len(cells)))
@@ -230,12 +232,13 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
                 texts_b.append(cells[indices.pair])
             if indices.label is not None:
                 lines_labels.append((number, cells[indices.label].strip()))
+    if number == 0:     # the loop read no row
+        raise TaskError(f'{path} has a header and no examples')
     if not texts_a:
         raise TaskError(
             f'{path} has no examples: of its {number:,} lines '
             f'{len(misfits):,} do not have {indices.width} columns'
-            f'{"" if is_csv(path) else " with tabs between them"}'
-            if number else f'{path} has a header and no examples')
+            f'{"" if is_csv(path) else " with tabs between them"}')
     _warn_of_skipped(path, misfits, num_unlabelled, no_label, indices.width)
     labels = None
     if indices.label is not None and kind == 'regress':
@@ -254,7 +257,8 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
 def _class_names(path, lines_labels):
     """The sorted names of the classes, which are the labels of a file.
 
-    lines_labels: (line number, label) of each example, also below.
+    lines_labels: (line number, label) of each example, also in the functions
+    below.
     """
     for number, name in lines_labels:
         if not name:
@@ -265,7 +269,7 @@ def _class_names(path, lines_labels):
 
 
 def _warn_of_skipped(path, misfits, num_unlabelled, no_label, width):
-    """Log the numbers of skipped rows; misfits: as in `examples_of`."""
+    """Warn of skipped rows; misfits, num_unlabelled: as in `examples_of`."""
     reasons = []
     if misfits:
         number, num_cells = misfits[0]
@@ -317,7 +321,7 @@ def _number_of(path, number, text):
 def _check_is_no_header(path, indices, lines_labels):
     """Raise `TaskError` if the label in line 1 looks like a column's name.
 
-    It does if no other row has this label, but another label occurs twice.
+    This is so if no other row has this label, but another label occurs twice.
     """
     number, first = lines_labels[0]
     rest = [label for _, label in lines_labels[1:]]
