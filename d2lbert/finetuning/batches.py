@@ -147,7 +147,7 @@ def scoring_batches(lens):
     order, begin = onp.argsort(lens, kind='stable'), 0
     while begin < len(order):
         total_lens = onp.cumsum(lens[order[begin:begin + MAX_EXAMPLES]])
-        # An example longer than MAX_TOKENS is a batch by itself
+        # As many as have at most MAX_TOKENS tokens together, but at least one
         size = max(1, int(onp.searchsorted(total_lens, MAX_TOKENS, 'right')))
         yield order[begin:begin + size]
         begin += size
@@ -208,9 +208,8 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     max_len: maximum of T. stride: number of context tokens from the start of a
     window to the start of the next window, or fewer if a window has no place
     for that many. max_question: maximum number of tokens of a question; the
-    rest is cut off.
-    Raises ValueError for a stride or max_question below 1, or if max_len
-    leaves no tokens for the context.
+    rest is cut off. Raises ValueError for a stride or max_question below 1, or
+    if max_len leaves no tokens for the context.
     """
     if stride < 1 or max_question < 1:
         raise ValueError(f'stride {stride} and max_question {max_question} '
@@ -364,12 +363,13 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
         null_scores[k] = min(null_scores[k],
                              float(begin_row[0] + end_row[0]))
         in_context = slice(window.context_begin, window.context_begin + m)
-        begin_score = onp.where(window.central, onp.asarray(
+        # The score of each context token as first and as last token of a span
+        first_scores = onp.where(window.central, onp.asarray(
             begin_row[in_context], 'f8'), -onp.inf)
-        end_score = onp.asarray(end_row[in_context], 'f8')
-        # distance: the index of the last token minus that of the first token
+        last_scores = onp.asarray(end_row[in_context], 'f8')
+        # distance: from the first to the last token; 0 for a single token
         for distance in range(min(max_answer, m)):
-            scores = begin_score[:m - distance] + end_score[distance:]
+            scores = first_scores[:m - distance] + last_scores[distance:]
             first = int(scores.argmax())
             if scores[first] > best[k][0]:
                 best[k] = (float(scores[first]),

@@ -13,7 +13,7 @@ from d2lbert.finetuning.batches import (
     shuffled_batches,
 )
 from d2lbert.finetuning.datasets import folder_of, pretrained_model, read_part
-from d2lbert.finetuning.task_kinds import KINDS
+from d2lbert.finetuning.task_kinds import CODECS
 from d2lbert.finetuning.tasks.catalog import TASKS, task_of
 from d2lbert.finetuning.tasks.tables import name_list
 from d2lbert.kernels import ops
@@ -84,10 +84,10 @@ class FineTuning(Objective):
                 f'the data of {run_folder} have changed since the run began '
                 '(the labels have other names): resume with the original data')
         check_max_len(self._net, self.about)
-        self.kind = KINDS[task.kind](self.about, self.tokenizer)
+        self._codec = CODECS[task.kind](self.about, self.tokenizer)
         # `self.train` and `self.dev` are the encoded `Inputs` of the data
-        self.train = self.kind.inputs(train, training=True)
-        self.dev_data, self.dev = dev, self.kind.inputs(dev)
+        self.train = self._codec.inputs(train, training=True)
+        self.dev_data, self.dev = dev, self._codec.inputs(dev)
         if not self.train.tokens:
             raise ValueError(f'{train.path} has no example to train on')
         for data, inputs in (train, self.train), (dev, self.dev):
@@ -136,9 +136,8 @@ class FineTuning(Objective):
         net = self._net
         # 4 float32 numbers of 4 bytes for each weight: the weight, the
         # gradient and the two moments of Adam
-        require_memory(
-            16 * num_parameters(net), 'fine-tuning this model',
-            'choose a smaller one')
+        require_memory(16 * num_parameters(net), 'fine-tuning this model',
+                       'choose a smaller one')
         net.begin(devices)
         return net
 
@@ -167,7 +166,7 @@ class FineTuning(Objective):
 
     def evaluate(self, net, devices):
         """The loss and metrics on the development part."""
-        return evaluate(net, self.kind, self.dev, self.dev_data, devices)
+        return evaluate(net, self._codec, self.dev, self.dev_data, devices)
 
     def score(self, figures):
         """The first metric of the task, which selects the best epoch."""
@@ -186,19 +185,19 @@ class FineTuning(Objective):
                 f'{history.pairs_per_sec:.1f} examples/sec on {devices}')
 
 
-def evaluate(net, kind, inputs, data, devices, progress_title=None):
+def evaluate(net, codec, inputs, data, devices, progress_title=None):
     """Evaluate a net on data: return a named tuple of the loss and metrics.
 
-    kind: an object of a class in `KINDS` (task_kinds.py). inputs: the result
-    of kind.inputs(data). data: as `read_task` returns it. progress_title: the
+    codec: an object of a class in `CODECS` (task_kinds.py). inputs: the result
+    of codec.inputs(data). data: as `read_task` returns it. progress_title: the
     text beside a progress bar; None: no progress bar.
     """
     with bar(len(inputs.tokens), progress_title or '', 'examples',
              quiet=progress_title is None) as progress:
         outputs = outputs_of(net, inputs, devices, progress.update)
-    values = metrics.score(task_of(kind.about.task), kind.true_labels(data),
-                           kind.guesses(outputs, inputs, data))
-    return figures_of(kind.about)(kind.loss(outputs, inputs), **values)
+    values = metrics.score(task_of(codec.about.task), codec.true_labels(data),
+                           codec.guesses(outputs, inputs, data))
+    return figures_of(codec.about)(codec.loss(outputs, inputs), **values)
 
 
 def figures_of(about):
@@ -223,7 +222,7 @@ def dropout_of(bert, kind):
     or else the default of the family, or else the rate of the encoder.
     """
     loaded_folder = bert.pretrained     # None: not from a folder
-    # `Family.dropouts` has entry 0 for heads on texts, entry 1 on tokens
+    # Entry 0 is for scores of texts, entry 1 for scores of tokens
     field, dropout = family_of(bert.config).dropouts[kind not in TEXT_KINDS]
     if (loaded_folder is not None
             and loaded_folder.config.get(field) is not None):
@@ -274,7 +273,7 @@ class TokenizerFiles:
             VOCAB, CONFIG, *(tokenizer.files or (TOKENIZER,)))
 
     def save(self, path):
-        """Write all files; path: of vocab.txt, in the folder of the files."""
+        """Write all files to the folder of `path`, the path of vocab.txt."""
         path = Path(path)
         if isinstance(self.tokenizer, WholeWords):
             # WholeWords.save would need the library tokenizers

@@ -9,7 +9,7 @@ from d2lbert.devices import parse_devices
 from d2lbert.finetuning.batches import outputs_of
 from d2lbert.finetuning.datasets import folder_of, read_part
 from d2lbert.finetuning.objective import digest, evaluate
-from d2lbert.finetuning.task_kinds import KINDS, Prediction
+from d2lbert.finetuning.task_kinds import CODECS, Prediction
 from d2lbert.finetuning.tasks.catalog import (
     TASKS,
     find,
@@ -70,12 +70,12 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
     data = data_of(about, texts, pairs)
     _check_no_text_is_empty('texts', texts)
     _check_no_text_is_empty('pairs', pairs or ())
-    kind = KINDS[about.kind](about, tokenizer)
-    inputs = kind.inputs(data)
+    codec = CODECS[about.kind](about, tokenizer)
+    inputs = codec.inputs(data)
     devices = net.output.weight.list_ctx()
     with text_bar(len(inputs.tokens), 'predicting', show_progress) as progress:
         outputs = outputs_of(net, inputs, devices, progress.update)
-    return kind.predictions(outputs, inputs, data)
+    return codec.predictions(outputs, inputs, data)
 
 
 def _check_no_text_is_empty(name, texts):
@@ -168,15 +168,15 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     examples = read_part(
         net.about.task, folder_of(net.about.task, run_data) if data is None
         else data, part, columns, tokenizer, net.about.labels)
-    kind = KINDS[net.about.kind](net.about, tokenizer)
-    inputs = kind.inputs(examples)
+    codec = CODECS[net.about.kind](net.about, tokenizer)
+    inputs = codec.inputs(examples)
     if inputs.labels is None:
         raise ValueError(f'{examples.path} has no labels: name a folder or '
                          'file that has them (--data)')
     if data is None and part == 'dev' and digest(inputs) != dev_digest:
         raise RunError(f'{examples.path} has changed since {folder} was '
                        'trained: name a folder or file with --data')
-    yield net.about.task, evaluate(net, kind, inputs, examples, contexts,
+    yield net.about.task, evaluate(net, codec, inputs, examples, contexts,
                                    'evaluating')
     # The files of extra tests have GLUE's layout and are near the data folder
     data_folder = run_data if data is None else data
@@ -188,9 +188,9 @@ def evaluations(folder, data=None, devices='auto', part='dev',
         if path is None:
             continue
         examples = read_task(task, path, part, labels=net.about.labels)
-        kind = KINDS[task.kind](net.about._replace(
+        codec = CODECS[task.kind](net.about._replace(
             task=task.name, metrics=task.metrics), tokenizer)
-        yield task.name, evaluate(net, kind, kind.inputs(examples), examples,
+        yield task.name, evaluate(net, codec, codec.inputs(examples), examples,
                                   contexts, f'evaluating {task.name}')
 
 
@@ -410,8 +410,8 @@ def write_submission(folder, data, out, devices='auto', force=False,
                 'and a submission needs a prediction for each line: take the '
                 'file as it is published')
         tests_with_examples.append((test, examples))
-    kind = KINDS[net.about.kind](net.about, tokenizer)
-    submissions = [(test, _submission_lines(net, kind, test, examples))
+    codec = CODECS[net.about.kind](net.about, tokenizer)
+    submissions = [(test, _submission_lines(net, codec, test, examples))
                    for test, examples in tests_with_examples]
     out.mkdir(parents=True, exist_ok=True)
     for test, lines in submissions:
@@ -421,15 +421,15 @@ def write_submission(folder, data, out, devices='auto', force=False,
     return [out / test.submission for test, _ in submissions]
 
 
-def _submission_lines(net, kind, task, data):
+def _submission_lines(net, codec, task, data):
     """The lines of a submission file, the first of which is a header."""
-    inputs = kind.inputs(data._replace(labels=None))
+    inputs = codec.inputs(data._replace(labels=None))
     with bar(len(inputs.tokens), f'predicting {task.name}', 'examples'
              ) as progress:
         outputs = outputs_of(net, inputs, net.output.weight.list_ctx(),
                              progress.update)
     labels = [_submitted_label(task, prediction.label)
-              for prediction in kind.predictions(outputs, inputs, data)]
+              for prediction in codec.predictions(outputs, inputs, data)]
     return ['index\tprediction',
             *(f'{k}\t{label}' for k, label in enumerate(labels))]
 

@@ -1,4 +1,4 @@
-"""Each class here encodes the data of a kind of task, and decodes the outputs.
+"""Codecs: each encodes the data of a kind of task, and decodes the outputs.
 
 The method `inputs` turns the data that `read_task` (tasks/catalog.py) returns
 into `Inputs` (batches.py). Three methods take the outputs of the net, a list
@@ -276,23 +276,23 @@ class Answers:
                 for one in best]
 
 
-def warn_of_cut(kind, data, encoded, unit='examples'):
+def warn_of_cut(codec, data, encoded, unit='examples'):
     """Log a warning with the number of truncated examples, if there are any.
 
-    kind: an object of a class in `KINDS`. encoded: a list of the `Encoded` of
-    the data, truncated to max_len tokens. unit: the word for the entries of
+    codec: an object of a class in `CODECS`. encoded: a list of the `Encoded`
+    of the data, truncated to max_len tokens. unit: the word for the entries of
     `encoded` in the warning.
     """
-    max_len = kind.about.max_len
+    max_len = codec.about.max_len
     # Only examples with max_len tokens may have been truncated. Encoding them
     # again, in full, shows which ones were
     full = [k for k, one in enumerate(encoded) if len(one.ids) >= max_len]
-    num_cut = sum(len(kind.encode(data, k).ids) > max_len for k in full)
+    num_cut = sum(len(codec.encode(data, k).ids) > max_len for k in full)
     if num_cut:
         warn(f'{data.path}: {num_cut:,} of {len(encoded):,} {unit} were cut '
              f'to {max_len} tokens (max_len)')
 
 
 #: {kind of task: class}
-KINDS = {'classify': WholeTexts, 'regress': WholeTexts, 'choice': Endings,
-         'tag': Tags, 'span': Answers}
+CODECS = {'classify': WholeTexts, 'regress': WholeTexts, 'choice': Endings,
+          'tag': Tags, 'span': Answers}

@@ -25,6 +25,7 @@ def on_device(X, ctx=None, dtype=None):
         return X if dtype is None else X.astype(dtype, copy=False)
     X, ctx = onp.asarray(X), ctx or mx.current_context()
     dtype = onp.dtype(dtype or X.dtype)
+    # The copy below is for numbers in the memory of a CPU
     if ctx.device_type != 'cpu' or not X.size or dtype.kind not in 'iufb':
         return np.array(X, dtype=dtype, ctx=ctx)
     X = onp.asarray(X, dtype, order='C')

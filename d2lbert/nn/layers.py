@@ -69,7 +69,7 @@ def is_unmodified(block):
 def has_plain_call(block):
     """True if a call of the block runs only the `forward` of its class.
 
-    The `forward` must be this package's or that of one of _GLUON_BLOCKS, and
+    The `forward` must be defined by this package or one of _GLUON_BLOCKS, and
     `packable` must not be False. `is_unmodified` also checks children and
     parameters.
     """
@@ -105,7 +105,7 @@ def grad_reqs(*parameters):
 
 
 def parameter_values(layer, X):
-    """{name: array} of a layer's parameters, on the device of its input X.
+    """{name: array} of the parameters of a layer with input X, on X's device.
 
     If the shape of a parameter is still unknown, it is inferred from X.
     """
@@ -192,7 +192,7 @@ class Dense(nn.Dense):
         requests = grad_reqs(self.weight, self.bias)
         if requests != self._last_requests:
             self._last_requests = requests
-            # The graph of a hybridized layer contains the last grad_req
+            # The graph of a hybridized layer has the last grad_req: drop it
             self._clear_cached_op()
         return super().forward(X)
 

@@ -91,7 +91,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     taken_rows = [] if at is None else [_rows_of(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.scores_pairs:
-        # Two operators would compute two gradients of the size of X
+        # One operator, since two would compute two gradients of the size of X
         cls_X, *taken = ops.take_rows(X, packed.rows.offsets[:-1],
                                       *taken_rows)
         nsp_Y_hat = net.score_pairs(cls_X)
@@ -101,7 +101,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
 
 
 def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
-    """`encode` by a call of the net, padding included."""
+    """`encode` by a call of the net, so that X has rows for padding, too."""
     if segments is None:
         segments = onp.zeros(onp.shape(tokens), 'int32')
     inputs = (on_device(tokens, device, 'int32'),
@@ -341,8 +341,8 @@ def add_norm(addnorm, X, Y):
 def self_attention(attention, X, rows, wanted=None):
     """Self-attention among the tokens of each sequence, for X (R, H).
 
-    Returns (R, H). wanted: row indices (S,) int32 on the device, to return
-    only these rows, (S, H).
+    Returns (R, H), or only the rows with the indices `wanted`, (S, H). wanted:
+    (S,) int32 on the device, or None.
     """
     # One product for queries, keys and values, so that X is read once
     layers = attention.W_q, attention.W_k, attention.W_v

@@ -139,12 +139,12 @@ def run_steps(steps, is_over, log_interval, history, animator,
               after=None, describe=None):
     """Take steps until `is_over()` is true, and record them.
 
-    steps: an iterator of (read, number of pairs), the arguments of
-    `History.add`; it takes a step whenever it is advanced. log_interval: the
-    number of steps between two entries of `history`; the last step always has
-    an entry. animator: an `Animator`, which draws the entries. after(step) is
-    called after each step. describe(number of pairs in a step) is called
-    once, after the first step; it returns a line that describes the training.
+    steps: an iterator; next(steps) takes a step and returns (read, number of
+    pairs), the arguments of `History.add`. log_interval: the number of steps
+    between two entries of `history`; the last step always has an entry.
+    animator: an `Animator`, which draws the entries. after(step) is called
+    after each step. describe(number of pairs in a step) is called once, after
+    the first step; it returns a line that describes the training.
     """
     # Compile before the clock starts: compiling takes longer than many steps
     kernels.load()

@@ -113,7 +113,7 @@ def _number_or_name(name):
 # Rows
 
 def is_csv(path):
-    """True for a name that ends in .csv, or in .csv and then, say, .gz."""
+    """True for a name that ends in .csv, or in .csv.gz and the like."""
     name = str(path).lower()
     for packing in text_files.PACKINGS:
         if name.endswith(packing.ending):
@@ -207,8 +207,8 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     sorted labels of the file. file_labels: the names as the file writes them;
     None: the same. no_label: a missing label as the file writes it. keep_row:
     a function of a row's cells that returns False for a row to drop; None:
-    keep all. Rows with no_label, or with missing or extra columns, are skipped
-    with a warning.
+    keep all rows. Rows with no_label, or with missing or extra columns, are
+    skipped with a warning.
     """
     last_index = max(i for i in (indices.text, indices.pair, indices.label)
                      if i is not None)
