@@ -147,7 +147,7 @@ class DataInMemory(NamedTuple):
         """Check and convert the arguments `train` and `valid` of `finetune`.
 
         Each is (texts, labels), or (texts, second texts, labels). task: one
-        of `TASKS_IN_MEMORY`; None: the type of the first label decides.
+        of `TASKS_IN_MEMORY`; None: as the type of the first label suggests.
         Raises TypeError or ValueError.
         """
         if valid is None:
@@ -172,8 +172,7 @@ class DataInMemory(NamedTuple):
         if task == 'tag':
             return cls(task, None, {f'{part}.txt': _conll(
                 part, *columns) for part, columns in parts.items()})
-        names = [role for role in ROLES
-                 if role != 'pair' or has_pairs]
+        names = [role for role in ROLES if role != 'pair' or has_pairs]
         return cls(task, ','.join(names), {f'{part}.csv': _csv(
             task, names, columns) for part, columns in parts.items()})
 
@@ -200,8 +199,8 @@ def _columns(name, part):
     if not isinstance(part, (tuple, list)) or len(part) not in (2, 3):
         raise TypeError(f'{name} must be a pair (texts, labels), or (texts, '
                         f'second texts, labels), not {short_repr(part)}')
-    titles = [title for title in ('texts', 'second texts', 'labels')
-              if title != 'second texts' or len(part) == 3]
+    titles = (['texts', 'labels'] if len(part) == 2
+              else ['texts', 'second texts', 'labels'])
     columns = [items_of(column, f'the {title} of {name}', title)
                for column, title in zip(part, titles)]
     lens = list(map(len, columns))

@@ -136,9 +136,9 @@ def entities(tags, scheme=None):
 
     tags: one for each word. scheme None: the rules of conlleval, for IOB1,
     IOB2, BIOES, BILOU and BMES. An entity begins at B or S, at a change of
-    type, and at an I or E that does not continue an entity. It ends at E or S,
-    before O or the next entity, and with the sentence. A tag outside these
-    schemes, for example a part of speech, is a one-word entity.
+    type, and at an I or E that does not continue an entity. An entity ends at E
+    or S, before O or the next entity, and with the sentence. A tag outside
+    these schemes, for example a part of speech, is an entity of one word.
 
     scheme 'IOB2' or 'BIOES': strict rules. An entity in IOB2 is B-X I-X ...;
     in BIOES it is S-X or B-X I-X ... E-X. Other sequences are no entities;
@@ -147,50 +147,51 @@ def entities(tags, scheme=None):
     if scheme is not None:
         return _strict_entities(tags, SCHEMES[scheme], scheme)
     found = []
-    kind, begin = None, 0       # of the open entity; kind None: no open entity
+    open_type, begin = None, 0      # open_type None: no entity is open
 
     def close(end):
-        if kind is not None:
-            found.append((kind, begin, end))
+        if open_type is not None:
+            found.append((open_type, begin, end))
     for k, tag in enumerate(tags):
-        letter, tag_kind = _split_tag(tag)
-        if letter in ('B', 'S', 'O', '') or kind != tag_kind:
+        letter, tag_type = _split_tag(tag)
+        if letter in ('B', 'S', 'O', '') or open_type != tag_type:
             close(k)
-            kind, begin = None if letter == 'O' else tag_kind, k
+            open_type, begin = None if letter == 'O' else tag_type, k
         if letter in ('E', 'S', ''):
             close(k + 1)
-            kind = None
+            open_type = None
     close(len(tags))
     return found
 
 
 def _split_tag(tag):
     """(letter of BIOES, type) of a tag; ('', tag) outside all schemes."""
-    letter, _, kind = tag.partition('-')
+    letter, _, tag_type = tag.partition('-')
     letter = LETTERS.get(letter, letter)
-    return (letter, kind) if letter in ('B', 'I', 'O', 'E', 'S') else ('', tag)
+    is_known = letter in ('B', 'I', 'O', 'E', 'S')
+    return (letter, tag_type) if is_known else ('', tag)
 
 
 def _strict_entities(tags, letters, scheme):
     """`entities` by the strict rules of a scheme; letters: in `SCHEMES`."""
     found = []
-    kind, begin = None, 0       # of the open entity; kind None: no open entity
+    open_type, begin = None, 0      # open_type None: no entity is open
     for k, tag in enumerate([*tags, 'O']):      # O ends the last entity
-        letter, tag_kind = _split_tag(tag)
+        letter, tag_type = _split_tag(tag)
         if not letter or letter not in letters:
             raise ValueError(f'the tag {tag!r} is not of the scheme {scheme}')
-        continues = letter in 'IE' and tag_kind == kind
+        continues = letter in 'IE' and tag_type == open_type
         # In IOB2 an entity ends if the next word does not continue it
-        if kind is not None and not continues and 'E' not in letters:
-            found.append((kind, begin, k))
+        if open_type is not None and not continues and 'E' not in letters:
+            found.append((open_type, begin, k))
         if continues and letter == 'E':
-            found.append((kind, begin, k + 1))
+            found.append((open_type, begin, k + 1))
         if letter == 'S':
-            found.append((tag_kind, k, k + 1))
+            found.append((tag_type, k, k + 1))
         if letter == 'B':
-            kind, begin = tag_kind, k
+            open_type, begin = tag_type, k
         elif not (continues and letter == 'I'):
-            kind = None
+            open_type = None
     return found
 
 

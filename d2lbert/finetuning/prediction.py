@@ -150,12 +150,13 @@ def evaluations(folder, data=None, devices='auto', part='dev',
                 precision=None):
     """Yield (name, figures) of a run's task, then of each of its extra tests.
 
-    Arguments are as for `evaluate_finetuned`, and figures are what it returns.
+    Arguments are as for `evaluate_finetuned`, which returns the same figures.
     An extra test is left out if its file does not exist. Only MNLI has extra
     tests: the mismatched part and the diagnostic set.
     """
-    contexts = parse_devices(devices)
-    net, tokenizer = load_finetuned(folder, contexts, False, precision)
+    device_list = parse_devices(devices)
+    net, tokenizer = load_finetuned(folder, device_list, trainable=False,
+                                    precision=precision)
     config = read_config(Path(folder))
     try:
         settings, fingerprint = dict(config['training']), config['fingerprint']
@@ -176,7 +177,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     if data is None and part == 'dev' and digest(inputs) != dev_digest:
         raise RunError(f'{examples.path} has changed since {folder} was '
                        'trained: name a folder or file with --data')
-    yield net.about.task, evaluate(net, codec, inputs, examples, contexts,
+    yield net.about.task, evaluate(net, codec, inputs, examples, device_list,
                                    'evaluating')
     # The files of extra tests have GLUE's layout and are near the data folder
     data_folder = run_data if data is None else data
@@ -191,7 +192,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
         codec = CODECS[task.kind](net.about._replace(
             task=task.name, metrics=task.metrics), tokenizer)
         yield task.name, evaluate(net, codec, codec.inputs(examples), examples,
-                                  contexts, f'evaluating {task.name}')
+                                  device_list, f'evaluating {task.name}')
 
 
 # For the command `d2lbert predict`

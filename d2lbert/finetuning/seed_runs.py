@@ -153,8 +153,8 @@ def _carry_out(run_once, out, state, force, devices):
 def _progress_of(folder, settings):
     """FINISHED, BEGUN, or None if `folder` has no run that can be used.
 
-    A run can be used if it has these settings, and final weights or a
-    checkpoint.
+    A run can be used if it has these settings, except CHANGEABLE_ON_RESUME,
+    and final weights or a checkpoint.
     """
     if not is_finetuned(folder):
         return None

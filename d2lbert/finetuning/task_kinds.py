@@ -1,10 +1,11 @@
 """Codecs: each encodes the data of a kind of task, and decodes the outputs.
 
 The method `inputs` turns the data that `read_task` (tasks/catalog.py) returns
-into `Inputs` (batches.py). Three methods take the outputs of the net, a list
-of arrays as `outputs_of` (batches.py) returns it: `loss` returns the mean
-loss, `guesses` the predicted labels, and `predictions` a `Prediction` for each
-text. The functions of metrics.py compare the guesses with `true_labels`.
+into `Inputs` (batches.py); only `Answers` uses its argument `training`. Three
+methods take the outputs of the net, a list of arrays as `outputs_of`
+(batches.py) returns it: `loss` returns the mean loss, `guesses` the predicted
+labels, and `predictions` a `Prediction` for each text. The functions of
+metrics.py compare the guesses with `true_labels`.
 """
 from typing import Any, NamedTuple
 

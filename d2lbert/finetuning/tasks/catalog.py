@@ -203,8 +203,7 @@ def with_extra_tests(name):
 
 
 def find_nearby(task, folder, part):
-    """As `find`, but search the parent folder, too; None if a file is missing.
-    """
+    """`find` in a folder or its parent folder; None if no file is found."""
     for candidate in (Path(folder), Path(folder).absolute().parent):
         try:
             return find(task, candidate, part)
@@ -356,8 +355,8 @@ def _column_indices(task, path, head, part):
     has_header = set(task.text_columns) <= set(names)
     if not has_header:
         # Of two orders with equal length, the first is for labelled parts
-        # and the second for the test part. The dictionary keeps the later
-        # one of the sequence below
+        # and the second for the test part. The dictionary keeps the order
+        # that comes later in the sequence below
         order_of_length = {len(order): order for order in (
             orders if part == 'test' else reversed(orders))}
         names = next((order_of_length[len(cells)] for _, cells in head

@@ -80,7 +80,7 @@ def read_conll(path, column=-1, word=0, labels=None):
             has_columns = True
         except IndexError:
             has_columns = False
-        # A number that counts from the end may mean the same column
+        # `word` and `column` may be one column if a number is negative
         if not has_columns or column is not None and (
                 column % width == word % width):
             raise TaskError(
