@@ -341,7 +341,7 @@ def finetune(
     save_every: Optional[int] = None,
     keep: int = 3,
 ) -> pathlib.Path:
-    """Fine-tune a pretrained model and leave a run folder; returns its path.
+    """Fine-tune a pretrained model; returns the path of the run folder.
 
     task: a name in `TASKS` (tasks/catalog.py). data: the folder with the
     task's files. model: a folder as for `load_model`, or the book's
@@ -361,8 +361,8 @@ def finetune(
     of the epoch with the highest value of the task's first metric are saved.
 
     out, force, resume, devices and callback are as for `pretrain`. seeds:
-    number of runs with consecutive seeds, in subfolders of `out`. Their
-    metrics are reported as mean ± standard deviation.
+    number of runs with consecutive seeds, in subfolders of `out`. The metrics
+    of the runs are reported as mean ± standard deviation.
 
     The task:
 

@@ -75,8 +75,9 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
             raise ValueError('several seeds, and a resumed run, take a model '
                              'from its folder: write it with save, and name '
                              'the folder')
-    keywords.update((name, value) for name, value in dict(
-        task=task, data=data, model=model).items() if value is not None)
+    arguments = dict(task=task, data=data, model=model)
+    keywords.update((name, value) for name, value in arguments.items()
+                    if value is not None)
     run_once = functools.partial(finetune_once, callback=callback)
     if resume is not None and seed_runs.has_seed_runs(resume):
         return seed_runs.resume(run_once, Path(resume), keywords, devices)

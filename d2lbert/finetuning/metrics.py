@@ -136,8 +136,8 @@ def entities(tags, scheme=None):
 
     tags: one for each word. scheme None: the rules of conlleval, for IOB1,
     IOB2, BIOES, BILOU and BMES. An entity begins at B or S, at a change of
-    type, and at an I or E that does not continue an entity. An entity ends at E
-    or S, before O or the next entity, and with the sentence. A tag outside
+    type, and at an I or E that does not continue an entity. An entity ends at
+    E or S, before O or the next entity, and with the sentence. A tag outside
     these schemes, for example a part of speech, is an entity of one word.
 
     scheme 'IOB2' or 'BIOES': strict rules. An entity in IOB2 is B-X I-X ...;

@@ -120,8 +120,8 @@ class QuantizedEncoder:
         self._order = onp.array([block for blocks in layout.layers
                                  for block in blocks], 'int32')
         positions = params[POSITIONS]
-        self.max_len, self.num_hiddens = positions.shape[-2], len(
-            params['blks.0.addnorm2.ln.gamma'])
+        self.max_len = positions.shape[-2]
+        self.num_hiddens = len(params['blks.0.addnorm2.ln.gamma'])
         num_blocks = 1 + max(self._order)
         self._encoder = int8.Encoder(
             (self.weights[TOKENS], params.get(SEGMENTS),
@@ -143,8 +143,8 @@ class QuantizedEncoder:
         sequence, (B, H). All arrays are NumPy's. Raises ValueError for ids,
         segments or a layer that the encoder does not have.
         """
-        num_blocks = sum(map(len, self._layers[:number_of_layers(
-            layer, len(self._layers))]))
+        num_layers = number_of_layers(layer, len(self._layers))
+        num_blocks = sum(map(len, self._layers[:num_layers]))
         return self._encoder.encode(
             onp.ascontiguousarray(offsets, 'int64'),
             onp.ascontiguousarray(ids, 'int32'),

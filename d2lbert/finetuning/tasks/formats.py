@@ -161,6 +161,7 @@ def read_squad(path):
                 questions.append(reader.text(qa, 'question', at_qa))
                 contexts.append(context)
                 ids.append(reader.text(qa, 'id', at_qa))
+                # SQuAD 2.0 has this key for all questions, SQuAD 1.1 for none
                 impossible |= 'is_impossible' in qa
                 answers.append([] if qa.get('is_impossible') is True else
                                None if 'answers' not in qa else
