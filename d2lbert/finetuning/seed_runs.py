@@ -1,7 +1,7 @@
 """Carry out runs that differ only in their seed, and average their metrics.
 
 With small data, a metric varies by several points from seed to seed. The runs
-are in subfolders seed-1, seed-2, ... of a folder. In this folder, seeds.json
+are in subfolders seed-1, seed-2, ... of one folder. In this folder, seeds.json
 has the settings and, when all runs are finished, the metrics.
 """
 import contextlib

@@ -1,8 +1,8 @@
 """Define the settings of fine-tuning, and check and complete their values.
 
 A setting that pretraining also has (training/settings.py) has the same meaning
-and check here. `python -m d2lbert.finetuning.settings` prints the
-settings as a table, which the manual contains.
+and check here. `python -m d2lbert.finetuning.settings` prints a table of the
+settings, which the manual contains.
 """
 from d2lbert.finetuning.tasks.catalog import TASKS
 from d2lbert.training import settings as pretraining
@@ -10,8 +10,7 @@ from d2lbert.training.settings import PATHS, Setting, checked, table
 
 
 def _as_in_pretrain(name, default, **changed):
-    """A setting of `pretrain`, with another default and changed fields.
-    """
+    """A setting of `pretrain`, with another default and changed fields."""
     # learn: the default in the recipe 'learn', which only pretraining has
     return pretraining.SETTINGS[name]._replace(default=default, learn=None,
                                                **changed)

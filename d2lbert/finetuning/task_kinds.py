@@ -285,7 +285,7 @@ def warn_of_cut(codec, data, encoded, unit='examples'):
     `encoded` in the warning.
     """
     max_len = codec.about.max_len
-    # Only examples with max_len tokens may have been truncated. Encoding them
+    # Only entries with max_len tokens may have been truncated. Encoding them
     # again, in full, shows which ones were
     full = [k for k, one in enumerate(encoded) if len(one.ids) >= max_len]
     num_cut = sum(len(codec.encode(data, k).ids) > max_len for k in full)
