@@ -10,7 +10,7 @@ from d2lbert.training.settings import PATHS, Setting, checked, table
 
 
 def _as_in_pretrain(name, default, **changed):
-    """A setting of `pretrain`, with another default and changed fields."""
+    """A setting of `pretrain`; default, changed: fields for fine-tuning."""
     # learn: the default in the recipe 'learn', which only pretraining has
     return pretraining.SETTINGS[name]._replace(default=default, learn=None,
                                                **changed)

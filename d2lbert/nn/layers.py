@@ -130,7 +130,7 @@ class _FromFunction(init.Initializer):
         array[:] = np.array(self._make_array())
 
 
-# Without this lock, a second thread could read a parameter that is half filled
+# Without this lock, a thread could read a parameter before its values are set
 _fill_lock = threading.Lock()
 
 
