@@ -80,9 +80,13 @@ class FineTuning(Objective):
                                   self.about.dropout)
             self._net.about = self.about
         elif self._net.about != self.about:
+            changes = ', '.join(
+                f'{name} was {before!r} and is {now!r}'
+                for name, before, now in zip(About._fields, self._net.about,
+                                             self.about) if before != now)
             raise RunError(
                 f'the data of {run_folder} have changed since the run began '
-                '(the labels have other names): resume with the original data')
+                f'({changes}): resume with the original data')
         check_max_len(self._net, self.about)
         self._codec = CODECS[task.kind](self.about, self.tokenizer)
         # `self.train` and `self.dev` are the encoded `Inputs` of the data

@@ -297,6 +297,21 @@ def test_data_that_have_changed_are_no_data_to_go_on_with(given, data,
     d2l.finetune(resume=out, data=tmp_path / 'other')
 
 
+def test_a_run_is_not_resumed_with_other_labels(given, data, tmp_path):
+    shutil.copytree(data['sst2'], tmp_path / 'data')
+    out = d2l.finetune(**dict(given(), task='classify', data=tmp_path / 'data',
+                              columns='sentence,label'),
+                       save_every=5, out=tmp_path / 'run')
+    for path in (tmp_path / 'data').iterdir():
+        lines = path.read_text().splitlines(True)
+        path.write_text(''.join(line.replace('\t1\n', '\tgood\n')
+                                for line in lines))
+    with pytest.raises(RunError, match=r"labels was \('0', '1'\) and is "
+                                       r"\('0', 'good'\)\): resume with the "
+                                       'original data'):
+        d2l.finetune(resume=out)
+
+
 def test_a_run_is_not_evaluated_on_changed_data(given, data, tmp_path):
     shutil.copytree(data['sst2'], tmp_path / 'data')
     out = d2l.finetune(**dict(given(), data=tmp_path / 'data'),

@@ -216,13 +216,13 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     texts_a, texts_b, number = [], [], 0
     lines_labels = []       # (line number, label) of each example
     misfits = []            # (line number, number of cells) of skipped rows
-    num_unlabelled = 0
+    num_unlabelled = num_dropped = 0
     for number, cells in itertools.islice(rows_of(path), num_header_rows,
                                           None):
         if len(cells) <= last_index or any(cells[indices.width:]):
             misfits.append((number, len(cells)))
         elif keep_row is not None and not keep_row(cells):
-            continue
+            num_dropped += 1
         elif (indices.label is not None and no_label is not None
               and cells[indices.label].strip() == no_label):
             num_unlabelled += 1
@@ -235,10 +235,13 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     if number == 0:     # the loop read no row
         raise TaskError(f'{path} has a header and no examples')
     if not texts_a:
-        raise TaskError(
-            f'{path} has no examples: of its {number:,} lines '
-            f'{len(misfits):,} do not have {indices.width} columns'
-            f'{"" if is_csv(path) else " with tabs between them"}')
+        tabs = '' if is_csv(path) else ' with tabs between them'
+        reasons = ' and '.join(f'{count:,} {reason}' for count, reason in (
+            (len(misfits), f'do not have {indices.width} columns{tabs}'),
+            (num_unlabelled, f'have the label {no_label!r}'),
+            (num_dropped, 'belong to another part')) if count)
+        raise TaskError(f'{path} has no examples: of its {number:,} lines '
+                        f'{reasons}')
     _warn_of_skipped(path, misfits, num_unlabelled, no_label, indices.width)
     labels = None
     if indices.label is not None and kind == 'regress':
