@@ -18,13 +18,14 @@ from d2lbert.machine.files import locked
 from d2lbert.machine.processor import find_compiler, find_processor, isa_flags
 from d2lbert.machine.terminal import warn
 
-# -ffast-math is not among them: it would not respect NaN and infinity
+# Options of the compiler. -ffast-math is missing: it would not respect NaN and
+# infinity
 FLAGS = ['-std=c++17', '-O3', '-fopenmp', '-fPIC', '-fno-math-errno',
          '-fno-trapping-math', '-ffp-contract=fast']
 
 
 class BuildError(RuntimeError):
-    """A library cannot be compiled or opened; the text is one sentence."""
+    """A library cannot be compiled or opened; the message is one sentence."""
 
 
 def compiler():
@@ -66,7 +67,7 @@ def _mxnet_parts():
 # script kills the compiler and the compiler's child processes: a watcher in
 # their process group waits for the end of standard input, then kills the
 # group. Standard input is a pipe, and Python has the other end. Python closes
-# it, or the system does when Python is killed.
+# that end, or the system does when Python is killed.
 WATCHED_COMMAND = '''\
 exec 3<&0 </dev/null
 { read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
@@ -82,14 +83,14 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
             compiling=True, options=()):
     """Return the path of a shared library; compile it if it is missing.
 
-    name: the start of the library's file name. sources: paths of C++ files. A
-    change of a source, or of a header (*.h) in their folders, compiles it
-    again. mxnet: True to build against the extension interface of MXNet. what,
-    takes: a description of the library and the duration of its compilation,
-    for the progress line. compiling=False: return None if the library is
-    missing. options: further options of the compiler. Raises BuildError if
-    there is no compiler, if it rejects a source, or if the cache folder
-    cannot be trusted.
+    name: the start of the library's file name. sources: paths of C++ files. If
+    a source or a header (*.h) in its folder has changed, the library counts as
+    missing. mxnet: True to build against the extension interface of MXNet.
+    what, takes: a description of the library and the duration of its
+    compilation, for the progress line. compiling=False: return None if the
+    library is missing. options: further options of the compiler. Raises
+    BuildError if there is no compiler, if the compiler rejects a source, or if
+    the cache folder cannot be trusted.
     """
     command, all_sources, file_name = _recipe(name, sources, mxnet, options)
     try:
@@ -102,7 +103,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     if not _is_sound(target):
         with locked(folder / 'build.lock', before_wait=lambda: print_line(
                 'waiting for another process that compiles')) as is_locked:
-            if is_locked:   # killed processes left these folders
+            if is_locked:   # so processes that left such folders have ended
                 for stale in folder.glob('.*.part'):
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it
@@ -142,7 +143,7 @@ def checked(library):
 
 
 def print_line(line):
-    """Print a line of the package on standard error at once."""
+    """Print a line on standard error, unless `--quiet` hides it."""
     warn(f'd2lbert: {line}')
 
 
@@ -150,22 +151,22 @@ def _recipe(name, sources, mxnet, options=()):
     """(compiler command, all sources, file name of the library).
 
     The arguments are as for `library`. With mxnet=True, the source of MXNet's
-    interface is added to the sources. The file name has a digest of all that
-    the library depends on.
+    interface is added to the sources. The file name has a digest of everything
+    that the library depends on.
     """
     sources = [pathlib.Path(source) for source in sources]
-    command, version = compiler()
+    command, compiler_version = compiler()
     flags = [*isa_flags(), *FLAGS, *options]
     key = hashlib.sha256()
     hashed_files = list(sources)
     for folder in sorted({source.parent for source in sources}):
         hashed_files += sorted(folder.glob('*.h'))
-    for part in [*command, version, _cpu_features(), *flags]:
+    for part in [*command, compiler_version, _cpu_features(), *flags]:
         key.update(os.fsencode(part) + b'\0')
     if mxnet:
-        include, interface, release = _mxnet_parts()
+        include, interface, mxnet_version = _mxnet_parts()
         flags.append(f'-I{include}')
-        key.update(release.encode() + b'\0')
+        key.update(mxnet_version.encode() + b'\0')
         sources.append(interface)
         hashed_files += [interface, include / 'mxnet' / 'lib_api.h']
     for path in hashed_files:
@@ -179,7 +180,7 @@ def _digest_file(library):
 
 
 def _is_sound(library):
-    """True if no other user can have written a library and its digest fits."""
+    """True if a library has its digest, and no other user could write it."""
     try:
         with open(library, 'rb') as file:
             status = os.fstat(file.fileno())
@@ -195,7 +196,7 @@ def _sha256(file):
 
 
 def _compile(command, sources, target):
-    """Compile sources by a compiler command; move the library to `target`."""
+    """Compile and link sources; move the library to the path `target`."""
     try:
         work_folder = tempfile.TemporaryDirectory(
             prefix=f'.{target.stem}-', suffix='.part', dir=target.parent)
@@ -224,7 +225,7 @@ def _move_with_digest(built, target):
     digest = _digest_file(built)
     with open(built, 'rb') as file:
         digest.write_text(_sha256(file))
-    # With the common umask 002, the user's group could write to the library
+    # With the common umask 002, the user's group could change the library
     built.chmod(stat.S_IMODE(built.stat().st_mode) & ~0o022)
     os.replace(built, target)
     os.replace(digest, _digest_file(target))
@@ -261,9 +262,9 @@ def _run(commands, subjects, folder):
 
 
 def _first_error(process, output):
-    """The first line with 'error' in a compiler's output, else its first line.
+    """The first line with 'error' in a compiler's output, or just line 1.
 
-    Without output, the exit status of the process.
+    If there is no output, returns the exit status of the process.
     """
     lines = output.decode(errors='replace').strip().splitlines()
     for line in lines:

@@ -15,10 +15,10 @@ import numpy as onp
 from d2lbert.kernels import draw
 from d2lbert.machine.workers import interruptible
 
-#: The kinds of lines, for the argument `lines` of `text`. PARAGRAPHS: a line
-#: is a paragraph. WIKI: a line is a paragraph or a heading of WikiText; the
-#: first and last line only show if their neighbours are titles, and are not
-#: cut. PARTS: a line is a part of a paragraph; blank lines end paragraphs.
+#: The values of the argument `line_kind` of `text`. PARAGRAPHS: a line is a
+#: paragraph. WIKI: a line is a paragraph or a heading of WikiText; the first
+#: and last line only show if their neighbours are titles, and are not cut.
+#: PARTS: a line is a part of a paragraph; blank lines end paragraphs.
 PARAGRAPHS, WIKI, PARTS = range(3)
 
 #: The number of unused entries at the end of a table for `spread`, which
@@ -29,7 +29,7 @@ SPARE = 4
 #: are handled in the meantime. Cutting this many bytes takes about 0.1 s.
 LONG_BYTES = 1 << 25
 
-#: No limit for the bytes of a paragraph.
+#: The value of `max_paragraph_bytes` that allows paragraphs of any size.
 NO_LIMIT = (1 << 63) - 1
 
 
@@ -45,37 +45,46 @@ class TextMemory:
         self.handle = _new_handle(self, self.library, 'text')
 
 
-def text(data, lines, lower=True, max_paragraph_bytes=NO_LIMIT, memory=None):
+def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
+         memory=None):
     """Cut a text, bytes of UTF-8, into words.
 
-    lines: PARAGRAPHS, WIKI or PARTS. lower: convert words to lower case.
+    line_kind: PARAGRAPHS, WIKI or PARTS. lower: convert words to lower case.
     memory: a `TextMemory`, or None for a new one. Returns None if a paragraph
     has more than max_paragraph_bytes, or if the text is not UTF-8. Otherwise
-    returns types (words,) int32; sentences and paragraphs, (their number + 1,)
-    int64, as in `texts.numbered_text.TokenizedText`; articles (titles,) int64,
-    the paragraph after each title; names, bytes with a line for each different
-    word; left_out (2,) int64, the number of paragraphs left out, and of their
-    words. A paragraph of one sentence, without ' . ', is left out. Headings
-    are left out, too, but not counted.
+    returns a tuple:
+
+    - types (words,) int32
+    - sentences and paragraphs, (their number + 1,) int64, as in
+      `texts.numbered_text.TokenizedText`
+    - articles (titles,) int64: the index of the paragraph after each title
+    - names, bytes: a line for each different word
+    - left_out (2,) int64: the number of paragraphs that are left out, and the
+      number of their words
+
+    A paragraph of one sentence, without ' . ', is left out. Headings are left
+    out, too, but not counted.
     """
     memory = memory or TextMemory()
     library, handle = memory.library, memory.handle
-    sizes = onp.zeros(9, 'int64')       # see text_cut in cut.cc
+    sizes = onp.zeros(9, 'int64')       # its entries: see text_cut in cut.cc
 
-    # If a signal abandons `cut`, its use of `memory` keeps the handle valid
+    # After a signal, `cut` may still run in its thread when this call has
+    # ended. The function refers to `memory`, and so keeps the handle valid
     def cut(is_abandoned=None):
-        library.text_cut(memory.handle, data, len(data), lines, lower,
+        library.text_cut(memory.handle, data, len(data), line_kind, lower,
                          max_paragraph_bytes, sizes)
     if len(data) < LONG_BYTES:
         cut()
     else:
         interruptible(cut)
-    if sizes[6]:
+    num_foreign_bytes, is_uncut = sizes[5:7]
+    if is_uncut:
         return None
-    if sizes[5]:
-        # The words with letters beyond ASCII, one in each line: then the lower
-        # case of a letter does not depend on another word
-        foreign = onp.empty(sizes[5], 'uint8')
+    if num_foreign_bytes:
+        # The words with letters beyond ASCII, one in each line. Without the
+        # line feeds, the lower case of Greek sigma would depend on other words
+        foreign = onp.empty(num_foreign_bytes, 'uint8')
         library.text_foreign(handle, foreign, len(foreign))
         lowered = foreign.tobytes().decode().lower().encode()
         library.text_rename(handle, lowered, len(lowered), sizes)
@@ -86,7 +95,7 @@ def text(data, lines, lower=True, max_paragraph_bytes=NO_LIMIT, memory=None):
 
 
 def first_places(types, lengths, places, first):
-    """Set first[k] to the first place of type k, if this place is smaller.
+    """Lower first[k] to the first place of type k in these words.
 
     A place is the index of a word in a larger text. types (words,) uint16 or
     int32: the words of some paragraphs, one after another. For paragraph q,
@@ -104,7 +113,7 @@ def first_places(types, lengths, places, first):
 def look_up(table, types):
     """Return table[types]; type -1 reads the last entry. Thread-safe.
 
-    table uint16 or int32; types (words,) int32.
+    table (entries,) uint16 or int32; types (words,) int32.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     found = onp.empty(len(types), table.dtype)
@@ -135,8 +144,8 @@ def spread(table, begins, lengths, types, ends, size):
 def count_types(types, num_types, table=None):
     """Count the occurrences of each type: (num_types,) int64.
 
-    types (words,) int32. table: None, or (num_types,) int32 to set types to
-    table[types], in place, after counting.
+    types (words,) int32. table (num_types,) int32, or None: after the count,
+    table[types] replaces the elements of types, in place.
     """
     assert table is None or table.dtype == 'int32' and len(table) >= num_types
     counts = onp.zeros(num_types, 'int64')
@@ -151,8 +160,8 @@ class Names:
     def __init__(self):
         self._library = draw.library()
         self._handle = _new_handle(self, self._library, 'names')
-        # The number of words of the last call of `add`, the number of
-        # different words, and the number of letters of these
+        # The number of words in the last call of `add`; the numbers of all
+        # different words and of their letters
         self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):
@@ -169,7 +178,7 @@ class Names:
         lines: bytes, a line for each word. kept (words,) bool, or None for all
         True: a word with False is not added, and its number is -1.
         """
-        # At most this many words: each takes two bytes with its line feed
+        # The most words possible: each has at least one byte and a line feed
         numbers = onp.empty(len(lines) // 2, 'int32')
         if kept is not None:
             kept = onp.ascontiguousarray(kept).view('uint8')
@@ -182,7 +191,7 @@ class Names:
 
     def text(self, first=0):
         """The words with number `first` and above: bytes, a line for each."""
-        size = ctypes.c_int64()     # the first call only sets it
+        size = ctypes.c_int64()     # the first call sets it, the second reads
         self._library.names_copy(self._handle, first, None, size)
         names = onp.empty(size.value, 'uint8')
         self._library.names_copy(self._handle, first, names.ctypes.data, size)
@@ -201,7 +210,7 @@ class Pieces:
     def __init__(self, initial, continuation, unknown_id, max_letters, lower):
         tables = []
         for pieces in (initial, continuation):
-            # C++ only cuts texts of printable ASCII, so others never match
+            # C++ only cuts texts of printable ASCII: other pieces never match
             pieces = {piece: idx for piece, idx in pieces.items()
                       if piece.isascii() and piece.isprintable()}
             lines = ''.join(f'{piece}\n' for piece in pieces).encode()
@@ -215,8 +224,8 @@ class Pieces:
         """Cut texts, bytes with a line for each: (counts, ids), int32.
 
         counts (texts,): the number of ids of each text, or -1 for a text
-        with a character other than printable ASCII. ids: of all other texts,
-        one after another.
+        with a character other than printable ASCII. ids: the ids of the
+        other texts, one text after another.
         """
         counts = onp.empty(lines.count(b'\n'), 'int32')
         ids, size = onp.empty(len(lines), 'int32'), ctypes.c_int64()

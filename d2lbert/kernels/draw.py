@@ -1,8 +1,8 @@
 """Draw pretraining examples and mask their tokens, by compiled C++ loops.
 
-Each function calls a function of draw.cc or spans.cc. The callers have the
-same loops in Python, with the same results to the bit. They use these loops
-if `library` returns None or `can_draw` returns False.
+Each function calls a function of draw.cc or spans.cc. Each caller also has
+the loop in Python, with the same results to the bit. The caller uses the loop
+in Python if `library` returns None or `can_draw` returns False.
 
 A text is an array of word types: equal words have the same type, a number.
 `type_ids` gives the vocabulary index of each type.
@@ -106,7 +106,8 @@ def library():
 def can_draw(rng):
     """True if the C++ code can draw random numbers in place of `rng`.
 
-    The C++ code implements random.Random of CPython, and no subclass of it.
+    rng: the module `random`, or a generator. The C++ code implements
+    random.Random of CPython, and no subclass of it.
     """
     return ((rng is random or type(rng) is random.Random)
             and library() is not None)
@@ -124,8 +125,9 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
 
     order (paragraphs,) int32: the numbers of all paragraphs. Paragraph q
     holds the sentences from paragraph_offsets[q] to
-    paragraph_offsets[q + 1] - 1. In the same way, sentence_offsets gives the
-    words of a sentence. The two arrays of offsets are int64.
+    paragraph_offsets[q + 1] - 1. Sentence s holds the words from
+    sentence_offsets[s] to sentence_offsets[s + 1] - 1. Both arrays of offsets
+    are int64.
 
     Each sentence is paired with the next one of its paragraph. In half of the
     cases a random sentence of all paragraphs replaces the second sentence.
@@ -137,7 +139,7 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
     drawn, num_pairs = order[first:last], ctypes.c_int64()
     max_pairs = int((paragraph_offsets[drawn + 1] - paragraph_offsets[drawn]
                      - 1).sum())
-    # Damaged offsets must not request too much memory, nor a negative size
+    # Damaged offsets would request too much memory, or a negative size
     max_pairs = max(0, min(max_pairs, len(drawn) * len(sentence_offsets)))
     pair_spans = onp.empty((max_pairs, 4), 'int64')
     is_next = onp.empty(max_pairs, 'uint8')
@@ -156,13 +158,13 @@ def mask_pairs(pair_spans, word_types, type_ids, specials, num_preds, columns,
 
     pair_spans (N, 4) int64: as `draw_pairs` returns it. word_types (words,)
     uint16 or int32: the text. type_ids (types,) int32. specials: the indices
-    of <pad>, <mask>, <cls> and <sep>, then V. num_preds (T + 1,) int32:
-    num_preds[n] tokens of a row with n tokens are masked. columns: the arrays
+    of <pad>, <mask>, <cls> and <sep>, then V. num_preds (T + 1,) int32: of a
+    row with n tokens, num_preds[n] are masked. columns: the arrays
     to fill, the first six fields of a `texts.examples.Batch`. flags (V,)
     uint8: the bits FIXED and GOES_ON; None if only <cls> and <sep> are FIXED.
     replacements: int32, the tokens from which random ones are drawn; None for
-    the whole vocabulary. whole_words: mask all pieces of a word or none; then
-    num_preds[n] is a maximum.
+    the whole vocabulary. whole_words: mask all pieces of a word, or none of
+    them; then num_preds[n] is a maximum.
     """
     word_types = onp.ascontiguousarray(word_types)
     with _state_of(rng) as state:
@@ -188,7 +190,7 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
     length_cdf (words of the longest span,) float64: length_cdf[i] is the
     probability that a span has at most i + 1 words. max_tokens: the largest
     number of tokens of a span. separate_spans: True if two spans must not
-    touch. mask_millionths: the share of tokens to mask, in millionths.
+    touch. mask_millionths: the number of tokens to mask in a million.
     columns: the arrays to fill, a `corpus.masking.MaskedRows`.
     """
     word_types = onp.ascontiguousarray(word_types)
@@ -204,9 +206,9 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
 
 
 def _address_and_length(array, dtype):
-    """(address, length) of a contiguous array of `dtype`; None is (None, 0).
+    """(address, length) of a contiguous array of `dtype`; (None, 0) for None.
 
-    NumPy's array types for ctypes, see `_open_library`, do not accept None.
+    NumPy's array types for ctypes, used in `_open_library`, reject None.
     """
     if array is None:
         return None, 0
@@ -218,7 +220,7 @@ def _address_and_length(array, dtype):
 def _state_of(rng):
     """Yield the state of a generator, (625,) uint32, for C++ to change.
 
-    The end of the `with` block puts the changed state back into `rng`.
+    If the `with` block raises no exception, `rng` gets the changed state.
     """
     version, state, gauss_next = rng.getstate()
     state = onp.array(state, 'uint32')

@@ -2,7 +2,8 @@
 
 `ops` declares the operators, and explains arguments such as `grad_req`. Each
 public function here, except `call`, has the name and the arguments of a
-function in `ops`. The decorator `ops.operator` sets the defaults.
+function in `ops`, which calls it. The decorator `ops.operator` sets the
+defaults of the arguments.
 """
 import ctypes
 import functools
@@ -28,7 +29,7 @@ def call(name, arrays, **attrs):
     """
     attrs = {key: value for key, value in attrs.items()
              if value != _DEFAULTS.get(key)}
-    # The operator's function in `mx.nd` would also copy the arrays' handles
+    # The operator's function in `mx.nd` is slower: it copies arrays' handles
     return mx.nd.register._imperative_invoke(
         _handle(f'd2lbert_{name}'), arrays, list(attrs), list(attrs.values()),
         None, True, True)
@@ -58,13 +59,13 @@ def _guarded(array):
 
 
 def _parameters(grad_req, *arrays):
-    """A list of the arrays, `_guarded` if their entry of grad_req is 'add'."""
+    """A list of the arrays, each `_guarded` if its request is 'add'."""
     return [_guarded(array) if request == 'add' else array for array, request
             in zip(arrays, _requests(grad_req, len(arrays)))]
 
 
 def _requests(grad_req, count):
-    """The request, an entry of grad_req, of each of `count` parameters."""
+    """A list of grad_req's requests, one for each of `count` parameters."""
     return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
@@ -94,7 +95,7 @@ def _dropout(X, p):
 def dense(X, W, b, units, act, precision, grad_req):
     """`ops.dense`, with its activation in the same operator."""
     attrs = {}
-    if act.startswith('gelu'):  # for its gradient, C++ stores the argument
+    if act.startswith('gelu'):  # the gradient of GELU needs its argument
         attrs['grad'] = int(autograd.is_recording())
     return _product(X, [W], [] if b is None else [b], precision, grad_req,
                     act=act, **attrs)
@@ -106,17 +107,17 @@ def joined_dense(X, weights, biases, precision, grad_req):
 
 
 def _product(X, weights, biases, precision, grad_req, **attrs):
-    """Call the operator `dense`; attrs: its other attributes.
+    """Call the operator `dense`; attrs: its attributes `act` and `grad`.
 
     The other arguments are as for `ops.joined_dense`.
     """
-    frozen = _are_frozen(grad_req, *weights)
-    if frozen:      # the operator then writes no gradient for the weights
+    are_frozen = _are_frozen(grad_req, *weights)
+    if are_frozen:      # then the operator computes no gradient of the weights
         weights = [weight.detach() for weight in weights]
     return call('dense', [
         _guarded(X), *_parameters(grad_req, *weights, *biases)],
         precision=precision, bias=int(bool(biases)), parts=len(weights),
-        frozen=int(frozen), **attrs)[0]
+        frozen=int(are_frozen), **attrs)[0]
 
 
 def layer_norm(X, gamma, beta, eps, grad_req):
@@ -146,7 +147,7 @@ def attention_qkv(QKV, offsets, lens, num_heads, p, precision, common_length,
 def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
                    grad_req, causal):
     """`ops.self_attention` as one operator, a few sequences at a time."""
-    # In C++, the weights of queries, keys and values are joined to one
+    # The largest weight in C++ joins those of queries, keys and values
     if not _is_faster_as_one(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
     weights_p, weights_seed = _dropout(X, p)
@@ -174,14 +175,18 @@ def feed_forward(X, weights, biases, norm, act, precision, grad_req):
 
 
 def _is_faster_as_one(X, weight_size, precision, grad_req):
-    """True if one operator for half a block is faster than several.
+    """True if one operator for half a block is possible, and the fastest way.
 
-    X and grad_req: as for `ops.self_attention`. weight_size: the number of
-    elements of the largest weight. Each thread keeps a copy of the gradient of
-    this weight in cache. If the copy does not fit, several operators are
-    faster. They are faster in two other cases, too. With AMX tiles, a product
-    needs more rows at a time than fit into cache. With frozen weights, a
-    separate operator for each product can leave out gradients.
+    It is possible if X has two axes. X and grad_req: as for
+    `ops.self_attention`. weight_size: the number of elements of the largest
+    weight. Each thread sums a gradient of this weight in cache. Several
+    operators are faster in three cases:
+
+    - The gradient does not fit into the cache.
+    - Tiles of AMX compute the products: a product then needs more rows at a
+      time than fit into cache.
+    - A parameter is frozen: an operator for each product can leave out
+      gradients.
     """
     return (X.ndim == 2 and 4 * weight_size <= MAX_CACHED_BYTES
             and not (autograd.is_recording() and 'null' in grad_req)
@@ -210,9 +215,10 @@ def vocab_ce(X, W, b, labels, weights, precision, grad_req):
         'vocab_ce',
         [_guarded(X), *_parameters(grad_req, W, b), labels, _guarded(weights)],
         grad=int(grad), precision=precision)
+    if not grad:
+        return outputs[0]
     # `first` selects the loss, so that other outputs need no gradients
-    return call('first', outputs, inputs=len(outputs))[0] if grad else (
-        outputs[0])
+    return call('first', outputs, inputs=len(outputs))[0]
 
 
 def softmax_ce(logits, labels, weights):
@@ -231,7 +237,7 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale, clip, ahead):
     """`ops.adam` in one pass, queued in MXNet's engine."""
     if not ahead:
-        # A prediction may still use a weight: MXNet's Convolution and
+        # A prediction may still read a weight: MXNet's Convolution and
         # FullyConnected may move it to other memory, in a layout of oneDNN
         for weight in weights:
             mx.base.check_call(
@@ -244,7 +250,7 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
         (ctypes.c_void_p * len(handles))(*handles), (double * count)(*rates),
         (double * count)(*decays), *map(double, (beta1, beta2, epsilon,
                                                  rescale, clip)))
-    # The order in adam.cc is DONE, UNSUPPORTED, MXNET_FAILED, NO_MEMORY
+    # The statuses of adam.cc: DONE, UNSUPPORTED, MXNET_FAILED, NO_MEMORY
     if status == 2:
         mx.base.check_call(status)      # raises MXNet's own error
     if status == 3:

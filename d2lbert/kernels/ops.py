@@ -4,8 +4,8 @@ The docstring of a function is the contract of an operator. The body of the
 function defines the operator by MXNet's own operators, for every device and
 type. `fused` has a function of the same name, which runs C++ code. That
 function is called instead for float32 arrays on a CPU, if the compiled library
-is loaded. The two functions return the same values, except for rounding. No
-other module chooses between them.
+is loaded. The two functions return the same values, except for rounding. Only
+this module chooses between them.
 
 To add an operator: write its C++ file and name it in `kernels.SOURCES`, then
 write its definition here and its call in `fused`. README.md has the details.
@@ -38,8 +38,8 @@ def operator(argument):
     argument: the name of a positional argument, an array or a list of
     arrays. The type and device of this argument choose between the function
     in `fused` and the definition. The function in `fused` has the arguments
-    of the definition, and gets their defaults from there. If it returns
-    NotImplemented, the definition, made of other operators, is faster.
+    of the definition, and gets the defaults of the definition. It returns
+    NotImplemented if the definition, made of other operators, is faster.
     """
     def declare(definition):
         parameters = list(inspect.signature(definition).parameters)
@@ -109,7 +109,7 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     _, npx = _namespaces(X)
     # If W needs no gradient, FullyConnected gives b a gradient of zero
     adds_bias_later = (b is not None
-                       and _requests(grad_req, 2) == ('null', 'write'))
+                       and _without_add(grad_req, 2) == ('null', 'write'))
     bias = [] if b is None or adds_bias_later else [b]
     Y = npx.fully_connected(X, W, *bias, no_bias=not bias, flatten=False,
                             num_hidden=units or W.shape[0])
@@ -118,7 +118,7 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     return Y if act == 'none' else activation(Y, act)
 
 
-def _requests(grad_req, count):
+def _without_add(grad_req, count):
     """The request of each of `count` parameters, with 'write' for 'add'.
 
     Definitions need no 'add': MXNet's own operators accumulate gradients.
@@ -136,7 +136,7 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     (units,), or () for none. A tuple grad_req has the requests of the weights
     first, then the requests of the biases. Returns (..., sum of all units).
     """
-    requests = _requests(grad_req, len(weights) + len(biases))
+    requests = _without_add(grad_req, len(weights) + len(biases))
     are_frozen = set(requests[:len(weights)]) == {'null'}
     return dense(
         X, np.concatenate(weights), np.concatenate(biases) if biases else None,
@@ -200,14 +200,14 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
     T = max(int(counts.max()), 1)
     # For each of B * T padded positions, a row of QKV. Padding takes rows of
     # other sequences, which `lens` excludes from the keys
-    columns = numpy.arange(T)
-    padded = numpy.minimum(bounds[:-1, None] + columns, len(QKV) - 1)
-    padded = np.array(padded, dtype='int32', ctx=QKV.ctx)
+    positions = numpy.arange(T)
+    rows = numpy.minimum(bounds[:-1, None] + positions, len(QKV) - 1)
+    rows = np.array(rows, dtype='int32', ctx=QKV.ctx)
     # The indices of the padded positions that hold a row of their sequence
-    real = numpy.flatnonzero(columns < counts[:, None])
+    real = numpy.flatnonzero(positions < counts[:, None])
     real = np.array(real, dtype='int32', ctx=QKV.ctx)
     return np.take(
-        _attend_padded(np.take(QKV, padded.reshape(-1), axis=0), lens,
+        _attend_padded(np.take(QKV, rows.reshape(-1), axis=0), lens,
                        num_heads, p, T, causal), real, axis=0)
 
 
@@ -219,7 +219,7 @@ def _attend_padded(QKV, lens, num_heads, p, T, causal):
         return X.reshape(-1, T, X.shape[-1])
 
     Q, K, V = map(split_heads, np.split(QKV, 3, axis=-1))
-    # An array, since division by a number would give a gradient of other bits
+    # An array, since dividing by a number would change bits of the gradient
     root = np.full((1,), math.sqrt(Q.shape[-1]), dtype=Q.dtype, ctx=Q.ctx)
     scores = npx.batch_dot(Q / root, K, transpose_b=True)
     positions = np.arange(T, ctx=Q.ctx)
@@ -230,7 +230,7 @@ def _attend_padded(QKV, lens, num_heads, p, T, causal):
         seen = seen * (positions.reshape(1, 1, -1) <= positions.reshape(
             1, -1, 1)).astype('float32')
     scores = scores * seen - 1e9 * (1 - seen)
-    weights = npx.softmax(scores, axis=-1) * seen  # 0 without a key
+    weights = npx.softmax(scores, axis=-1) * seen  # all 0 without keys
     if p:
         weights = npx.dropout(weights, p=p)
     Y = npx.batch_dot(weights, V).reshape(-1, num_heads, T, V.shape[-1])
@@ -265,7 +265,7 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p=0,
     """LayerNorm(X + dropout(W_o attention(X) + b_o)).
 
     X (R, H). weights (H, H) and biases (H,): lists for queries, keys, values
-    and output; biases may be (). norm: a `Norm`, with the rate of `dropout`.
+    and output; biases may be (). norm: a `Norm`; its p is the dropout rate.
     rows: a `Rows`. p: dropout rate of the attention weights. grad_req: a tuple
     with the requests of weights, biases, gamma and beta. causal is as for
     `attention_qkv`. Returns (R, H).
@@ -286,7 +286,7 @@ def feed_forward(X, weights, biases, norm, act, precision='fp32',
     """LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)).
 
     X (R, H). weights: W1 (F, H) and W2 (H, F). biases: b1 (F,) and b2 (H,).
-    norm: a `Norm`, with the rate of `dropout`. grad_req: a tuple with the
+    norm: a `Norm`; its p is the dropout rate. grad_req: a tuple with the
     requests of W1, b1, W2, b2, gamma and beta. act is as for `dense`. Returns
     (R, H).
     """
@@ -316,7 +316,7 @@ def take_rows(X, *indices):
     """Select rows of X (R, H) by one or more arrays of row indices.
 
     Returns a list: for each array (S,) int32, an array (S, H). One call for
-    all arrays gives X one gradient, and several calls would give X several.
+    all arrays gives X one gradient; MXNet would have to add those of several.
     Indices out of range are clipped: check them first.
     """
     return [np.take(X, rows, axis=0) for rows in indices]

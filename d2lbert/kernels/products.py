@@ -4,9 +4,10 @@ There are four kernels. `plain` multiplies vectors of fp32. `pairs` multiplies
 AVX-512 vectors of pairs of bfloat16. `tiles` multiplies AMX tiles of bfloat16.
 `split` uses such tiles for fp32: it splits each number into three bfloat16.
 D2LBERT_AMX, an environment variable, controls tiles: `auto` uses them if they
-are faster, `off` never uses them, and `require` always uses them, or raises an
-error without AMX. The measurement runs once for each compiled library and CPU.
-Its result is stored in a file beside the library.
+are faster, `off` never uses them, and `require` always uses them, and raises
+an error without AMX. The measurement runs once for each compiled library and
+CPU, and its result is stored in a file beside the library. A CPU without
+bfloat16 instructions uses `plain` without a measurement.
 """
 import contextlib
 import ctypes
@@ -50,7 +51,7 @@ class Choice(NamedTuple):
 
     fp32: str       # a name of NAMES
     bf16: str       # a name of NAMES
-    why: str        # the reason, for `d2lbert doctor`
+    why: str        # the reason, which `d2lbert doctor` prints
 
 
 class _State:
@@ -110,7 +111,7 @@ def use(choice):
 
 
 def _find_tiles(library, policy):
-    """(True if tiles can be used, the reason why or why not).
+    """(True if tiles can be used or else False, the reason).
 
     policy: the value of D2LBERT_AMX.
     """
@@ -157,7 +158,7 @@ def _read_or_measure(library, path, has_tiles):
     root mean square error against float64} for `plain` and `split`. largest:
     the largest error of `split` divided by the largest element of the product.
     """
-    names = NAMES if has_tiles else NAMES[:2]
+    names = NAMES if has_tiles else NAMES[:2]   # the last two use tiles
     stored_path = path.with_name(path.name + '.products')
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         stored = read_json(stored_path)
@@ -185,7 +186,7 @@ def _measure(library, names):
     X, W = (rng.normal(size=size).astype('float32')
             for size in ((rows, inputs), (outputs, inputs)))
     Y = onp.empty((rows, outputs), 'float32')
-    checked = slice(64)     # the rows whose errors are measured
+    checked = slice(64)     # 64 rows, whose errors are measured
     exact = X[checked].astype('float64') @ W.T.astype('float64')
     seconds = dict.fromkeys(names, float('inf'))
     errors, largest = {}, 0.
@@ -239,15 +240,15 @@ def record(precision, fused=True):
 
 
 def resume(before, precision, fused=True):
-    """Use a resumed run's kernel again, if the CPU and D2LBERT_AMX allow it.
+    """Use the kernel of a resumed run again, if CPU and D2LBERT_AMX allow it.
 
     before: the result of `record` in the run's checkpoint. precision, fused:
-    as for `record`. Returns None, or a clause for a message if the resumed run
-    has to use another kernel.
+    as for `record`. Returns a clause for a message if the resumed run has to
+    use another kernel, else None.
     """
     now = record(precision, fused)
     if not isinstance(before, dict) or not before.get('product'):
-        return None     # a checkpoint of an older version
+        return None     # older versions of the package stored no record
     product, old_cpu = before['product'], before.get('cpu')
     if product == now['product']:
         return None
