@@ -2,9 +2,9 @@
 // steps of the book's section "The Dataset for Pretraining BERT" up to the
 // vocabulary. cut.py calls these functions. They do not need MXNet.
 //
-// A text comes as bytes of UTF-8. A foreign word is one with letters beyond
-// ASCII. If words have to be in lower case, Python converts each different
-// foreign word once (text_foreign, text_rename).
+// A text comes as bytes of UTF-8. A foreign word has a letter beyond ASCII. If
+// words have to be in lower case, Python converts each different foreign word
+// once (text_foreign, text_rename).
 
 #include <algorithm>
 #include <array>
@@ -25,7 +25,10 @@ namespace {
 // or heading of WikiText; the first and last line of a text only decide whether
 // the lines beside them are titles, and are not cut. kParts: a part of a
 // paragraph; blank lines separate paragraphs.
-enum class Lines { kParagraphs, kWiki, kParts };
+enum class LineKind { kParagraphs, kWiki, kParts };
+
+// The number of words that are looked up together in a WordTable.
+constexpr size_t kBatch = 64;
 
 // The lowest bit, and the highest bit, of each of eight bytes.
 constexpr uint64_t kOnes = 0x0101010101010101u, kHigh = kOnes * 0x80;
@@ -123,36 +126,35 @@ class Text {
   // Cut a text. lower: convert ASCII letters to lower case, and collect foreign
   // words for `rename`. Returns false for bytes that are not UTF-8, or a
   // paragraph of more than max_bytes. Python then reports the error.
-  bool cut(const char* bytes, size_t size, Lines lines, bool lower,
+  bool cut(const char* bytes, size_t size, LineKind line_kind, bool lower,
            size_t max_bytes) {
     clear();
     bytes_.resize(size + kPadding);
-    const char* from = bytes;
-    char* to = &bytes_[0];
+    char *begin = &bytes_[0], *end = begin + size;
     unsigned char all_bits = 0;
-    for (size_t i = 0; i < size; ++i) all_bits |= from[i];
-    const auto* u = reinterpret_cast<const unsigned char*>(from);
+    for (size_t i = 0; i < size; ++i) all_bits |= bytes[i];
+    const auto* u = reinterpret_cast<const unsigned char*>(bytes);
     if (all_bits & 0x80 && !is_utf8(u, u + size)) return false;
     if (lower) {
       for (size_t i = 0; i < size; ++i) {
-        const char c = from[i];
-        to[i] = static_cast<char>(c | (c >= 'A' && c <= 'Z' ? 0x20 : 0));
+        const char c = bytes[i];
+        begin[i] = static_cast<char>(c | (c >= 'A' && c <= 'Z' ? 0x20 : 0));
       }
     } else {
-      std::memcpy(to, from, size);
+      std::memcpy(begin, bytes, size);
     }
-    std::fill(to + size, to + size + kPadding, '\n');
+    std::fill(end, end + kPadding, '\n');
     lower_ = lower;
-    const bool is_cut = lines == Lines::kParts
-                            ? cut_parts(to, to + size, max_bytes)
-                            : cut_lines(to, to + size, lines, max_bytes);
+    const bool is_cut = line_kind == LineKind::kParts
+                            ? cut_parts(begin, end, max_bytes)
+                            : cut_lines(begin, end, line_kind, max_bytes);
     number_words();
     names_ = words_.text();
     return is_cut;
   }
 
-  // The foreign words, each followed by a line feed. Empty unless words have to
-  // be in lower case.
+  // The foreign words, each followed by a line feed. Empty if words keep their
+  // case.
   std::string foreign() const {
     std::string lines;
     for (int32_t k : foreign_) {
@@ -161,7 +163,7 @@ class Text {
     return lines;
   }
 
-  // Replace the words of `foreign` by lines, a line for each word. Words that
+  // Replace the words of `foreign` by `lines`, a line for each word. Words that
   // become equal to each other get one number, and all words are numbered again
   // by first occurrence. Returns false if the number of lines is wrong.
   bool rename(std::string_view lines) {
@@ -179,30 +181,30 @@ class Text {
     }
     foreign_.clear();
     if (changed.empty()) return lines.empty();
-    // same[k]: one of the words that are now equal to word k, the same one for
-    // all of them. Only a changed word can be equal to another word.
-    std::vector<size_t> same(size);
-    std::iota(same.begin(), same.end(), size_t{0});
-    WordTable new_words;          // changed words that were not in the text
+    // equal[k]: the number of a word that now equals word k. Equal words have
+    // the same entry. Only a changed word can be equal to another word.
+    std::vector<size_t> equal(size);
+    std::iota(equal.begin(), equal.end(), size_t{0});
+    WordTable new_words;          // words that were not in the text before
     std::vector<size_t> firsts;   // for each, the first word changed to it
     for (size_t k : changed) {
-      // A word of the text that equals the new word, if it has not changed
+      // A word of the text that equals the new word and has not changed
       const int32_t known = words_.find(Word(renamed[k]));
       if (known >= 0 && renamed[static_cast<size_t>(known)] == renamed[k]) {
-        same[k] = static_cast<size_t>(known);
+        equal[k] = static_cast<size_t>(known);
         continue;
       }
       const auto number =
           static_cast<size_t>(new_words.find_or_add(Word(renamed[k])));
       if (number == firsts.size()) firsts.push_back(k);
-      same[k] = firsts[number];
+      equal[k] = firsts[number];
     }
     std::vector<int32_t> numbers(size, -1);   // the new number of each word
     std::string names;
     names.reserve(words_.text().size());
     int32_t count = 0;
     for (size_t k = 0; k < size; ++k) {
-      int32_t& number = numbers[same[k]];
+      int32_t& number = numbers[equal[k]];
       if (number < 0) {
         number = count++;
         names.append(renamed[k]).push_back('\n');
@@ -244,8 +246,6 @@ class Text {
  private:
   // Bytes after the text, so that 64 bytes can be read from any word on
   static constexpr size_t kPadding = 64;
-  // The number of words that are looked up together
-  static constexpr size_t kBatch = 64;
 
   void clear() {
     words_.clear();
@@ -257,9 +257,9 @@ class Text {
     paragraphs_left_out_ = words_left_out_ = 0;
   }
 
-  // Add the paragraphs of a text of kParagraphs or kWiki. Returns false if a
+  // Add the paragraphs of a text with kParagraphs or kWiki. Returns false if a
   // line has more than max_bytes.
-  bool cut_lines(const char* p, const char* end, Lines lines,
+  bool cut_lines(const char* p, const char* end, LineKind line_kind,
                  size_t max_bytes) {
     // The two lines before `next`
     std::string_view before, line;
@@ -267,9 +267,9 @@ class Text {
       const char* stop = end_of_line(p, end);
       const std::string_view next(p, static_cast<size_t>(stop - p));
       if (next.size() > max_bytes) return false;
-      if (lines == Lines::kParagraphs) {
+      if (line_kind == LineKind::kParagraphs) {
         add_paragraph(next, false);
-      } else if (k > 1) {
+      } else if (k > 1) {  // so `line` is neither the first nor the last line
         // A title is a heading of the first level between blank lines
         if (is_title(line) && is_blank(before) && is_blank(next)) {
           articles_.push_back(static_cast<int64_t>(paragraphs_.size()) - 1);
@@ -283,10 +283,10 @@ class Text {
     }
   }
 
-  // Add the paragraphs of a text of kParts. Returns false if a paragraph has
+  // Add the paragraphs of a text with kParts. Returns false if a paragraph has
   // more than max_bytes.
   bool cut_parts(char* p, char* end, size_t max_bytes) {
-    char* begin = nullptr;      // of the paragraph
+    char* begin = nullptr;      // of the paragraph; null between paragraphs
     for (;;) {
       char* stop = const_cast<char*>(end_of_line(p, end));
       const bool blank = is_blank({p, static_cast<size_t>(stop - p)});
@@ -311,8 +311,8 @@ class Text {
   }
 
   // Add a line as a paragraph if it has a ' . '. Otherwise count it as left
-  // out, unless it is a heading. White space around the line is removed before
-  // it is cut at each ' . ', so a full stop at its end stays in the sentence.
+  // out, unless it is a heading. White space at both ends is removed before the
+  // cuts at ' . ', so a full stop at the end stays in the last sentence.
   void add_paragraph(std::string_view line, bool is_heading) {
     if (!find_sentence_end(line.data(), line.data() + line.size())) {
       const int64_t count = is_heading ? 0 : count_words(line);
@@ -345,21 +345,21 @@ class Text {
         p = stop + 1;
         if (stop == end) break;
       }
-      // The loop ended at another byte, or the word is longer than the block
+      // The loop ended at such a byte, or the word is longer than the block
       if (p < end && (separators || p == block)) p = add_word(p, end);
     }
     end_sentence();
     paragraphs_.push_back(static_cast<int64_t>(sentences_.size()) - 1);
   }
 
-  // 64 bits, one for each byte from p on: 1 if the byte is not visible ASCII,
-  // and so cannot belong to a word of ASCII.
+  // 64 bits, one for each byte from p on: 0 if a word of ASCII can have this
+  // byte (0x21 to 0x7f), else 1.
   static uint64_t find_separators(const char* p) {
     uint64_t found = 0;
     for (unsigned k = 0; k < 8; ++k) {
       const uint64_t x = load(p + 8 * k, 8);
-      // The highest bit of each byte that is visible ASCII. The sum has no
-      // carry from one byte to the next
+      // The highest bit of each byte from 0x21 to 0x7f. The sum has no carry
+      // from one byte to the next
       const uint64_t visible = ((x & ~kHigh) + kOnes * 0x5f) & ~x & kHigh;
       found |= (((visible ^ kHigh) >> 7) * 0x0102040810204080u >> 56)
                << 8 * k;
@@ -399,7 +399,7 @@ class Text {
     if (batch_size_ == kBatch) number_words();
   }
 
-  // Number the words of the batch, and empty it.
+  // Number the words of the batch, then empty the batch.
   void number_words() {
     const size_t first = types_.size();
     types_.resize(first + batch_size_);
@@ -422,14 +422,14 @@ class Text {
   }
 
   bool lower_ = false;
-  std::string bytes_;  // the text, its ASCII in lower case if lower_ is true
+  std::string bytes_;  // the text; if lower_, its ASCII is in lower case
   std::string names_;  // the different words, each followed by a line feed
   WordTable words_;
   std::array<Word, kBatch> batch_;
   size_t batch_size_ = 0;
   int64_t paragraphs_left_out_ = 0, words_left_out_ = 0;
   std::vector<size_t> foreign_in_batch_;  // indices of foreign words in batch_
-  std::vector<int32_t> foreign_;          // numbers of foreign words
+  std::vector<int32_t> foreign_;  // numbers of foreign words, if lower_
   std::vector<int32_t> types_;            // the number of each word of the text
   // The indices of the first word of each sentence, of the first sentence of
   // each paragraph (both with the end of the last one), and of the first
@@ -450,18 +450,21 @@ int text_new(void** new_handle) try {
   return failure();
 }
 
-// Cut a text, `size` bytes of UTF-8, into words. lines: the kind of lines
-// (`Lines`). lower: convert words to lower case. max_bytes: the limit for the
-// bytes of a paragraph. sizes (9) receives the lengths of the five arrays of
-// text_copy; the length of the array of text_foreign; 1 if the text cannot be
-// cut, else 0; the number of paragraphs that were left out; and the number of
-// their words.
-int text_cut(void* handle, const char* bytes, int64_t size, int lines,
+// Cut a text, `size` bytes of UTF-8, into words. line_kind: a `LineKind`.
+// lower: convert words to lower case. max_bytes: the limit for the bytes of a
+// paragraph. sizes (9) receives:
+// 0 to 4: the lengths of the five arrays of text_copy
+// 5: the length of the array of text_foreign
+// 6: 1 if the text cannot be cut, else 0
+// 7: the number of paragraphs that were left out
+// 8: the number of words in these paragraphs
+int text_cut(void* handle, const char* bytes, int64_t size, int line_kind,
              int lower, int64_t max_bytes, int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
   const bool is_cut =
-      text->cut(bytes, static_cast<size_t>(size), static_cast<Lines>(lines),
-                lower != 0, static_cast<size_t>(max_bytes));
+      text->cut(bytes, static_cast<size_t>(size),
+                static_cast<LineKind>(line_kind), lower != 0,
+                static_cast<size_t>(max_bytes));
   text->sizes(sizes);
   sizes[5] = static_cast<int64_t>(text->foreign().size());
   sizes[6] = !is_cut;
@@ -540,7 +543,7 @@ int names_add(void* handle, const char* lines, int64_t size,
   std::vector<Word> words;
   while (lines < end) {
     words.clear();
-    for (; lines < end && words.size() < 64; ++lines) {
+    for (; lines < end && words.size() < kBatch; ++lines) {
       const char* begin = lines;
       lines = static_cast<const char*>(
           std::memchr(lines, '\n', static_cast<size_t>(end - lines)));

@@ -15,7 +15,8 @@
 #include <string_view>
 #include <vector>
 
-// The base-2 logarithm of the number of slots in a new WordTable.
+// The base-2 logarithm of the number of slots in a new WordTable. A test may
+// define a smaller number, so that tables grow.
 #ifndef D2LBERT_TABLE_BITS
 #define D2LBERT_TABLE_BITS 14
 #endif
@@ -65,8 +66,8 @@ inline uint64_t load(const char* p, size_t size) {
   return x;
 }
 
-// True if two words have the same `size` bytes, at least eight. This is faster
-// for short words than memcmp.
+// True if two words of `size` bytes, at least eight, are equal. For short words
+// this is faster than memcmp.
 inline bool are_same(const char* one, const char* other, size_t size) {
   for (size_t k = 0; k + 8 < size; k += 8) {
     if (load(one + k, 8) != load(other + k, 8)) return false;
@@ -106,7 +107,7 @@ inline uint64_t mix(uint64_t x) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// The hash of a word, which takes eight bytes at a time.
+// The hash of a word, computed from eight bytes at a time.
 inline uint64_t hash(std::string_view word) {
   const char* p = word.data();
   size_t left = word.size();
@@ -171,14 +172,15 @@ class WordTable {
   int32_t find_or_add(const Word& word) {
     Slot& slot = slots_[find_slot(word)];
     if (slot.number >= 0) return slot.number;
-    const auto k = static_cast<int32_t>(size());
+    const auto number = static_cast<int32_t>(size());
     const size_t start = text_.size(), end = start + word.size + 1;
+    // A Slot has 32 bits for `start`, and 31 for a number that is not negative
     if (end >> 32 || size() >> 31) throw std::bad_alloc();
     starts_.push_back(static_cast<uint32_t>(end));
     text_.append(word.begin, word.size).push_back('\n');
-    slot = {word.key, k, static_cast<uint32_t>(start)};
-    if (size() * 5 > slots_.size() * 3) grow();
-    return k;
+    slot = {word.key, number, static_cast<uint32_t>(start)};
+    if (size() * 5 > slots_.size() * 3) grow();  // more than 3/5 are full
+    return number;
   }
 
   // The number of a word, or -1 if it is missing.
@@ -224,9 +226,9 @@ class WordTable {
     }
   }
 
-  // True if the slot, which has the key of the word, has the word.
+  // True if a slot, whose key equals the key of a word, holds this word.
   bool has_word(const Slot& slot, const Word& word) const {
-    if (word.size < 8) return true;
+    if (word.size < 8) return true;  // the key has all bytes of the word
     const char* there = text_.data() + slot.start;
     return text_.size() - slot.start > word.size &&
            there[word.size] == '\n' && are_same(there, word.begin, word.size);
@@ -234,16 +236,16 @@ class WordTable {
 
   // Double the number of slots.
   void grow() {
-    std::vector<Slot> old(slots_.size() * 2);
-    old.swap(slots_);
+    std::vector<Slot> new_slots(slots_.size() * 2);
     --shift_;
-    const size_t mask = slots_.size() - 1;
-    for (const Slot& here : old) {
+    const size_t mask = new_slots.size() - 1;
+    for (const Slot& here : slots_) {
       if (here.number < 0) continue;
       size_t slot = first_slot(here.key);
-      while (slots_[slot].number >= 0) slot = (slot + 1) & mask;
-      slots_[slot] = here;
+      while (new_slots[slot].number >= 0) slot = (slot + 1) & mask;
+      new_slots[slot] = here;
     }
+    slots_.swap(new_slots);
   }
 
   int shift_ = 64 - D2LBERT_TABLE_BITS;  // there are 2^(64 - shift_) slots

@@ -14,6 +14,16 @@
 
 #include "draw.h"
 
+namespace {
+
+// The sentences of a paragraph, or the words of a sentence: begin to end - 1.
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+}  // namespace
+
 extern "C" {
 
 // Shuffle the order of paragraphs as random.shuffle(order) does. state: as for
@@ -23,10 +33,11 @@ void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
 }
 
 // Draw pairs of sentences for next sentence prediction: a pair for each two
-// neighbouring sentences in the paragraphs order[first] to order[last - 1]. In
+// neighbouring sentences in the paragraphs order[first] to order[last - 1]. The
+// array `order` has num_order paragraphs. In
 // half of the cases, the second sentence is replaced by a random sentence of a
-// random paragraph of order (num_order); with swap, the two sentences change
-// places instead. Pairs of more than max_len tokens are left out. spans
+// random paragraph of `order`; with swap, the two sentences change places
+// instead. Pairs of more than max_len tokens are left out. spans
 // (max_pairs, 4) receives the begin and end of the words of both sentences of
 // each pair. is_next (max_pairs) receives 1 for an unchanged pair, else 0.
 // num_pairs receives the number of pairs.
@@ -46,41 +57,40 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
     require(0 <= q && q < num_paragraphs);
     const int64_t begin = paragraph_offsets[q], end = paragraph_offsets[q + 1];
     require(0 <= begin && begin < end && end <= num_sentences);
-    return std::make_pair(begin, end);
+    return Range{begin, end};
   };
   const auto words_of = [&](int64_t s) {
     const int64_t begin = sentence_offsets[s], end = sentence_offsets[s + 1];
+    // The limit keeps the sum of two lengths from overflowing
     require(0 <= begin && begin <= end && end < int64_t{1} << 60);
-    return std::make_pair(begin, end);
+    return Range{begin, end};
   };
   Twister random(state);
   int64_t num_kept = 0;
   for (int64_t k = first; k < last; ++k) {
-    const auto paragraph = sentences_of(k);
-    for (int64_t s = paragraph.first; s + 1 < paragraph.second; ++s) {
+    const Range paragraph = sentences_of(k);
+    for (int64_t s = paragraph.begin; s + 1 < paragraph.end; ++s) {
       int64_t a = s, b = s + 1;
-      const bool next = random.uniform() < 0.5;
-      if (!next && swap) {
+      const bool is_unchanged = random.uniform() < 0.5;
+      if (!is_unchanged && swap) {
         std::swap(a, b);
-      } else if (!next) {
-        const auto other =
+      } else if (!is_unchanged) {
+        const Range other =
             sentences_of(random.below(static_cast<uint32_t>(num_order)));
-        b = other.first + random.below(static_cast<uint32_t>(
-                              other.second - other.first));
+        b = other.begin + random.below(static_cast<uint32_t>(other.size()));
       }
-      const auto first_words = words_of(a), second_words = words_of(b);
+      const Range first_words = words_of(a), second_words = words_of(b);
       // 3 special tokens: <cls> and two <sep>
-      if (first_words.second - first_words.first + second_words.second -
-              second_words.first + 3 > max_len) {
+      if (first_words.size() + second_words.size() + 3 > max_len) {
         continue;
       }
       require(num_kept < max_pairs);
       int64_t* span = spans + 4 * num_kept;
-      span[0] = first_words.first;
-      span[1] = first_words.second;
-      span[2] = second_words.first;
-      span[3] = second_words.second;
-      is_next[num_kept++] = next;
+      span[0] = first_words.begin;
+      span[1] = first_words.end;
+      span[2] = second_words.begin;
+      span[3] = second_words.end;
+      is_next[num_kept++] = is_unchanged;
     }
   }
   *num_pairs = num_kept;
@@ -98,7 +108,7 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
 // (num_flags): the flags of each token of the vocabulary (draw.h), or null if
 // only <cls> and <sep> are fixed. choices: the num_choices tokens that may
 // replace a masked token, or null for the whole vocabulary. whole_words: mask
-// all pieces of a word or none. Returns a Status.
+// all pieces of a word, or none of them. Returns a Status.
 int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
                const void* types, int64_t type_bytes, int64_t num_words,
                const int32_t* vocab_ids, int64_t num_types,
@@ -128,7 +138,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     const int64_t* span = spans + 4 * k;
     end = words.copy(span[0], span[1], end, T - 3);
     *end++ = specials->sep;
-    const int32_t* second = end;  // the second segment
+    const int32_t* second = end;  // the begin of the second segment
     end = words.copy(span[2], span[3], end, row + T - 1 - end);
     *end++ = specials->sep;
     const auto length = end - row;
@@ -146,11 +156,11 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
              !(flags[row[i - 1]] & kFixed);
     };
     for (int32_t i = 0; i < length; ++i) {
-      const bool fixed = flags != nullptr
-                             ? flags[row[i]] & kFixed
-                             : row[i] == specials->cls ||
-                                   row[i] == specials->sep;
-      if (!fixed && !goes_on(i)) candidates.push_back(i);
+      const bool is_fixed = flags != nullptr
+                                ? flags[row[i]] & kFixed
+                                : row[i] == specials->cls ||
+                                      row[i] == specials->sep;
+      if (!is_fixed && !goes_on(i)) candidates.push_back(i);
     }
     random.shuffle(candidates.data(), candidates.size());
     preds.clear();
@@ -169,10 +179,10 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     std::sort(preds.begin(), preds.end());
     for (int64_t i = 0; i < P; ++i) {
       // The rest is padding, with weight 0
-      const bool real = i < static_cast<int64_t>(preds.size());
-      positions[k * P + i] = real ? preds[i].first : 0;
-      labels[k * P + i] = real ? preds[i].second : 0;
-      weights[k * P + i] = real ? 1.0f : 0.0f;
+      const bool is_real = i < static_cast<int64_t>(preds.size());
+      positions[k * P + i] = is_real ? preds[i].first : 0;
+      labels[k * P + i] = is_real ? preds[i].second : 0;
+      weights[k * P + i] = is_real ? 1.0f : 0.0f;
     }
   }
   return kDone;

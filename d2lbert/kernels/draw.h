@@ -19,8 +19,8 @@ namespace {
 class Twister {
  public:
   explicit Twister(uint32_t* state)
-      : words_(state), position_(state[kWords]) {}
-  ~Twister() { words_[kWords] = position_; }
+      : state_(state), position_(state[kWords]) {}
+  ~Twister() { state_[kWords] = position_; }
 
   // random.random()
   double uniform() {
@@ -58,8 +58,9 @@ class Twister {
     return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
   }
 
+  // Replace all words of the state by new words.
   void refill() {
-    uint32_t* w = words_;
+    uint32_t* w = state_;
     for (uint32_t k = 0; k < kWords; ++k) {
       w[k] = twist(w[k], w[(k + 1) % kWords], w[(k + kMiddle) % kWords]);
     }
@@ -69,15 +70,15 @@ class Twister {
   // 32 random bits.
   uint32_t next() {
     if (position_ >= kWords) refill();
-    uint32_t y = words_[position_++];
+    uint32_t y = state_[position_++];
     y ^= y >> 11;
     y ^= y << 7 & 0x9d2c5680u;
     y ^= y << 15 & 0xefc60000u;
     return y ^ y >> 18;
   }
 
-  uint32_t* words_;
-  uint32_t position_;
+  uint32_t* state_;
+  uint32_t position_;  // of the next word that is used
 };
 
 // A text of `size` words. Each word is stored as its type, a number that equal
@@ -90,7 +91,7 @@ struct Words {
   int64_t num_types;
 
   // Write the vocabulary indices of words begin to end - 1 to `to`, which has
-  // memory for max_words. Returns the address after the last index.
+  // memory for max_words indices. Returns the address after the last index.
   int32_t* copy(int64_t begin, int64_t end, int32_t* to,
                 int64_t max_words) const {
     require(0 <= begin && begin <= end && end <= size &&
@@ -113,8 +114,9 @@ struct Words {
 struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 
-  // Require that all tokens that may be written are in the vocabulary. flags
-  // and choices: as for draw_masks (draw.cc), or null.
+  // Require that all tokens that may be written are in the vocabulary, and that
+  // each of them has flags. flags and choices: as for draw_masks (draw.cc), or
+  // null.
   void check(const Words& words, const uint8_t* flags, int64_t num_flags,
              const int32_t* choices, int64_t num_choices) const {
     const int32_t special[] = {pad, mask, cls, sep};

@@ -10,15 +10,14 @@ const float zeros[NR] = {};
 
 namespace {
 
-// The fork handler, which sets this, runs in the child process, in the thread
-// that called fork.
-thread_local bool is_after_fork = false;
+// The fork handler runs in the child process, in the thread that called fork.
+thread_local bool has_forked = false;
 const int fork_handler =
-    pthread_atfork(nullptr, nullptr, [] { is_after_fork = true; });
+    pthread_atfork(nullptr, nullptr, [] { has_forked = true; });
 
 }  // namespace
 
-bool forked() { return is_after_fork; }
+bool is_after_fork() { return has_forked; }
 
 Scratch& team_scratch() {
   static thread_local Scratch scratch;
@@ -74,31 +73,34 @@ void micro_kernel(long k, const word<E>* a, long lda, const word<E>* b,
 
 }  // namespace
 
-// The tables of `MicroKernels` for E and one layout of A ("columns" if C).
+// The tables of `MicroKernels` for E and one layout of A ("columns" if COLS).
 // FOUR_KERNELS has tiles of M to M + 3 rows of N vectors. MR_KERNELS has tiles
 // of 1 to MR rows of N vectors. KERNEL_TABLE has tiles of 1 to NV vectors.
-#define FOUR_KERNELS(E, C, M, N)                          \
-  micro_kernel<E, C, M, N>, micro_kernel<E, C, M + 1, N>, \
-      micro_kernel<E, C, M + 2, N>, micro_kernel<E, C, M + 3, N>
+#define FOUR_KERNELS(E, COLS, M, N)                             \
+  micro_kernel<E, COLS, M, N>, micro_kernel<E, COLS, M + 1, N>, \
+      micro_kernel<E, COLS, M + 2, N>, micro_kernel<E, COLS, M + 3, N>
 #if defined(__AVX512F__)
-#define MR_KERNELS(E, C, N)                                \
-  FOUR_KERNELS(E, C, 1, N), FOUR_KERNELS(E, C, 5, N),      \
-      FOUR_KERNELS(E, C, 9, N), micro_kernel<E, C, 13, N>, \
-      micro_kernel<E, C, 14, N>
+#define MR_KERNELS(E, COLS, N)                                   \
+  FOUR_KERNELS(E, COLS, 1, N), FOUR_KERNELS(E, COLS, 5, N),      \
+      FOUR_KERNELS(E, COLS, 9, N), micro_kernel<E, COLS, 13, N>, \
+      micro_kernel<E, COLS, 14, N>
 #elif defined(__AVX__)
-#define MR_KERNELS(E, C, N)                           \
-  FOUR_KERNELS(E, C, 1, N), micro_kernel<E, C, 5, N>, \
-      micro_kernel<E, C, 6, N>
+#define MR_KERNELS(E, COLS, N)                              \
+  FOUR_KERNELS(E, COLS, 1, N), micro_kernel<E, COLS, 5, N>, \
+      micro_kernel<E, COLS, 6, N>
 #elif defined(__aarch64__)
-#define MR_KERNELS(E, C, N) FOUR_KERNELS(E, C, 1, N), FOUR_KERNELS(E, C, 5, N)
+#define MR_KERNELS(E, COLS, N) \
+  FOUR_KERNELS(E, COLS, 1, N), FOUR_KERNELS(E, COLS, 5, N)
 #else
-#define MR_KERNELS(E, C, N) FOUR_KERNELS(E, C, 1, N)
+#define MR_KERNELS(E, COLS, N) FOUR_KERNELS(E, COLS, 1, N)
 #endif
 #if defined(__aarch64__)
-#define KERNEL_TABLE(E, C) \
-  {{MR_KERNELS(E, C, 1)}, {MR_KERNELS(E, C, 2)}, {MR_KERNELS(E, C, 3)}}
+#define KERNEL_TABLE(E, COLS) \
+  {{MR_KERNELS(E, COLS, 1)}, {MR_KERNELS(E, COLS, 2)}, \
+   {MR_KERNELS(E, COLS, 3)}}
 #else
-#define KERNEL_TABLE(E, C) {{MR_KERNELS(E, C, 1)}, {MR_KERNELS(E, C, 2)}}
+#define KERNEL_TABLE(E, COLS) \
+  {{MR_KERNELS(E, COLS, 1)}, {MR_KERNELS(E, COLS, 2)}}
 #endif
 
 template <>
@@ -191,7 +193,7 @@ inline void pack_transposed(const uint32_t* b, long ld, long n, long words,
       transpose(row, to + i * NR, NR);
       continue;
     }
-    transpose(row, block, VL);  // `to` has less than VL rows left
+    transpose(row, block, VL);  // `to` has fewer than VL rows left
     for (long r = 0; r < left; r++)
       store(to + (i + r) * NR, load<vu>(block + r * VL));
   }

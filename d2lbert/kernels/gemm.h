@@ -21,7 +21,8 @@
 
 namespace d2lbert {
 
-// A tile has MR rows of NV vectors, and each vector has VL numbers.
+// A tile has MR rows of NV vectors, and each vector has VL numbers. So a tile,
+// like a panel, has NR columns.
 #if defined(__AVX512F__)
 constexpr int MR = 14, NV = 2;  // 28 of 32 registers accumulate
 #elif defined(__AVX__)
@@ -44,7 +45,7 @@ class Scratch {
   ~Scratch() { std::free(base_); }
   // Forget all arrays, and reserve at least `bytes` of memory for new arrays.
   void reset(size_t bytes) {
-    bytes += 4096 + GAP * 1024;  // take() rounds sizes up and adds gaps
+    bytes += 4096 + GAP * 1024;  // since take() rounds sizes up and adds gaps
     if (bytes > size_) {
       std::free(base_);
       base_ = nullptr;
@@ -84,15 +85,15 @@ class Scratch {
   size_t size_ = 0, used_ = 0;
 };
 
-// True in a child process, for the thread that called fork. The other threads
-// do not exist in the child, and libgomp would wait for them forever.
-bool forked();
+// True in a child process of fork. The other threads of the parent do not exist
+// in the child, and libgomp would wait for them forever.
+bool is_after_fork();
 
 // Scratch memory of the calling thread, for arrays that its OpenMP team shares.
 Scratch& team_scratch();
 
-// The types of A and B, the argument E of templates. words(k): the number of
-// words for k numbers of a row of A.
+// The type of the elements of A and B, the argument E of templates. words(k):
+// the number of words for k numbers along the sum.
 struct Fp32 {
   typedef float word;
   static constexpr long PER_WORD = 1;  // numbers per word
@@ -110,9 +111,9 @@ using word = typename E::word;
 // A function that computes one tile, c = start + a b, where b is a packed
 // panel. A row of a has k words. lda is the number of words from a row of a to
 // the next, or from a column to the next in the layout "columns". ldc and
-// start_ld: the rows of c and of `start` begin that many floats apart. If
-// start_ld is 0, `start` is one row for all rows of the tile. start = c adds to
-// c.
+// start_ld: the numbers of floats from a row of c, or of `start`, to the next.
+// If start_ld is 0, `start` is one row for all rows of the tile. If `start` is
+// c, the product is added to c.
 template <class E>
 using MicroKernel = void (*)(long k, const word<E>* a, long lda,
                              const word<E>* b, float* c, long ldc,
@@ -138,9 +139,9 @@ enum Start { ZERO, BIAS, ADD };
 
 extern const float zeros[NR];
 
-// Compute C (m x n) for one panel of B, b, with n <= NR columns. A row of A has
-// k words. columns: true if A has the layout "columns". bias: NR numbers, if
-// start is BIAS.
+// Compute C (m x n) for one panel of B, b, with n <= NR columns. columns: true
+// if A has the layout "columns". bias: NR numbers, if start is BIAS. The other
+// arguments are as for `MicroKernel`.
 template <class E>
 inline void multiply_panel(bool columns, long m, long n, long k,
                            const word<E>* a, long lda, const word<E>* b,
@@ -178,7 +179,7 @@ inline void multiply_panel(bool columns, long m, long n, long k,
   }
 }
 
-// Prefetches the memory of the next block during the work on this block.
+// Prefetches the memory of the next block during the work on the present block.
 // add() registers a range of memory, one of at most four. Each call of step()
 // prefetches a part of every range, and `steps` calls prefetch everything.
 class Prefetcher {
@@ -213,7 +214,8 @@ inline long num_stripes(long m, long n) {
 }
 
 // Compute C (m x n), where b has all panels of B, and bias has padded(n)
-// numbers. The other arguments are those of `multiply_panel`.
+// numbers. ahead: null, or what to prefetch meanwhile. The other arguments are
+// as for `multiply_panel`.
 template <class E>
 inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
                      long lda, const word<E>* b, float* c, long ldc,
@@ -255,7 +257,7 @@ inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
 }
 
 // Return the words of A, a (m x k), in the layout "rows". fp32 returns a. bf16
-// writes a copy to `to`, m * words(k) words, and sets ld to its stride.
+// writes a copy to `to`, m * words(k) words, and sets ld to the copy's stride.
 inline const float* as_rows(const float* a, long&, long, long, float*) {
   return a;
 }
@@ -265,7 +267,8 @@ const uint32_t* as_rows(const float* a, long& ld, long m, long k,
 // Like `as_rows`, for a matrix that is read many times. If ld is a multiple of
 // 1,024, the rows of a tile have addresses that differ by multiples of 4 KiB.
 // Such addresses compete for a few places, 8 or 12, of the first-level cache.
-// So fp32 copies the rows then, with a gap of ROW_GAP words after each.
+// So for such an ld fp32 copies the rows, with ROW_GAP unused words after each,
+// and sets ld to the copy's stride.
 constexpr long ROW_GAP = 16;
 inline const float* conflict_free_rows(const float* a, long& ld, long m,
                                        long k, float* to) {
@@ -293,15 +296,16 @@ template <class E>
 void pack_column_blocks(const float* a, long ld, long k, long m, word<E>* to);
 
 // Return the words of A = a^T, a (k x m), in the layout "columns". fp32 returns
-// a. bf16 writes a copy to `to`, words(k) * m words, and sets ld to its stride.
+// a. bf16 writes a copy to `to`, words(k) * m words, and sets ld to the copy's
+// stride.
 inline const float* as_columns(const float* a, long&, long, long, float*) {
   return a;
 }
 const uint32_t* as_columns(const float* a, long& ld, long k, long m,
                            uint32_t* to);
 
-// c (m x n, rows ldc apart) = start + x B, for x (m x k) and b, the panels of
-// B. x_words: scratch memory of m * words(k) words.
+// c (m x n, with ldc floats from row to row) = start + x B, for x (m x k) and
+// b, the panels of B. x_words: scratch memory of m * words(k) words.
 template <class E>
 inline void multiply_rows(const float* x, long m, long k, word<E>* x_words,
                           const word<E>* b, long n, float* c, long ldc,

@@ -5,6 +5,7 @@
 namespace d2lbert {
 namespace {
 
+// noise: the random bits of dropout.
 struct Inputs : IndexedInputs {
   const bool has_Y;
   const int X, Y, gamma, beta, noise;
@@ -30,7 +31,8 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
 }
 
 // Elements [j, j + VL) of a row of X + dropout(Y), or of X if y is null. x, y:
-// the rows of n numbers. lane: the vector 0, 1, ..., VL - 1.
+// the rows, of n numbers. draws: the random words of the row. lane: the vector
+// 0, 1, ..., VL - 1.
 inline vf load_sum(const float* x, const float* y, const Dropout& dropout,
                    const Draws& draws, vi lane, long j, long n) {
   if (!y) return load(x + j, n - j);
@@ -49,13 +51,13 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const Dropout dropout(number(attrs, "p", 0),
                         at.noise >= 0 ? floats((*in)[at.noise]) : nullptr);
   const float eps = (float)number(attrs, "eps", 1e-5);
-  float *normalized = floats((*out)[Z]), *stats = floats((*out)[STATS]);
+  float *Z_rows = floats((*out)[Z]), *stats = floats((*out)[STATS]);
   const long H = (*in)[at.X].shape.back();
   const long R = H ? (*in)[at.X].size() / H : 0;
 #pragma omp parallel for schedule(dynamic, 64) num_threads(team(10.0 * R * H))
   for (long i = 0; i < R; i++) {
     const float *x = X + i * H, *y = Y ? Y + i * H : nullptr;
-    float* z = normalized + i * H;
+    float* z = Z_rows + i * H;  // first the sum, then its LayerNorm
     const Draws draws = dropout.row(i);
     const vi lane = lane_indices();
     for (long j = 0; j < H; j += VL)
@@ -93,11 +95,11 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   const long width = ceil_div(H, VL) * VL;
   Scratch& shared = team_scratch();
   shared.reset(TeamNormSums::bytes(H, threads) + Sums::bytes(width, threads));
-  const TeamNormSums all(shared, H, threads);
+  const TeamNormSums team_sums(shared, H, threads);
   const Sums hat_rows(shared, width, threads);
 #pragma omp parallel num_threads(threads)
   {
-    const NormSums sums = all.cleared();
+    const NormSums sums = team_sums.cleared();
     float* const hat = hat_rows.mine();
     const vi lane = lane_indices();
 #pragma omp for schedule(static)
@@ -115,7 +117,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
         store(dY + i * H + j, d, H - j);
       });
     }
-    all.add_up(floats((*out)[at.gamma]), floats((*out)[at.beta]));
+    team_sums.add_up(floats((*out)[at.gamma]), floats((*out)[at.beta]));
   }
   return MX_SUCCESS;
 }

@@ -14,6 +14,7 @@ inline void moments(const float* x, long n, float eps, float* mean,
   *mean = sum(total) / n;
   for (long j = 0; j < n; j += VL) {
     vf d = load(x + j, n - j) - *mean;
+    // Lanes after the end of the row do not count
     if (n - j < VL) d = pick(lane < (int)(n - j), d, vf{});
     squares += d * d;
   }

@@ -114,8 +114,8 @@ MXReturnValue caught(F run) {
   }
 }
 
-// Caught<f>::call does what f does, but returns an exception as an error. It is
-// a static function and no lambda, because MXNet stores function pointers.
+// Caught<f>::call calls f by `caught`. It is a static function and no lambda,
+// because MXNet stores function pointers.
 template <auto run>
 struct Caught;
 template <class... A, MXReturnValue (*run)(A...)>
@@ -131,8 +131,8 @@ constexpr const char* BF16_ERROR =
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
-// What MXNet calls the attribute parser of an operator: it gives MXNet the
-// numbers of inputs and outputs. Inputs: a subclass of IndexedInputs.
+// An attribute parser, as MXNet calls it: this function gives MXNet the numbers
+// of inputs and outputs of an operator. Inputs: a subclass of IndexedInputs.
 template <class Inputs, int num_outputs = 1>
 MXReturnValue count_inputs(const Attrs& attrs, int* num_in, int* num_out) {
   *num_in = Inputs(attrs).num_inputs();
@@ -182,11 +182,13 @@ inline long clipped(int32_t index, long n) {
 }
 
 // The number of threads to request for a parallel region. work: a rough number
-// of operations. 1 after a fork, where OpenMP would hang (see `forked`). OpenMP
-// may give fewer threads (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So
-// divide work by omp_get_num_threads(), never by this number.
+// of operations; for a small number, starting a team would take longer. 1 after
+// a fork, where OpenMP would hang (see `is_after_fork`). OpenMP may give fewer
+// threads (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So divide work by
+// omp_get_num_threads(), never by this number.
 inline int team(double work) {
-  return work < 5e4 || forked() ? 1 : std::max(1, omp_get_max_threads());
+  return work < 5e4 || is_after_fork() ? 1
+                                       : std::max(1, omp_get_max_threads());
 }
 
 // Scratch memory for each thread of a team. Reserve it before the parallel
@@ -237,9 +239,9 @@ inline void share(long n, int parts, int part, long* first, long* last) {
   *last = n * (part + 1) / parts;
 }
 
-// The number of rows in a block, from MR to 16 * MR in steps of MR, the number
-// of rows in a tile. Where possible the rows of a block, of row_bytes
-// each, fit into cache_bytes, and a thread gets blocks_per_thread blocks.
+// The number of rows in a block: a multiple of MR (the rows of a tile), at most
+// 16 * MR. Where possible the rows of a block, of row_bytes each, fit into
+// cache_bytes, and each thread gets at least blocks_per_thread blocks.
 inline long block_rows(long rows, int threads, long blocks_per_thread,
                        double row_bytes, double cache_bytes = 200e3) {
   const long block =
@@ -274,7 +276,7 @@ class Sums {
   // need up to 64 bytes more for alignment.
   static size_t bytes(long n, int threads) { return threads * (4 * n + 64); }
   Sums(Scratch& shared, long n, int threads) : n_(n), all_(threads) {
-    for (float*& one : all_) one = shared.take<float>(n);
+    for (float*& array : all_) array = shared.take<float>(n);
   }
   // The array of this thread.
   float* mine() const { return all_[omp_get_thread_num()]; }
@@ -283,8 +285,8 @@ class Sums {
     std::memset(mine(), 0, 4 * n_);
     return mine();
   }
-  // Write the sum of elements [from, from + n) over all arrays to `to` (n,). A
-  // null `to` gets nothing. All threads of the team must call this, after a
+  // Write the sum of elements [from, from + n) over all arrays to `to` (n,). If
+  // `to` is null, do nothing. All threads of the team must call this, after a
   // barrier. Each thread computes a part of `to`, and does not wait for the
   // other parts.
   void add_up(float* to, long from, long n) const {
@@ -298,6 +300,7 @@ class Sums {
       store(to + j, s, n - j);
     }
   }
+  // The same for all elements of the arrays.
   void add_up(float* to) const { add_up(to, 0, n_); }
 
  private:
@@ -308,7 +311,7 @@ class Sums {
 // Work that a team of threads shares, and that must be complete before any
 // thread continues. `omp for` would wait until a late or suspended thread has
 // done its part. Here each thread takes the next free part, so a late thread
-// finds nothing left to do. An object serves for one `complete`.
+// finds nothing left to do. Use an object for one `complete` only.
 class SharedWork {
  public:
   // Call do_part(i) once for each i from 0 to n - 1, in any thread of the team,

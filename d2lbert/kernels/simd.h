@@ -11,7 +11,7 @@
 #include <arm_neon.h>
 #endif
 
-// 1 if the processor has instructions that multiply pairs of bfloat16, else 0.
+// 1 if this build may use instructions that multiply pairs of bfloat16, else 0.
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #define D2LBERT_BF16 1
 #else
@@ -134,10 +134,11 @@ inline void stream_fence() {
 #endif
 }
 
-// a * b + c, rounded once if the processor can. For an expression, the compiler
-// would decide in each loop: GCC tuned for Zen uses two instructions in a loop
-// with one sum, and one fused instruction in a loop with several sums. But a
-// row must get the same bits in a tile of one row as in a tile of many.
+// a * b + c, rounded once if the processor can. For the expression a * b + c,
+// the compiler would decide in each loop: GCC tuned for Zen uses two
+// instructions in a loop with one sum, and one fused instruction in a loop with
+// several sums. But a row must get the same bits in a tile of one row as in a
+// tile of many.
 inline vf fused_multiply_add(float a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
@@ -157,8 +158,7 @@ inline vi lane_indices() {
   return v;
 }
 
-// The lanes of `yes` where all bits of the mask are set, the lanes of `no`
-// where none is set.
+// For each lane, `yes` if all bits of the mask are set, `no` if all are zero.
 inline vf pick(vi mask, vf yes, vf no) {
   return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
@@ -202,7 +202,8 @@ inline vf smaller(vf a, vf b) {
 }
 
 // Reduce a vector to one number: combine its two halves, then the halves of the
-// result, and so on. So the order of additions does not depend on instructions.
+// result, and so on. So the order of additions is the same for all instruction
+// sets with the same VL.
 template <class F>
 inline float reduce(vf v, F combine) {
 #ifdef __SSE2__
@@ -275,8 +276,8 @@ inline vf exp(vf x) {
 #ifdef __AVX512F__
   return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  // 2^n as 2 * 2^(n - 1), since n may be 128, and no float holds 2^128. If p
-  // is 1 or more, the product overflows to infinity, as it should.
+  // 2^n as 2 * 2^(n - 1), since n may be 128, and no float holds 2^128. If n is
+  // 128 and p is 1 or more, the product overflows to infinity, as it should.
   const vi power = (bits(shifted) - bits(splat(round)) + 126) << 23;
   p = (p + p) * (vf)power;
   return (vf)(bits(p) & ~(x < -86.6f));
@@ -385,7 +386,7 @@ struct Draws {
     low_key = (uint32_t)z;
     high_key = (uint32_t)(z >> 32);
   }
-  // The words whose numbers are in the lanes of j.
+  // The words whose indices are in the lanes of j.
   vu at(vu j) const {
     vu x = j + low_key;
     x = (x ^ (x >> 16)) * 0x7feb352du + high_key;
@@ -398,26 +399,27 @@ struct Draws {
 // probability p (exact to 2^-32), and 1 / (1 - p) otherwise.
 struct Dropout {
   uint64_t seed = 0;
-  uint32_t threshold = 0;  // elements with a smaller random word are dropped
-  float scale = 1.f;  // the factor of the elements that are kept
-  // noise: 64 ones after MXNet's own dropout at rate 1/2. In training each of
-  // them has become 0 or 2: 64 random bits, which depend on MXNet's seed. In
-  // prediction they are still 1, and nothing is dropped.
+  uint32_t threshold = 0;  // elements with a smaller random word become 0
+  float scale = 1.f;       // the factor of the other elements
+  // noise: 64 ones after MXNet's own dropout at rate 1/2, or null. In training
+  // each of them has become 0 or 2: 64 random bits, which depend on MXNet's
+  // seed. In prediction they are still 1, and nothing is dropped.
   Dropout(double p, const float* noise) {
     if (p <= 0 || !noise || noise[0] == 1.f) return;
     for (int i = 0; i < 64; i++)
       seed |= (uint64_t)(noise[i] > 1.f) << i;
-    const double dropped = p * 4294967296.0;   // of 2^32 words
-    threshold = dropped >= 4294967295.0 ? 4294967295u : (uint32_t)dropped;
+    const double num_dropped = p * 4294967296.0;   // of 2^32 words
+    threshold =
+        num_dropped >= 4294967295.0 ? 4294967295u : (uint32_t)num_dropped;
     scale = (float)(p < 1 ? 1 / (1 - p) : 0);
   }
   bool on() const { return threshold != 0; }
   // The random words of row i, for `factors`.
   Draws row(uint64_t i) const { return Draws(seed, i); }
-  // The factors of elements j of a row.
+  // The factors of the elements of a row whose indices are in the lanes of j.
   vf factors(const Draws& row, vu j) const {
-    vi kept = row.at(j) >= threshold;
-    return (vf)(kept & bits(splat(scale)));
+    vi is_kept = row.at(j) >= threshold;
+    return (vf)(is_kept & bits(splat(scale)));
   }
 };
 

@@ -52,7 +52,7 @@ class MaskableWords {
 
   // Take a span of `length` words at a random position. If no span of this
   // length is left, take a span of the next smaller length that is left.
-  // Returns false if no word is left.
+  // Returns false if no span of any length is left.
   bool take_span(int32_t length, Twister& random, Span* span) {
     for (; length > 0; --length) {
       uint32_t count = 0;
@@ -60,7 +60,7 @@ class MaskableWords {
       if (!count) continue;
       uint32_t to_skip = random.below(count);
       size_t k = 0;
-      while (!fits(k, length) || to_skip--) ++k;
+      while (!(fits(k, length) && to_skip-- == 0)) ++k;
       *span = {words_[k].begin, words_[k + length - 1].end};
       exclude(k, k + length - 1);
       return true;
@@ -69,7 +69,7 @@ class MaskableWords {
   }
 
  private:
-  // True if no other token is between words k and k + 1.
+  // True if no token is between words k and k + 1.
   bool touches(size_t k) const {
     return words_[k].end == words_[k + 1].begin;
   }
@@ -90,9 +90,9 @@ class MaskableWords {
     for (size_t k = first; k <= last; ++k) words_[k].max_span = 0;
     // Spans that begin before word `first` must end before it, too
     for (size_t k = first; k-- > 0;) {
-      const auto left = static_cast<int32_t>(first - k);
-      if (words_[k].max_span <= left) break;
-      words_[k].max_span = left;
+      const auto words_left = static_cast<int32_t>(first - k);
+      if (words_[k].max_span <= words_left) break;
+      words_[k].max_span = words_left;
     }
   }
 
@@ -123,7 +123,7 @@ extern "C" {
 // length_cdf (max_words): length_cdf[i] is the probability that a span has at
 // most i + 1 words. max_tokens: the limit for the tokens of a span. separate:
 // spans must not touch. masked_per_million: the number of tokens to mask in a
-// million. If a row masks more, the next row masks less. Returns a Status.
+// million. If a row masks more, later rows mask less. Returns a Status.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
                const int64_t* parts, int64_t num_parts, const void* types,
                int64_t type_bytes, int64_t num_words, const int32_t* vocab_ids,
@@ -164,16 +164,15 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
     preds.clear();
     owed += masked_per_million * length;
     while (owed > 0) {
-      int32_t length_drawn = 1;
+      int32_t span_words = 1;
       if (max_words > 1) {
         const double u = random.uniform();
-        while (length_drawn < max_words &&
-               length_cdf[length_drawn - 1] <= u) {
-          ++length_drawn;
+        while (span_words < max_words && length_cdf[span_words - 1] <= u) {
+          ++span_words;
         }
       }
       Span span;
-      if (!maskable.take_span(length_drawn, random, &span)) {
+      if (!maskable.take_span(span_words, random, &span)) {
         owed = 0;
         break;
       }
@@ -190,14 +189,14 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
     });
     for (size_t i = 0; i < static_cast<size_t>(P); ++i) {
       // The rest is padding, with weight 0
-      const bool real = i < preds.size();
-      const Pred pred = real ? preds[i] : Pred{0, 0, 0, 0};
+      const bool is_real = i < preds.size();
+      const Pred pred = is_real ? preds[i] : Pred{0, 0, 0, 0};
       const size_t index = static_cast<size_t>(k * P) + i;
       positions[index] = pred.position;
       labels[index] = pred.label;
       left[index] = pred.left;
       right[index] = pred.right;
-      weights[index] = real ? 1.0f : 0.0f;
+      weights[index] = is_real ? 1.0f : 0.0f;
     }
   }
   return kDone;
