@@ -1,14 +1,17 @@
 // Attention: how much each token attends to each other token, by head
 
-// Lines of a chosen token are drawn from this weight on
+// The smallest weight of a chosen token for which a line is drawn
 const LEAST_OF_TOKEN = 0.005;
 // A text of more tokens is a shaded paragraph: lines between two long columns
 // cannot be followed
 const MOST_IN_COLUMNS = 64;
+// A text of more tokens has no table of weights
 const MOST_IN_TABLE = 80;
 
-// picked: keys 'layer,head', or null until the reader picks a head.
-// floor: position of the slider, or null until the reader moves it.
+// mode: 'one' head, 'several' heads, or the 'mean' of several.
+// picked: a set of keys 'layer,head', or null until the reader picks a head.
+// floor: position of the slider, or null until the reader moves it. Lines are
+// drawn for weights of at least (floor / 100) squared.
 // active, pinned: see lines.js
 const attention = {mode: 'one', picked: null, hidesSpecial: false,
   floor: null, active: null, pinned: null};
@@ -47,9 +50,10 @@ function drawAttention(panel) {
 
   function press(head) {
     if (state.mode === 'one') return pick([head]);
-    const others = pickedHeads().filter((one) => String(one) !==
-      String(head));
-    if (others.length === pickedHeads().length) pick([...others, head]);
+    const heads = pickedHeads();
+    const others = heads.filter((one) => String(one) !== String(head));
+    const wasPicked = others.length < heads.length;
+    if (!wasPicked) pick([...others, head]);
     else if (others.length) pick(others);
   }
   function pickWhere(wanted) {
@@ -97,8 +101,8 @@ function drawAttention(panel) {
       String(keys.includes(button.dataset.head))));
     mean = meanWeights(heads);
     const several = state.mode === 'several';
-    clear(picked, heads.slice(0, 8).map((head, k) => el('li', null,
-      several ? key(shadeOf(k), k) : key(colour('out'), 0),
+    setContents(picked, heads.slice(0, 8).map((head, k) => el('li', null,
+      several ? legendLine(colourOf(k), k) : legendLine(colour('out'), 0),
       headName(head))), heads.length > 8 ? el('li', null, 'and ' +
       (heads.length - 8) + ' more') : []);
     activate(state.active);
@@ -119,27 +123,28 @@ function drawAttention(panel) {
         headWeights(...head)) : [mean], count, kept);
     }
     const least = (floor.value / 100) ** 2;
-    // A chosen token shows all of its lines, in the colours of its lists
-    const chosen = state.active !== null;
-    floor.disabled = chosen;
-    floorLabel.textContent = chosen ? 'all' : percent(least);
+    // All lines of an active token are drawn, in the colours of its two lists
+    const isActive = state.active !== null;
+    floor.disabled = isActive;
+    floorLabel.textContent = isActive ? 'all' : percent(least);
     floor.setAttribute('aria-valuetext', floorLabel.textContent);
-    const maps = several && !chosen
-      ? heads.map((head, k) => [headWeights(...head), shadeOf(k)])
+    const maps = several && !isActive
+      ? heads.map((head, k) => [headWeights(...head), colourOf(k)])
       : [[mean, colour('out')]];
     status.textContent = view.paint({maps, kept, active: state.active,
-      least: chosen ? LEAST_OF_TOKEN : least});
+      least: isActive ? LEAST_OF_TOKEN : least});
   }
 
-  panel.append(el('p', {class: 'hint'}, 'A head gives each token a weight ' +
-    'for every token that it attends to; the weights of a token sum to ' +
-    '100 %. The grid shows all heads on one scale: a row of a small picture ' +
-    'is the token that attends. The page opens on the head in which words ' +
-    'attend most clearly to other words. The numbers at the edges of the ' +
-    'grid pick a whole layer or column.'), controls,
+  panel.append(el('p', {class: 'hint'}, 'In each head, every token divides ' +
+    '100 % of its attention among the tokens of the text. The grid has a ' +
+    'small picture of each head, all on one scale: a row is a token that ' +
+    'attends, a column is a token that it attends to. The page opens on the ' +
+    'head in which words attend most clearly to other words. The numbers at ' +
+    'the edges of the grid pick all heads of a layer, or one head of every ' +
+    'layer.'), controls,
   el('div', {class: 'attention'},
     el('div', {class: 'card heads'}, el('h3', null, 'Layers and heads'),
-      table, shadeKey(), picked),
+      table, opacityLegend(), picked),
     el('div', {class: 'card tall pairs'}, status, view.box, weightTable.box),
     lists.box));
   layout();
@@ -156,23 +161,23 @@ function attentionLists(tokens) {
   const largest = (kept, weightOf) => kept.map((k) => [k, weightOf(k)])
     .sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, 6);
   const list = (rows, className) => bars(rows.map(([k, weight]) => ({
-    name: shown(tokens[k]), label: percent(weight), length: weight,
+    name: tokenText(tokens[k]), label: percent(weight), length: weight,
     value: weight})), className);
   const brief = (rows) => rows.slice(0, 3).map(([k, weight]) =>
-    shown(tokens[k]) + ' ' + percent(weight)).join(', ');
+    tokenText(tokens[k]) + ' ' + percent(weight)).join(', ');
 
   function update({active, mean, kept, aloud}) {
     box.classList.toggle('screen', active === null);
     if (active === null) {
-      clear(box, el('p', {class: 'hint screen'}, 'Point at a token, or move ' +
-        'to it with Tab and the arrow keys, to see what it attends to and ' +
-        'what attends to it. A click keeps it.'));
+      setContents(box, el('p', {class: 'hint screen'}, 'Point at a token, ' +
+        'or move to it with Tab and the arrow keys, to see what it attends ' +
+        'to and what attends to it. A click keeps the token chosen.'));
       return;
     }
-    const name = shown(tokens[active]);
+    const name = tokenText(tokens[active]);
     const to = largest(kept, (k) => mean[active * count + k]);
     const from = largest(kept, (k) => mean[k * count + active]);
-    clear(box, el('div', {class: 'looks'},
+    setContents(box, el('div', {class: 'looks'},
       el('div', null, el('h3', {dir: 'auto'}, name + ' attends to'),
         list(to)),
       el('div', null, el('h3', {dir: 'auto'}, name + ' is attended to by'),
@@ -185,7 +190,7 @@ function attentionLists(tokens) {
   return {box, update};
 }
 
-// All weights as numbers, written when the reader opens the table
+// All weights as numbers. The table is filled when the reader opens it
 function attentionTable(tokens) {
   const count = tokens.length;
   let mean, kept;
@@ -205,9 +210,9 @@ function attentionTable(tokens) {
       'aria-label': 'Attention weights in percent'},
     el('table', {class: 'numbers'},
       el('tr', null, el('th', {scope: 'col'}, 'attends to \u2192'), kept.map(
-        (j) => el('th', {scope: 'col', dir: 'auto'}, shown(tokens[j])))),
+        (j) => el('th', {scope: 'col', dir: 'auto'}, tokenText(tokens[j])))),
       kept.map((i) => el('tr', null, el('th', {scope: 'row', dir: 'auto'},
-        shown(tokens[i])), kept.map((j) => el('td', {'data-value':
+        tokenText(tokens[i])), kept.map((j) => el('td', {'data-value':
           mean[i * count + j]}, (100 * mean[i * count + j]).toFixed(1))))))));
   }
   function update(newMean, newKept) {

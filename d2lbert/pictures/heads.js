@@ -2,23 +2,24 @@
 
 const headCache = new Map();
 
-// The weights of a head for the current text, (T, T) row by row; quantize in
-// show.py tells how they are stored
+// The weights of a head for the current text, (T, T) row by row. quantize in
+// show.py describes how they are stored
 function headWeights(layer, head) {
   const key = [page.text, layer, head].join();
   if (headCache.has(key)) return headCache.get(key);
-  const count = text().tokens.length, size = data.bits / 8;
-  const bytes = count * count * size;
-  const first = (layer * data.heads + head) * bytes;
-  // Base64: four characters for three bytes
-  const from = Math.floor(first / 3), to = Math.ceil((first + bytes) / 3);
-  const raw = atob(text().attention.slice(4 * from, 4 * to));
-  const skip = first - 3 * from;
+  const count = text().tokens.length, weightBytes = data.bits / 8;
+  const headBytes = count * count * weightBytes;
+  const first = (layer * data.heads + head) * headBytes;
+  // Base64 has groups of four characters for three bytes
+  const begin = Math.floor(first / 3);
+  const end = Math.ceil((first + headBytes) / 3);
+  const raw = atob(text().attention.slice(4 * begin, 4 * end));
+  const skip = first - 3 * begin;   // bytes of the head before
   const weights = new Float32Array(count * count);
   for (let k = 0; k < weights.length; k++) {
-    const at = skip + k * size;
+    const at = skip + k * weightBytes;
     weights[k] = (raw.charCodeAt(at) +
-      (size === 2 ? 256 * raw.charCodeAt(at + 1) : 0)) ** 2;
+      (weightBytes === 2 ? 256 * raw.charCodeAt(at + 1) : 0)) ** 2;
   }
   for (let i = 0; i < count; i++) {
     let sum = 0;
@@ -53,7 +54,8 @@ const headName = ([layer, head]) => 'layer ' + (layer + 1) + ', head ' +
   (head + 1);
 
 // The grid of all layers and heads. It calls press([layer, head]) when a head
-// is pressed, and pickWhere(wanted) for a whole layer, column or grid
+// is pressed. A button for several heads calls pickWhere(wanted), where
+// wanted(layer, head) is true for these heads
 function headGrid(press, pickWhere) {
   const cells = [], buttons = [];
   const rows = [el('tr', null, el('th', null,
@@ -110,18 +112,18 @@ function drawThumbs(table, cells, count) {
 // The opacity of a weight, on one scale for all heads: a head that attends to
 // all tokens is pale, a head that attends to one is dark. The square root
 // keeps small weights visible
-const shade = (weight) => Math.sqrt(Math.min(weight, 1));
+const opacityOf = (weight) => Math.sqrt(Math.min(weight, 1));
 
-// A legend of `shade`: some weights with their opacity
-function shadeKey() {
+// A legend of some weights with their opacities
+function opacityLegend() {
   return el('p', {class: 'shades soft'}, 'Weight, for all heads: ',
     [0.01, 0.1, 0.5, 1].map((weight) => el('span', null, el('i', {style:
-      'opacity:' + shade(weight), 'data-weight': weight}), (100 * weight) +
+      'opacity:' + opacityOf(weight), 'data-weight': weight}), (100 * weight) +
       ' %')));
 }
 
-// Draw a head as a small picture. A pixel of a long text covers several
-// weights, and shows the largest
+// Draw a head as a small picture. For a long text, a pixel covers several
+// weights and shows the largest
 function thumb(layer, head, canvas, count) {
   const weights = headWeights(layer, head), size = Math.min(count, 40);
   const largest = new Float32Array(size * size);
@@ -136,7 +138,7 @@ function thumb(layer, head, canvas, count) {
   const pen = canvas.getContext('2d');
   const image = pen.createImageData(size, size);
   for (let k = 0; k < largest.length; k++) {
-    image.data[4 * k + 3] = Math.round(255 * shade(largest[k]));
+    image.data[4 * k + 3] = Math.round(255 * opacityOf(largest[k]));
   }
   pen.putImageData(image, 0, 0);
 }

@@ -8,13 +8,15 @@
 // mean: weights (T, T), row by row, averaged over the picked heads.
 // maps: attention maps, one for each head that is drawn: [weights, colour].
 
+// The largest number of lines that are drawn at once
 const MOST_LINES = 6000;
 
-// A button for token t that calls on.point, on.leave, on.focus and on.press
+// A button for token t of `count` tokens. It calls on.point(t), on.leave(),
+// on.focus(t) and on.press(t)
 function tokenButton(token, t, count, on, attributes, ...inner) {
   return el('button', {type: 'button', 'data-token': t,
     title: readAs(token) && unknownTitle(token),
-    'aria-label': shown(token) + ', token ' + (t + 1) + ' of ' + count,
+    'aria-label': tokenText(token) + ', token ' + (t + 1) + ' of ' + count,
     onmouseenter: () => on.point(t), onmouseleave: () => on.leave(),
     onfocus: () => on.focus(t), onclick: () => on.press(t), ...attributes},
   ...inner);
@@ -26,13 +28,15 @@ function markButton(button, t, {active, pinned}) {
   button.setAttribute('aria-pressed', String(t === pinned));
 }
 
+// The tokens in two columns, with lines from those that attend to those that
+// are attended to
 function twoColumns(tokens, on) {
   const count = tokens.length, height = count > 40 ? 24 : 28;
   const canvas = el('canvas', {'aria-hidden': 'true'});
   const sides = ['left', 'right'].map((side) => tokens.map((token, t) =>
     tokenButton(token, t, count, on, {class: ['row', token.special &&
       'special', readAs(token) && 'unknown'].filter(Boolean).join(' '),
-    'data-side': side}, el('bdi', {class: 'name'}, shown(token)),
+    'data-side': side}, el('bdi', {class: 'name'}, tokenText(token)),
     el('span', {class: 'share'}))));
   const columns = ['from', 'to'].map((name, k) => el('div', {
     class: 'side ' + (k ? 'right' : 'left'), role: 'group', 'aria-label':
@@ -50,9 +54,9 @@ function twoColumns(tokens, on) {
     }));
   }
   function mark({active, pinned, mean}) {
-    sides.forEach((side, right) => side.forEach((row, t) => {
+    sides.forEach((side, isRight) => side.forEach((row, t) => {
       markButton(row, t, {active, pinned});
-      row.lastChild.textContent = active === null ? '' : wholePercent(right
+      row.lastChild.textContent = active === null ? '' : wholePercent(isRight
         ? mean[active * count + t] : mean[t * count + active]);
     }));
   }
@@ -62,15 +66,15 @@ function twoColumns(tokens, on) {
       left: columns[0].offsetWidth + 2,
       right: box.clientWidth - columns[1].offsetWidth - 2});
     if (active !== null) {
-      return counted(drawn) + ' lines from or to ' + shown(tokens[active]) +
-        ', of at least ' + percent(least);
+      return formatNumber(drawn) + ' lines from or to ' +
+        tokenText(tokens[active]) + ', of at least ' + percent(least);
     }
-    const of = maps.length > 1 ? ' lines of ' + maps.length + ' heads'
+    const lines = maps.length > 1 ? ' lines of ' + maps.length + ' heads'
       : ' lines';
     return drawn < passed
-      ? counted(drawn) + ' strongest of ' + counted(passed) + of
-      : counted(drawn) + ' of ' + counted(maps.length * kept.length ** 2) +
-        of;
+      ? formatNumber(drawn) + ' strongest of ' + formatNumber(passed) + lines
+      : formatNumber(drawn) + ' of ' +
+        formatNumber(maps.length * kept.length ** 2) + lines;
   }
   return {box, layout, mark, paint};
 }
@@ -80,7 +84,7 @@ function shadedText(tokens, on) {
   const count = tokens.length;
   const buttons = tokens.map((token, t) => tokenButton(token, t, count, on,
     {dir: 'auto', class: readAs(token) ? 'unknown' : null},
-    el('span', null, shown(token))));
+    el('span', null, tokenText(token))));
   const box = el('div', {class: 'flow shaded', role: 'group', 'aria-label':
     'Tokens of the text, shaded by attention'}, buttons);
   roving(buttons);
@@ -106,15 +110,15 @@ function shadedText(tokens, on) {
   function paint({active}) {
     return active === null
       ? 'Stronger shades: tokens that get more attention from all tokens.'
-      : 'Stronger shades: tokens to which \u201c' + shown(tokens[active]) +
+      : 'Stronger shades: tokens to which \u201c' + tokenText(tokens[active]) +
         '\u201d attends more.';
   }
   return {box, layout, mark, paint};
 }
 
-// The first position of the slider: about two lines for each token, so that
-// the eye can follow them. Heads that attend alike to all tokens have no such
-// position: all of their lines are drawn, or none. heads: weights of each head
+// The position of the slider when the page opens: about two lines for each
+// token, so that the eye can follow them. If all weights are equal, all lines
+// are drawn. heads: weights of each head
 function firstFloor(heads, count, kept) {
   const all = new Float32Array(heads.length * kept.length ** 2);
   let next = 0;
@@ -126,14 +130,14 @@ function firstFloor(heads, count, kept) {
   all.sort();
   const least = all[Math.max(0, all.length - Math.ceil(2.2 * kept.length))];
   const position = Math.ceil(1000 * Math.sqrt(least || 0)) / 10;
-  // Rounding up must not lose the largest weights
+  // Rounding up must not exclude the largest weight
   return (position / 100) ** 2 <= all[all.length - 1] ? position
     : position - 0.1;
 }
 
-// Draw a line for each weight of the maps that is at least `least`; with an
-// active token only lines from and to it. Returns the number of lines that are
-// drawn, at most MOST_LINES, and the number of such weights
+// Draw a line for each weight of the maps that is at least `least`. If a token
+// is active, draw only lines from and to this token. Returns the number of
+// lines that are drawn, at most MOST_LINES, and the number of such weights
 function drawLines(canvas, {maps, count, kept, height, active, least,
   width, left, right}) {
   const tall = height * kept.length;
@@ -147,7 +151,7 @@ function drawLines(canvas, {maps, count, kept, height, active, least,
   canvas.style.height = tall + 'px';
   const pen = canvas.getContext('2d');
   pen.setTransform(scale, 0, 0, scale, 0, 0);
-  const bend = (right - left) / 2, into = colour('in');
+  const bend = (right - left) / 2, inColour = colour('in');
   let drawn = 0, passed = 0;
   maps.forEach(([weights, ink], at) => {
     // Lines of several heads run side by side
@@ -168,8 +172,8 @@ function drawLines(canvas, {maps, count, kept, height, active, least,
     }
     drawn += found.length;
     for (const [weight, y, z, i] of found) {
-      pen.strokeStyle = active === null || i === active ? ink : into;
-      pen.globalAlpha = 0.12 + 0.88 * shade(weight);
+      pen.strokeStyle = active === null || i === active ? ink : inColour;
+      pen.globalAlpha = 0.12 + 0.88 * opacityOf(weight);
       pen.lineWidth = 0.6 + 3.4 * weight;
       const from = (y + 0.5) * height + shift;
       const to = (z + 0.5) * height + shift;

@@ -8,34 +8,37 @@ function drawMasks(panel) {
   const allowed = (t) => one.guesses[t] !== null;
   const {box, buttons, press} = flow('Tokens of the text; press one to mask ' +
     'it', allowed, (t) => {
-    const [guesses, share, rank] = one.guesses[t];
-    const name = shown(one.tokens[t]);
+    const [guesses, ownProbability, rank] = one.guesses[t];
+    const name = tokenText(one.tokens[t]);
     buttons.forEach((button, k) => {
-      button.textContent = k === t ? data.mask : shown(one.tokens[k]);
-      button.setAttribute('aria-label', k === t ? shown(one.tokens[k]) +
-        ', masked' : shown(one.tokens[k]));
+      button.textContent = k === t ? data.mask : tokenText(one.tokens[k]);
+      button.setAttribute('aria-label', k === t ? tokenText(one.tokens[k]) +
+        ', masked' : tokenText(one.tokens[k]));
     });
-    heading.textContent = 'Instead of ' + name;
+    heading.textContent = 'Guesses in place of ' + name;
     const most = guesses[0][1];
-    clear(list, bars(guesses.map(([token, probability]) => ({name: token,
+    setContents(list, bars(guesses.map(([token, probability]) => ({name: token,
       label: percent(probability), length: probability / most, value:
       probability, own: token === one.tokens[t].token})), 'wide'));
     own.textContent = readAs(one.tokens[t])
       ? name + ' is not in the vocabulary. The model reads ' +
-        one.tokens[t].token + ', which is guess number ' + counted(rank) +
-        ', at ' + percent(share) + '.'
-      : name + ', the token of the text, is guess number ' + counted(rank) +
-        ', at ' + percent(share) + '.';
-    announce(name + ' masked. Guesses: ' + guesses.slice(0, 5).map(([token, p]) =>
-      token + ' ' + percent(p)).join(', ') + '. ' + own.textContent);
+        one.tokens[t].token + ', which is guess number ' +
+        formatNumber(rank) + ', with probability ' +
+        percent(ownProbability) + '.'
+      : name + ', the token of the text, is guess number ' +
+        formatNumber(rank) + ', with probability ' +
+        percent(ownProbability) + '.';
+    announce(name + ' masked. Guesses: ' + guesses.slice(0, 5).map(
+      ([token, probability]) => token + ' ' + percent(probability))
+      .join(', ') + '. ' + own.textContent);
   });
   panel.append(el('p', {class: 'hint'}, 'Press a token to mask it. The ' +
-    'list shows the ten tokens that the model then predicts as the most ' +
-    'probable, with their probabilities.'),
+    'list shows the ten tokens that the model then predicts with the ' +
+    'highest probabilities.'),
   el('div', {class: 'split'}, box,
     el('div', {class: 'card stay'}, heading, list, own)));
-  // The first prediction is not read aloud. It is for a token after token 1,
-  // which is often an article
+  // Begin with a token after token 1, which is often an article. `press` lets
+  // screen readers read the prediction aloud; the first one must stay silent
   const before = byId('live').textContent;
   const first = one.guesses.findIndex((found, t) => found !== null && t > 1);
   press(first >= 0 ? first : one.guesses.findIndex(Boolean));

@@ -1,10 +1,11 @@
 // Neighbours: the nearest tokens in a sample of sentences
 
-// same: 'kind' for neighbours among all tokens, 'same' among the same token
-const nearby = {layer: null, token: null, same: 'kind'};
+// among: 'kind' for neighbours among all tokens, 'same' for neighbours among
+// occurrences of the same token
+const nearby = {layer: null, among: 'kind'};
 
-// A part of a sentence, as contents of an element: the characters from begin
-// to end are marked, and there are at most `most` others on either side
+// A part of a sentence, as contents of an element: the marked characters from
+// begin to end, and at most `most` characters on each side
 function inContext(sentence, begin, end, most) {
   const all = characters(sentence);
   const blank = (k) => !all[k].trim();
@@ -33,14 +34,16 @@ function drawNeighbours(panel) {
   const heading = el('h3', {id: 'near-heading', dir: 'auto'});
   const list = el('ol', {class: 'uses', id: 'near'});
   function show(aloud) {
-    const [kind, same] = one.near[nearby.layer][token];
-    const flat = nearby.same === 'same' && same !== 0 ? same : kind;
+    // Lists [i, cosine, i, cosine, ...], or 0 for a second list equal to the
+    // first: see _neighbour_data in show.py
+    const [ofAll, ofSame] = one.near[nearby.layer][token];
+    const flat = nearby.among === 'same' && ofSame !== 0 ? ofSame : ofAll;
     const rows = [];
     for (let k = 0; k < flat.length; k += 2) rows.push([flat[k], flat[k + 1]]);
-    const name = shown(one.tokens[token]);
+    const name = tokenText(one.tokens[token]);
     heading.textContent = 'Nearest to ' + name + ', ' + (nearby.layer
       ? 'layer ' + nearby.layer : 'embeddings');
-    clear(list, rows.length ? rows.map(([index, cosine]) => {
+    setContents(list, rows.length ? rows.map(([index, cosine]) => {
       const [sentence, begin, end] = data.sample.tokens[index];
       return el('li', {'data-value': cosine}, el('span', {class: 'text',
         dir: 'auto'}, inContext(data.sample.sentences[sentence], begin, end,
@@ -59,22 +62,22 @@ function drawNeighbours(panel) {
     token = t;
     show(true);
   });
-  panel.append(el('p', {class: 'hint'}, 'The tokens with the most ' +
-    'similar vectors in ' + counted(data.sample.count) + ' sentences of ' +
-    data.sample.name + '. The number is the cosine similarity; 1 is the ' +
-    'same direction.'), box,
+  panel.append(el('p', {class: 'hint'}, 'Tokens in ' +
+    formatNumber(data.sample.count) + ' sentences of ' + data.sample.name +
+    ' whose vectors are most similar to the vector of the chosen token. The ' +
+    'number is the cosine similarity: 1 means the same direction.'), box,
   el('div', {class: 'controls'},
     layerSlider('near-layer', nearby.layer, (layer) => {
       nearby.layer = layer;
       show();
     }),
     radios('same', 'Among', [['kind', 'all tokens'], ['same', 'the same ' +
-      'token']], nearby.same, (value) => {
-      nearby.same = value;
+      'token']], nearby.among, (value) => {
+      nearby.among = value;
       show(true);
     })),
   el('div', {class: 'card'}, heading, list));
-  // The token that is chosen at first is not read aloud
+  // `press` lets screen readers read aloud; the first token must stay silent
   const before = byId('live').textContent;
   press(token);
   announce(before);

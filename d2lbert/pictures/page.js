@@ -1,4 +1,6 @@
+// The data of the page: see page_data in show.py
 const data = JSON.parse(document.getElementById('data').textContent);
+// text: index of the chosen text. tab: key of the open tab
 const page = {text: 0, tab: null, printing: false};
 
 // Make an element. Strings in it become text, never markup.
@@ -18,9 +20,10 @@ function el(name, attributes, ...inner) {
 }
 
 const byId = (id) => document.getElementById(id);
-const clear = (node, ...inner) =>
+// Replace the contents of an element
+const setContents = (node, ...inner) =>
   node.replaceChildren(...inner.flat(Infinity));
-const counted = (number) => number.toLocaleString('en');
+const formatNumber = (number) => number.toLocaleString('en');
 // Let screen readers read a text aloud
 const announce = (text) => { byId('live').textContent = text; };
 
@@ -37,12 +40,13 @@ function percent(share) {
 const wholePercent = (share) => share >= 0.0095
   ? Math.round(100 * share) + ' %' : share > 0 ? '< 1 %' : '0 %';
 
-// As Python counts characters; JavaScript counts UTF-16 code units
+// The characters that Python counts; JavaScript counts UTF-16 code units
 function characters(text) { return Array.from(text); }
 
 // Tokens
 
-function shown(token) {
+// A token as the text writes it, for example with capital letters
+function tokenText(token) {
   if (token.special || !token.written) return token.token;
   return token.token.startsWith('##') && !token.written.startsWith('##')
     ? '##' + token.written : token.written;
@@ -64,14 +68,15 @@ const wholeText = (one) => one.pair === null ? one.text
 // Dashes, so that lines also differ without colours
 const DASHES = [[], [7, 4], [2, 4], [9, 3, 2, 3]];
 
-// The sample of a line in a legend; k selects its dashes
-function key(shade, k, width) {
+// A short line for a legend; k selects the dashes of the line
+function legendLine(stroke, k, width) {
   return el('svg', {viewBox: '0 0 26 14', 'aria-hidden': 'true'}, el('line', {
-    x1: 0, x2: 26, y1: 7, y2: 7, stroke: shade, 'stroke-width': width || 2.2,
+    x1: 0, x2: 26, y1: 7, y2: 7, stroke, 'stroke-width': width || 2.2,
     'stroke-dasharray': DASHES[k % 4].join(' ')}));
 }
 
-// Let arrow keys move the focus among items; Tab stops at one of them
+// Let arrow keys move the focus among items. Tab reaches only one item.
+// columns: the number of items in a row, if the items form a grid
 function roving(items, columns) {
   let at = Math.max(0, items.findIndex((one) => one.tabIndex === 0));
   items.forEach((one, k) => { one.tabIndex = k === at ? 0 : -1; });
@@ -100,8 +105,8 @@ function roving(items, columns) {
   });
 }
 
-// The tokens of the current text as buttons. allowed(t): whether token t can
-// be pressed; chosen(t, buttons) is called when it is
+// The tokens of the current text as buttons. allowed(t): true if token t can
+// be pressed. chosen(t, buttons) is called after token t is pressed
 function flow(label, allowed, chosen) {
   const one = text();
   const buttons = one.tokens.map((token, t) => {
@@ -110,7 +115,8 @@ function flow(label, allowed, chosen) {
       'aria-pressed': off ? null : 'false',
       'aria-disabled': off ? 'true' : null,
       class: readAs(token) ? 'unknown' : null,
-      title: readAs(token) && unknownTitle(token), onclick: off ? null : () => press(t)}, shown(token));
+      title: readAs(token) && unknownTitle(token),
+      onclick: off ? null : () => press(t)}, tokenText(token));
   });
   const press = (t) => {
     buttons.forEach((button, k) => {
@@ -118,6 +124,7 @@ function flow(label, allowed, chosen) {
     });
     chosen(t, buttons);
   };
+  // An invisible copy of the text. The buttons are laid out in its direction
   const written = el('span', {dir: 'auto', class: 'unseen',
     'aria-hidden': 'true'}, wholeText(one));
   const group = el('div', {class: 'flow', role: 'group',
@@ -130,7 +137,8 @@ function flow(label, allowed, chosen) {
   return {box, buttons, press};
 }
 
-// Bars, each a row {name, label, length from 0 to 1, value, own}
+// A bar for each row {name, label, length from 0 to 1, value, own}. own: true
+// for the token of the text itself, whose name is bold
 function bars(rows, className) {
   return el('ol', {class: 'bars ' + (className || '')}, rows.map((row) =>
     el('li', {class: row.own ? 'own' : null, 'data-value': row.value},
@@ -143,7 +151,8 @@ function bars(rows, className) {
       })()))));
 }
 
-// A slider over the layers, 0 for the embeddings
+// A slider over the layers, 0 for the embeddings. moved(layer) is called when
+// the slider moves
 function layerSlider(id, value, moved) {
   const named = (l) => l === 0 ? 'embeddings' : 'layer ' + l + ' of ' +
     data.layers;
@@ -167,9 +176,9 @@ function radios(group, label, choices, value, moved) {
 }
 
 // Tabs. draw(panel) fills the panel when the tab is first opened, and again
-// for another text if perText. It returns a function that draws once more,
+// for another text if perText. draw returns a function that draws once more,
 // for example in other colours, or null. missing() returns the reason why the
-// tab is empty, or null. stale: the panel must be filled again
+// tab is empty, or null. stale: true if the panel must be filled again
 
 const tabs = [];
 
@@ -196,7 +205,7 @@ function open(key, focus) {
 function fill(tab) {
   if (!tab.stale) return;
   tab.stale = false;
-  clear(tab.panel, el('h2', {class: 'printed'}, tab.title));
+  setContents(tab.panel, el('h2', {class: 'printed'}, tab.title));
   if (tab.reason === null) tab.redraw = tab.draw(tab.panel) || null;
   else tab.panel.append(el('p', {class: 'note'}, tab.reason));
 }
@@ -226,7 +235,7 @@ function makeTabs() {
 
 // Colours
 
-const SHADES = {
+const COLOURS = {
   light: ['#1c62a8', '#a84a12', '#2e7d32', '#8e3a9d', '#7a6000', '#00767d',
     '#b3265b', '#4a4f57'],
   dark: ['#82b9f2', '#f0a468', '#8fd694', '#dba0e8', '#e3cc62', '#6fd6dd',
@@ -245,12 +254,13 @@ function redraw() {
   }
 }
 
-// Shade k of the colours of several lines or marks
-const shadeOf = (k) => {
-  const shades = SHADES[document.documentElement.dataset.theme];
-  return shades[k % shades.length];
+// The colour of line or mark k of several
+const colourOf = (k) => {
+  const colours = COLOURS[document.documentElement.dataset.theme];
+  return colours[k % colours.length];
 };
 
+// A colour of page.css, for example colour('ink') of --ink
 const colour = (name) => getComputedStyle(document.documentElement)
   .getPropertyValue('--' + name).trim();
 
@@ -292,18 +302,20 @@ function makeHead() {
   byId('facts').textContent = [kind[data.kind],
     data.layers + (data.layers === 1 ? ' layer of ' : ' layers of ') +
     data.heads + (data.heads === 1 ? ' head' : ' heads'),
-    'vectors of ' + counted(data.hiddens),
-    counted(data.tokens) + ' tokens in the vocabulary',
-    counted(data.parameters) + ' parameters'].join(' \u00b7 ');
+    'vectors of ' + formatNumber(data.hiddens),
+    formatNumber(data.tokens) + ' tokens in the vocabulary',
+    formatNumber(data.parameters) + ' parameters'].join(' \u00b7 ');
   byId('made').textContent = 'Made by d2lbert ' + data.version +
-    '. This file holds everything that it shows.';
+    '. This file holds everything that the page shows.';
   const prediction = el('div', {id: 'says'});
-  const paper = el('span', {class: 'paper', dir: 'auto'});
+  // The text on a printed page, which has no list to choose from
+  const printed = el('span', {class: 'paper', dir: 'auto'});
   const showText = () => {
-    paper.textContent = wholeText(text());
-    clear(prediction, text().prediction ? el('p', {dir: 'auto'},
-      'Prediction: ' + text().prediction.slice(0, 60).map(([name, value]) => name + ' ' +
-        (typeof value === 'number' ? percent(value) : value))
+    printed.textContent = wholeText(text());
+    setContents(prediction, text().prediction ? el('p', {dir: 'auto'},
+      'Prediction: ' + text().prediction.slice(0, 60).map(
+        ([name, value]) => name + ' ' +
+          (typeof value === 'number' ? percent(value) : value))
         .join(' \u00b7 ')) : []);
   };
   if (data.texts.length > 1) {
@@ -314,7 +326,7 @@ function makeHead() {
         showText();
         open(page.tab);
       }}, data.texts.map((one, k) => el('option', {value: k},
-        wholeText(one)))), paper);
+        wholeText(one)))), printed);
   } else {
     byId('chooser').append(el('span', {dir: 'auto'}, wholeText(text())));
   }

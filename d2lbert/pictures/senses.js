@@ -1,9 +1,11 @@
 // Senses: the vectors of a word in many sentences, in two dimensions
 
+// word, use: indices of the chosen word and of its chosen sentence, or null
 const senses = {word: 0, layer: null, use: null};
+// Size of the plot, and space around the marks
 const SIDE = 440, EDGE = 26;
 
-// A mark of radius r; its shape tells the sense without colours
+// A mark of radius r. Its shape shows the sense to readers who see no colours
 function mark(shape, r) {
   const corners = {1: [[-r, -r], [r, -r], [r, r], [-r, r]], 2: [[0, -1.3 * r],
     [1.2 * r, 0.9 * r], [-1.2 * r, 0.9 * r]], 3: [[0, -1.4 * r], [1.4 * r, 0],
@@ -24,8 +26,8 @@ function drawSenses(panel) {
   const details = el('details', null, el('summary', null,
     'All sentences as a list'), list);
   let marks = [];
-  const senseShade = (word, k) => shadeOf(word.names.length ? word.senses[k]
-    : 0);
+  const senseColour = (word, k) => colourOf(word.names.length
+    ? word.senses[k] : 0);
 
   function choose(k, aloud) {
     const word = data.senses[senses.word];
@@ -33,12 +35,12 @@ function drawSenses(panel) {
     marks.forEach((one, at) => one.classList.toggle('active', at === k));
     sentence.parentNode.classList.toggle('screen', k === null);
     if (k === null) {
-      clear(sentence, el('span', {class: 'soft'}, 'Point at a mark, or ' +
-        'move to it with Tab and the arrow keys, to read its sentence.'));
+      setContents(sentence, el('span', {class: 'soft'}, 'Point at a mark, ' +
+        'or move to it with Tab and the arrow keys, to read its sentence.'));
       return;
     }
     const [begin, end] = word.spans[k];
-    clear(sentence, word.names.length ? el('strong', null,
+    setContents(sentence, word.names.length ? el('strong', null,
       word.names[word.senses[k]] + ': ') : '',
     inContext(word.texts[k], begin, end, 160));
     if (aloud) announce(sentence.textContent);
@@ -54,13 +56,13 @@ function drawSenses(panel) {
     marks.forEach((one, k) => {
       one.style.transform = 'translate(' + (half + zoom * (xs[k] - mid(xs))) +
         'px, ' + (half - zoom * (ys[k] - mid(ys))) + 'px)';
-      one.setAttribute('fill', senseShade(word, k));
+      one.setAttribute('fill', senseColour(word, k));
     });
     heading.textContent = word.word + ' in ' + points.length +
       ' sentences of ' + word.sample + ', ' + (senses.layer
       ? 'layer ' + senses.layer : 'embeddings');
-    spread.textContent = 'The picture is ' + size.toPrecision(2) +
-      ' wide, in units of the vectors. Each layer is scaled to fill it.';
+    spread.textContent = 'The marks spread over ' + size.toPrecision(2) +
+      ' units of the vectors. Each layer is scaled to fill the picture.';
   }
 
   function build() {
@@ -72,17 +74,17 @@ function drawSenses(panel) {
         choose(k, true), onfocus: () => choose(k)},
     el('title', null, used), mark(word.names.length ? word.senses[k] : 0,
       6)));
-    clear(plot, el('rect', {class: 'axis', x: 0.5, y: 0.5, width: SIDE - 1,
-      height: SIDE - 1, rx: 8}), marks);
+    setContents(plot, el('rect', {class: 'axis', x: 0.5, y: 0.5,
+      width: SIDE - 1, height: SIDE - 1, rx: 8}), marks);
     roving(marks);
-    clear(keys, word.names.map((name, k) => {
+    setContents(keys, word.names.map((name, k) => {
       const shape = mark(k, 5), box = el('svg', {viewBox: '-13 -7 26 14',
         'aria-hidden': 'true'}, shape);
-      shape.setAttribute('fill', shadeOf(k));
+      shape.setAttribute('fill', colourOf(k));
       return el('li', null, box, name + ' (' + word.senses.filter((s) =>
         s === k).length + ')');
     }));
-    clear(list, word.texts.map((used, k) => el('li', null, el('span',
+    setContents(list, word.texts.map((used, k) => el('li', null, el('span',
       {class: 'text', dir: 'auto'}, inContext(used, ...word.spans[k],
         400)), el('span', {class: 'value'}, word.names.length
       ? word.names[word.senses[k]] : ''))));

@@ -1,7 +1,7 @@
 // Training: the losses, settings and log of a run
 
-// A chart of lines {name, steps, values, faint}; unit: a caption or ''
-function chart(title, lines, unit) {
+// A chart of lines {name, steps, values, faint}
+function chart(title, lines) {
   const wide = 420, high = 256, left = 48, right = 14, top = 10, bottom = 40;
   const xs = lines.flatMap((line) => line.steps);
   const ys = lines.flatMap((line) => line.values);
@@ -14,7 +14,7 @@ function chart(title, lines, unit) {
   const Y = (y) => high - bottom - (high - bottom - top) * (y1 > y0
     ? (y - y0) / (y1 - y0) : 0.5);
   const drawn = lines.map((line, k) => {
-    const stroke = line.faint ? 'var(--soft)' : shadeOf(k);
+    const stroke = line.faint ? 'var(--soft)' : colourOf(k);
     const points = line.steps.map((x, i) => X(x).toFixed(1) + ',' +
       Y(line.values[i]).toFixed(1));
     return [el('polyline', {points: points.join(' '), fill: 'none', stroke,
@@ -32,31 +32,30 @@ function chart(title, lines, unit) {
   return el('figure', {class: 'card', style: 'margin:0'},
     el('h3', null, title),
     el('ul', {class: 'keys'}, lines.map((line, k) => el('li', null,
-      key(line.faint ? 'var(--soft)' : shadeOf(k), k, line.faint ? 1.2
-        : 2.2), line.name + ', last ' +
+      legendLine(line.faint ? 'var(--soft)' : colourOf(k), k, line.faint
+        ? 1.2 : 2.2), line.name + ', last ' +
       line.values[line.values.length - 1].toPrecision(4)))),
     el('svg', {viewBox: [0, 0, wide, high].join(' '), role: 'img',
-      'aria-label': title + ' over ' + counted(x1) + ' steps: at the end ' +
-        last},
+      'aria-label': title + ' over ' + formatNumber(x1) +
+        ' steps: at the end ' + last},
     ticksY.map((y) => [el('line', {class: 'axis', x1: left, x2: wide - right,
       y1: Y(y), y2: Y(y)}), el('text', {x: left - 7, y: Y(y) + 4,
       'text-anchor': 'end'}, tickName(y, ticksY))]),
     ticksX.filter((x) => x >= x0 && x <= x1).map((x) => el('text', {
       x: X(x), y: high - bottom + 21,
-      'text-anchor': 'middle'}, counted(x))),
+      'text-anchor': 'middle'}, formatNumber(x))),
     el('text', {x: (left + wide - right) / 2, y: high - 1, 'text-anchor':
-      'middle'}, 'step'), drawn),
-    unit ? el('figcaption', {class: 'soft'}, unit) : []);
+      'middle'}, 'step'), drawn));
 }
 
-// Round numbers from low or below to high or above, in about `most` intervals
-// or fewer; whole: whole numbers only
+// Round numbers at equal distances, from `low` or less to `high` or more, with
+// at most about `most` intervals. whole: true for whole numbers only
 function ticks(low, high, most, whole) {
   const rough = (high - low) / most || Math.abs(high) / most || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const fits = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= rough *
-    0.999);
-  const step = whole ? Math.max(1, fits) : fits;
+  const round = [1, 2, 5, 10].map((k) => k * power).find((distance) =>
+    distance >= rough * 0.999);
+  const step = whole ? Math.max(1, round) : round;
   const found = [];
   for (let k = Math.floor(low / step + 1e-9); k * step < high + step * 0.999;
     k++) found.push(+(k * step).toPrecision(12));
@@ -65,7 +64,7 @@ function ticks(low, high, most, whole) {
 
 function tickName(value, all) {
   const step = all.length > 1 ? Math.abs(all[1] - all[0]) : Math.abs(value);
-  return step >= 1 ? counted(value) : value.toFixed(Math.min(8, Math.ceil(
+  return step >= 1 ? formatNumber(value) : value.toFixed(Math.min(8, Math.ceil(
     -Math.log10(step) - 1e-9)));
 }
 
@@ -75,33 +74,33 @@ function drawTraining(panel) {
   // faint: thin and grey, for the noisy losses of single steps
   const line = (name, [steps, values], faint) => ({name, steps, values,
     faint});
-  const held = run.held_out;
+  const heldOut = run.held_out;
   function build() {
     const found = [];
     for (const [name, [own, mean]] of Object.entries(run.losses)) {
       const lines = [];
       if (mean[0].length) lines.push(line('mean since step 1', mean));
-      if (held[name + '_loss']) {
-        lines.push(line('held out', held[name + '_loss']));
+      if (heldOut[name + '_loss']) {
+        lines.push(line('held out', heldOut[name + '_loss']));
       }
       lines.push(line('each step', own, true));
       found.push(chart((name.length < 5 ? name.toUpperCase() : name) +
-        ' loss', lines, ''));
+        ' loss', lines));
     }
-    const rates = Object.keys(held).filter((name) =>
+    const rates = Object.keys(heldOut).filter((name) =>
       name.includes('accuracy'));
     if (rates.length) {
       found.push(chart('Held-out accuracy', rates.map((name) => line(
-        name.replace(/_/g, ' '), held[name])), ''));
+        name.replace(/_/g, ' '), heldOut[name]))));
     }
-    for (const name of Object.keys(held)) {
+    for (const name of Object.keys(heldOut)) {
       if (!name.includes('accuracy') && !name.endsWith('_loss') &&
           name !== 'unknown_share') {
         found.push(chart('Held-out ' + name.replace(/_/g, ' '),
-          [line(name.replace(/_/g, ' '), held[name])], ''));
+          [line(name.replace(/_/g, ' '), heldOut[name])]));
       }
     }
-    clear(plots, found);
+    setContents(plots, found);
   }
   build();
   const columns = [];
@@ -109,7 +108,7 @@ function drawTraining(panel) {
     columns.push([name + ' loss', own]);
     if (mean[0].length) columns.push([name + ', mean', mean]);
   }
-  for (const [name, found] of Object.entries(held)) {
+  for (const [name, found] of Object.entries(heldOut)) {
     columns.push(['held-out ' + name.replace(/_/g, ' '), found]);
   }
   const steps = [...new Set(columns.flatMap(([, found]) => found[0]))]
@@ -126,7 +125,8 @@ function drawTraining(panel) {
       el('tr', null, el('th', {scope: 'col'}, 'step'), columns.map(([name]) =>
         el('th', {scope: 'col'}, name))),
       steps.filter((step, k) => k % stride === 0 || k === steps.length - 1)
-        .map((step) => el('tr', null, el('th', {scope: 'row'}, counted(step)),
+        .map((step) => el('tr', null,
+          el('th', {scope: 'row'}, formatNumber(step)),
           maps.map((map) => el('td', null, map.has(step)
             ? map.get(step).toPrecision(5) : '')))))));
   });
