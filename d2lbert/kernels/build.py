@@ -18,7 +18,7 @@ from d2lbert.machine.files import locked
 from d2lbert.machine.processor import find_compiler, find_processor, isa_flags
 from d2lbert.machine.terminal import warn
 
-# Options of the compiler. -ffast-math is missing: it would not respect NaN and
+# Options of the compiler, without -ffast-math, which would not respect NaN and
 # infinity
 FLAGS = ['-std=c++17', '-O3', '-fopenmp', '-fPIC', '-fno-math-errno',
          '-fno-trapping-math', '-ffp-contract=fast']
@@ -262,7 +262,7 @@ def _run(commands, subjects, folder):
 
 
 def _first_error(process, output):
-    """The first line with 'error' in a compiler's output, or just line 1.
+    """The first line of a compiler's output that has 'error', or line 1.
 
     If there is no output, returns the exit status of the process.
     """

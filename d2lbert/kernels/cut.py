@@ -78,8 +78,8 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
         cut()
     else:
         interruptible(cut)
-    num_foreign_bytes, is_uncut = sizes[5:7]
-    if is_uncut:
+    num_foreign_bytes, has_failed = sizes[5:7]
+    if has_failed:
         return None
     if num_foreign_bytes:
         # The words with letters beyond ASCII, one in each line. Without the
@@ -95,7 +95,7 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
 
 
 def first_places(types, lengths, places, first):
-    """Lower first[k] to the first place of type k in these words.
+    """Set first[k] to the first place of type k, if it is below first[k].
 
     A place is the index of a word in a larger text. types (words,) uint16 or
     int32: the words of some paragraphs, one after another. For paragraph q,

@@ -139,7 +139,7 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
     drawn, num_pairs = order[first:last], ctypes.c_int64()
     max_pairs = int((paragraph_offsets[drawn + 1] - paragraph_offsets[drawn]
                      - 1).sum())
-    # Damaged offsets would request too much memory, or a negative size
+    # Damaged offsets could ask for too much memory, or for a negative size
     max_pairs = max(0, min(max_pairs, len(drawn) * len(sentence_offsets)))
     pair_spans = onp.empty((max_pairs, 4), 'int64')
     is_next = onp.empty(max_pairs, 'uint8')
@@ -159,12 +159,12 @@ def mask_pairs(pair_spans, word_types, type_ids, specials, num_preds, columns,
     pair_spans (N, 4) int64: as `draw_pairs` returns it. word_types (words,)
     uint16 or int32: the text. type_ids (types,) int32. specials: the indices
     of <pad>, <mask>, <cls> and <sep>, then V. num_preds (T + 1,) int32: of a
-    row with n tokens, num_preds[n] are masked. columns: the arrays
-    to fill, the first six fields of a `texts.examples.Batch`. flags (V,)
-    uint8: the bits FIXED and GOES_ON; None if only <cls> and <sep> are FIXED.
-    replacements: int32, the tokens from which random ones are drawn; None for
-    the whole vocabulary. whole_words: mask all pieces of a word, or none of
-    them; then num_preds[n] is a maximum.
+    row with n tokens, num_preds[n] are masked. columns: the arrays to fill,
+    the first six fields of a `texts.examples.Batch`. flags (V,) uint8: the
+    bits FIXED and GOES_ON; None if only <cls> and <sep> are FIXED.
+    replacements: int32, the tokens from which random tokens are drawn; None
+    for the whole vocabulary. whole_words: mask all pieces of a word, or none
+    of them; then num_preds[n] is a maximum.
     """
     word_types = onp.ascontiguousarray(word_types)
     with _state_of(rng) as state:

@@ -29,7 +29,8 @@ def call(name, arrays, **attrs):
     """
     attrs = {key: value for key, value in attrs.items()
              if value != _DEFAULTS.get(key)}
-    # The operator's function in `mx.nd` is slower: it copies arrays' handles
+    # The operator's function in `mx.nd` is slower: it copies arrays' handles.
+    # The last arguments: out, is_np_op and output_is_list
     return mx.nd.register._imperative_invoke(
         _handle(f'd2lbert_{name}'), arrays, list(attrs), list(attrs.values()),
         None, True, True)

@@ -316,7 +316,8 @@ def take_rows(X, *indices):
     """Select rows of X (R, H) by one or more arrays of row indices.
 
     Returns a list: for each array (S,) int32, an array (S, H). One call for
-    all arrays gives X one gradient; MXNet would have to add those of several.
+    all arrays gives X one gradient. After several calls, MXNet would have to
+    add several gradients.
     Indices out of range are clipped: check them first.
     """
     return [np.take(X, rows, axis=0) for rows in indices]

@@ -111,7 +111,7 @@ def use(choice):
 
 
 def _find_tiles(library, policy):
-    """(True if tiles can be used or else False, the reason).
+    """Return (True if tiles can be used, else False; the reason).
 
     policy: the value of D2LBERT_AMX.
     """

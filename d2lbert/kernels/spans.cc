@@ -60,7 +60,9 @@ class MaskableWords {
       if (!count) continue;
       uint32_t to_skip = random.below(count);
       size_t k = 0;
-      while (!(fits(k, length) && to_skip-- == 0)) ++k;
+      for (;; ++k) {
+        if (fits(k, length) && to_skip-- == 0) break;
+      }
       *span = {words_[k].begin, words_[k + length - 1].end};
       exclude(k, k + length - 1);
       return true;

@@ -17,11 +17,11 @@ const attention = {mode: 'one', picked: null, hidesSpecial: false,
   floor: null, active: null, pinned: null};
 
 function drawAttention(panel) {
-  const tokens = text().tokens, count = tokens.length;
+  const tokens = currentText().tokens, count = tokens.length;
   const long = count > MOST_IN_COLUMNS, state = attention;
   state.active = state.pinned = null;
   if (long && state.mode === 'several') state.mode = 'mean';
-  let mean, kept;
+  let mean, kept;   // see lines.js
 
   const modes = radios('mode', 'Show', [['one', 'one head'],
     ...long ? [] : [['several', 'several heads']],

@@ -7,13 +7,13 @@ const headCache = new Map();
 function headWeights(layer, head) {
   const key = [page.text, layer, head].join();
   if (headCache.has(key)) return headCache.get(key);
-  const count = text().tokens.length, weightBytes = data.bits / 8;
+  const count = currentText().tokens.length, weightBytes = data.bits / 8;
   const headBytes = count * count * weightBytes;
   const first = (layer * data.heads + head) * headBytes;
   // Base64 has groups of four characters for three bytes
   const begin = Math.floor(first / 3);
   const end = Math.ceil((first + headBytes) / 3);
-  const raw = atob(text().attention.slice(4 * begin, 4 * end));
+  const raw = atob(currentText().attention.slice(4 * begin, 4 * end));
   const skip = first - 3 * begin;   // bytes of the head before
   const weights = new Float32Array(count * count);
   for (let k = 0; k < weights.length; k++) {
@@ -35,13 +35,13 @@ function headWeights(layer, head) {
 
 // The heads [layer, head] that are shown: at first the text's clearest head
 // (see clearest_head in activations.py)
-const pickedHeads = () => attention.picked === null ? [text().head]
+const pickedHeads = () => attention.picked === null ? [currentText().head]
   : [...attention.picked].map((one) => one.split(',').map(Number))
     .sort((a, b) => a[0] - b[0] || a[1] - b[1]);
 
 function meanWeights(heads) {
   if (heads.length === 1) return headWeights(...heads[0]);
-  const mean = new Float32Array(text().tokens.length ** 2);
+  const mean = new Float32Array(currentText().tokens.length ** 2);
   for (const head of heads) {
     const weights = headWeights(...head);
     for (let k = 0; k < mean.length; k++) mean[k] += weights[k];
@@ -100,7 +100,7 @@ function drawThumbs(table, cells, count) {
     const until = page.printing ? Infinity : performance.now() + 14;
     while (next < cells.length && performance.now() < until) {
       if (drawnText !== page.text || !table.isConnected) return;
-      thumb(...cells[next++], count);
+      drawThumb(...cells[next++], count);
     }
     if (next < cells.length) setTimeout(drawSome, 0);
     else table.dataset.done = 'yes';
@@ -124,7 +124,7 @@ function opacityLegend() {
 
 // Draw a head as a small picture. For a long text, a pixel covers several
 // weights and shows the largest
-function thumb(layer, head, canvas, count) {
+function drawThumb(layer, head, canvas, count) {
   const weights = headWeights(layer, head), size = Math.min(count, 40);
   const largest = new Float32Array(size * size);
   for (let i = 0; i < count; i++) {

@@ -1,28 +1,29 @@
 // Masks: the predictions of the model for a masked token
 
 function drawMasks(panel) {
-  const one = text();
+  const {tokens, guesses: guessesOf} = currentText();
   const heading = el('h3', {id: 'hidden', dir: 'auto'});
   const list = el('div', {id: 'guesses'});
   const own = el('p', {id: 'own', class: 'soft', dir: 'auto'});
-  const allowed = (t) => one.guesses[t] !== null;
+  const allowed = (t) => guessesOf[t] !== null;
   const {box, buttons, press} = flow('Tokens of the text; press one to mask ' +
     'it', allowed, (t) => {
-    const [guesses, ownProbability, rank] = one.guesses[t];
-    const name = tokenText(one.tokens[t]);
+    const [guesses, ownProbability, rank] = guessesOf[t];
+    const name = tokenText(tokens[t]);
     buttons.forEach((button, k) => {
-      button.textContent = k === t ? data.mask : tokenText(one.tokens[k]);
-      button.setAttribute('aria-label', k === t ? tokenText(one.tokens[k]) +
-        ', masked' : tokenText(one.tokens[k]));
+      const ownName = tokenText(tokens[k]);
+      button.textContent = k === t ? data.mask : ownName;
+      button.setAttribute('aria-label', k === t ? ownName + ', masked'
+        : ownName);
     });
     heading.textContent = 'Guesses in place of ' + name;
     const most = guesses[0][1];
     setContents(list, bars(guesses.map(([token, probability]) => ({name: token,
       label: percent(probability), length: probability / most, value:
-      probability, own: token === one.tokens[t].token})), 'wide'));
-    own.textContent = readAs(one.tokens[t])
+      probability, own: token === tokens[t].token})), 'wide'));
+    own.textContent = readAs(tokens[t])
       ? name + ' is not in the vocabulary. The model reads ' +
-        one.tokens[t].token + ', which is guess number ' +
+        tokens[t].token + ', which is guess number ' +
         formatNumber(rank) + ', with probability ' +
         percent(ownProbability) + '.'
       : name + ', the token of the text, is guess number ' +
@@ -40,8 +41,8 @@ function drawMasks(panel) {
   // Begin with a token after token 1, which is often an article. `press` lets
   // screen readers read the prediction aloud; the first one must stay silent
   const before = byId('live').textContent;
-  const first = one.guesses.findIndex((found, t) => found !== null && t > 1);
-  press(first >= 0 ? first : one.guesses.findIndex(Boolean));
+  const first = guessesOf.findIndex((found, t) => found !== null && t > 1);
+  press(first >= 0 ? first : guessesOf.findIndex(Boolean));
   announce(before);
   return null;
 }

@@ -27,20 +27,20 @@ function inContext(sentence, begin, end, most) {
 }
 
 function drawNeighbours(panel) {
-  const one = text();
+  const textData = currentText();
   if (nearby.layer === null) nearby.layer = data.layers;
-  let token = one.tokens.findIndex((each, t) => !each.special && t > 1);
+  let token = textData.tokens.findIndex((each, t) => !each.special && t > 1);
   if (token < 0) token = 0;
   const heading = el('h3', {id: 'near-heading', dir: 'auto'});
   const list = el('ol', {class: 'uses', id: 'near'});
   function show(aloud) {
     // Lists [i, cosine, i, cosine, ...], or 0 for a second list equal to the
     // first: see _neighbour_data in show.py
-    const [ofAll, ofSame] = one.near[nearby.layer][token];
+    const [ofAll, ofSame] = textData.near[nearby.layer][token];
     const flat = nearby.among === 'same' && ofSame !== 0 ? ofSame : ofAll;
     const rows = [];
     for (let k = 0; k < flat.length; k += 2) rows.push([flat[k], flat[k + 1]]);
-    const name = tokenText(one.tokens[token]);
+    const name = tokenText(textData.tokens[token]);
     heading.textContent = 'Nearest to ' + name + ', ' + (nearby.layer
       ? 'layer ' + nearby.layer : 'embeddings');
     setContents(list, rows.length ? rows.map(([index, cosine]) => {

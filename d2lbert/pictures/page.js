@@ -61,7 +61,7 @@ const unknown = new Set(['<unk>', '[UNK]']);
 const unknownTitle = (token) => 'not in the vocabulary: read as ' +
   readAs(token);
 
-const text = () => data.texts[page.text];
+const currentText = () => data.texts[page.text];
 const wholeText = (one) => one.pair === null ? one.text
   : one.text + ' | ' + one.pair;
 
@@ -108,8 +108,8 @@ function roving(items, columns) {
 // The tokens of the current text as buttons. allowed(t): true if token t can
 // be pressed. chosen(t, buttons) is called after token t is pressed
 function flow(label, allowed, chosen) {
-  const one = text();
-  const buttons = one.tokens.map((token, t) => {
+  const textData = currentText();
+  const buttons = textData.tokens.map((token, t) => {
     const off = !allowed(t);
     return el('button', {type: 'button', dir: 'auto', 'data-token': t,
       'aria-pressed': off ? null : 'false',
@@ -126,7 +126,7 @@ function flow(label, allowed, chosen) {
   };
   // An invisible copy of the text. The buttons are laid out in its direction
   const written = el('span', {dir: 'auto', class: 'unseen',
-    'aria-hidden': 'true'}, wholeText(one));
+    'aria-hidden': 'true'}, wholeText(textData));
   const group = el('div', {class: 'flow', role: 'group',
     'aria-label': label}, buttons);
   const box = el('div', null, written, group);
@@ -307,13 +307,13 @@ function makeHead() {
     formatNumber(data.parameters) + ' parameters'].join(' \u00b7 ');
   byId('made').textContent = 'Made by d2lbert ' + data.version +
     '. This file holds everything that the page shows.';
-  const prediction = el('div', {id: 'says'});
+  const prediction = el('div', {id: 'prediction'});
   // The text on a printed page, which has no list to choose from
-  const printed = el('span', {class: 'paper', dir: 'auto'});
+  const printed = el('span', {class: 'printed-text', dir: 'auto'});
   const showText = () => {
-    printed.textContent = wholeText(text());
-    setContents(prediction, text().prediction ? el('p', {dir: 'auto'},
-      'Prediction: ' + text().prediction.slice(0, 60).map(
+    printed.textContent = wholeText(currentText());
+    setContents(prediction, currentText().prediction ? el('p', {dir: 'auto'},
+      'Prediction: ' + currentText().prediction.slice(0, 60).map(
         ([name, value]) => name + ' ' +
           (typeof value === 'number' ? percent(value) : value))
         .join(' \u00b7 ')) : []);
@@ -328,7 +328,8 @@ function makeHead() {
       }}, data.texts.map((one, k) => el('option', {value: k},
         wholeText(one)))), printed);
   } else {
-    byId('chooser').append(el('span', {dir: 'auto'}, wholeText(text())));
+    byId('chooser').append(el('span', {dir: 'auto'},
+      wholeText(currentText())));
   }
   byId('chooser').append(prediction);
   showText();

@@ -20,7 +20,7 @@ function drawSenses(panel) {
     'group', 'aria-labelledby': 'sense-heading', id: 'plot'});
   const heading = el('h3', {id: 'sense-heading', dir: 'auto'});
   const keys = el('ul', {class: 'keys'});
-  const sentence = el('p', {class: 'said', id: 'use', dir: 'auto'});
+  const sentence = el('p', {class: 'sentence', id: 'use', dir: 'auto'});
   const spread = el('p', {class: 'soft', id: 'spread'});
   const list = el('ol', {class: 'uses'});
   const details = el('details', null, el('summary', null,
@@ -67,13 +67,13 @@ function drawSenses(panel) {
 
   function build() {
     const word = data.senses[senses.word];
-    marks = word.texts.map((used, k) => el('g', {class: 'point',
+    marks = word.texts.map((sentenceText, k) => el('g', {class: 'point',
       role: 'img', tabindex: -1, 'data-use': k, 'aria-label':
         (word.names.length ? word.names[word.senses[k]] + ': ' : '') +
-        used, onmouseenter: () => choose(k), onclick: () =>
+        sentenceText, onmouseenter: () => choose(k), onclick: () =>
         choose(k, true), onfocus: () => choose(k)},
-    el('title', null, used), mark(word.names.length ? word.senses[k] : 0,
-      6)));
+    el('title', null, sentenceText),
+    mark(word.names.length ? word.senses[k] : 0, 6)));
     setContents(plot, el('rect', {class: 'axis', x: 0.5, y: 0.5,
       width: SIDE - 1, height: SIDE - 1, rx: 8}), marks);
     roving(marks);
@@ -84,9 +84,9 @@ function drawSenses(panel) {
       return el('li', null, box, name + ' (' + word.senses.filter((s) =>
         s === k).length + ')');
     }));
-    setContents(list, word.texts.map((used, k) => el('li', null, el('span',
-      {class: 'text', dir: 'auto'}, inContext(used, ...word.spans[k],
-        400)), el('span', {class: 'value'}, word.names.length
+    setContents(list, word.texts.map((sentenceText, k) => el('li', null,
+      el('span', {class: 'text', dir: 'auto'}, inContext(sentenceText,
+        ...word.spans[k], 400)), el('span', {class: 'value'}, word.names.length
       ? word.names[word.senses[k]] : ''))));
     choose(senses.use);
     place();

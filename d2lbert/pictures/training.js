@@ -77,13 +77,13 @@ function drawTraining(panel) {
   const heldOut = run.held_out;
   function build() {
     const found = [];
-    for (const [name, [own, mean]] of Object.entries(run.losses)) {
+    for (const [name, [each, mean]] of Object.entries(run.losses)) {
       const lines = [];
       if (mean[0].length) lines.push(line('mean since step 1', mean));
       if (heldOut[name + '_loss']) {
         lines.push(line('held out', heldOut[name + '_loss']));
       }
-      lines.push(line('each step', own, true));
+      lines.push(line('each step', each, true));
       found.push(chart((name.length < 5 ? name.toUpperCase() : name) +
         ' loss', lines));
     }
@@ -104,8 +104,8 @@ function drawTraining(panel) {
   }
   build();
   const columns = [];
-  for (const [name, [own, mean]] of Object.entries(run.losses)) {
-    columns.push([name + ' loss', own]);
+  for (const [name, [each, mean]] of Object.entries(run.losses)) {
+    columns.push([name + ' loss', each]);
     if (mean[0].length) columns.push([name + ', mean', mean]);
   }
   for (const [name, found] of Object.entries(heldOut)) {
