@@ -211,6 +211,7 @@ class Text {
       }
       numbers[k] = number;
     }
+    // If no words became equal, all numbers are as before
     if (static_cast<size_t>(count) < size) {
       for (int32_t& type : types_) type = numbers[static_cast<size_t>(type)];
     }

@@ -34,13 +34,12 @@ void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
 
 // Draw pairs of sentences for next sentence prediction: a pair for each two
 // neighbouring sentences in the paragraphs order[first] to order[last - 1]. The
-// array `order` has num_order paragraphs. In
-// half of the cases, the second sentence is replaced by a random sentence of a
-// random paragraph of `order`; with swap, the two sentences change places
-// instead. Pairs of more than max_len tokens are left out. spans
-// (max_pairs, 4) receives the begin and end of the words of both sentences of
-// each pair. is_next (max_pairs) receives 1 for an unchanged pair, else 0.
-// num_pairs receives the number of pairs.
+// array `order` has num_order paragraphs. In half of the cases, the second
+// sentence is replaced by a random sentence of a random paragraph of `order`;
+// with swap, the two sentences change places instead. Pairs of more than
+// max_len tokens are left out. spans (max_pairs, 4) receives the begin and end
+// of the words of both sentences of each pair. is_next (max_pairs) receives 1
+// for an unchanged pair, else 0. num_pairs receives the number of pairs.
 //
 // Paragraph q of num_paragraphs holds the sentences from paragraph_offsets[q]
 // to paragraph_offsets[q + 1] - 1. Sentence s of num_sentences holds the words

@@ -85,8 +85,8 @@ class Scratch {
   size_t size_ = 0, used_ = 0;
 };
 
-// True in a child process of fork. The other threads of the parent do not exist
-// in the child, and libgomp would wait for them forever.
+// True in a child process, for the thread that called fork. The parent's other
+// threads do not exist in the child, and libgomp would wait for them forever.
 bool is_after_fork();
 
 // Scratch memory of the calling thread, for arrays that its OpenMP team shares.
@@ -154,26 +154,26 @@ inline void multiply_panel(bool columns, long m, long n, long k,
   const float* start_row = start == BIAS ? bias : zeros;
   for (long i = 0; i < m; i += MR, a += a_step) {
     const int num_rows = (int)std::min<long>(MR, m - i);
-    float* ci = c + i * ldc;
+    float* c_tile = c + i * ldc;
     if (n == nv * VL) {
       if (start == ADD)
-        kernels[num_rows - 1](k, a, lda, b, ci, ldc, ci, ldc);
+        kernels[num_rows - 1](k, a, lda, b, c_tile, ldc, c_tile, ldc);
       else
-        kernels[num_rows - 1](k, a, lda, b, ci, ldc, start_row, 0);
+        kernels[num_rows - 1](k, a, lda, b, c_tile, ldc, start_row, 0);
     } else {
       float edge[MR * NR];  // a copy of the tile, with whole vectors
       if (start == ADD) {
         for (int r = 0; r < num_rows; r++)
           for (int j = 0; j < nv; j++)
             store(edge + r * NR + j * VL,
-                  load(ci + r * ldc + j * VL, n - j * VL));
+                  load(c_tile + r * ldc + j * VL, n - j * VL));
         kernels[num_rows - 1](k, a, lda, b, edge, NR, edge, NR);
       } else {
         kernels[num_rows - 1](k, a, lda, b, edge, NR, start_row, 0);
       }
       for (int r = 0; r < num_rows; r++)
         for (int j = 0; j < nv; j++)
-          store(ci + r * ldc + j * VL, load(edge + r * NR + j * VL),
+          store(c_tile + r * ldc + j * VL, load(edge + r * NR + j * VL),
                 n - j * VL);
     }
   }

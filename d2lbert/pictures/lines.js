@@ -116,8 +116,8 @@ function shadedText(tokens, on) {
   return {box, layout, mark, paint};
 }
 
-// The position of the slider when the page opens: about two lines for each
-// token, so that the eye can follow them. If all weights are equal, all lines
+// The position of the slider until the reader moves it: about two lines for
+// each token, so that the eye can follow them. If all weights are equal, all lines
 // are drawn. heads: weights of each head
 function firstFloor(heads, count, kept) {
   const all = new Float32Array(heads.length * kept.length ** 2);
