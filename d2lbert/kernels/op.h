@@ -101,7 +101,7 @@ inline MXReturnValue fail(const std::string& reason) {
   return MX_FAIL;
 }
 
-// Call a function of an operator, and turn an exception into an error of the
+// Call run(), a function of an operator. An exception becomes an error of the
 // operator, because MXNet cannot catch exceptions of an extension.
 template <class F>
 MXReturnValue caught(F run) {
@@ -128,6 +128,7 @@ struct Caught<run> {
 constexpr const char* BF16_ERROR =
     "precision 'bf16' needs a CPU with AVX-512 BF16 instructions";
 
+// The elements of an array of float32, or of int32.
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
