@@ -222,13 +222,21 @@ def has_title(data):
 
 def _wiki_stretches(path, blocks):
     before, is_first = b'\n', True
-    # The last line of a block is only context, and cut with the next block, so
-    # an empty block is added at the end
-    for number, data in itertools.chain(blocks, [(0, b'')]):
+    # The last line of a block is only context, and cut with the next block
+    for number, data in _with_end(blocks):
         stretch = Stretch(path, number, before, data, True, is_first)
         yield stretch
         # The last line again, with the line before it as context
         before, is_first = _last_lines(stretch.all_bytes) + b'\n', False
+
+
+def _with_end(blocks):
+    """Yield the (line number, bytes) of blocks, and an empty block at the end.
+    """
+    number, data = 1, b''
+    for number, data in blocks:
+        yield number, data
+    yield number + data.count(b'\n') + 1, b''
 
 
 def _last_lines(data):

@@ -159,7 +159,8 @@ def test_parts_of_a_long_paragraph_are_as_long_as_fits(monkeypatch):
 @pytest.mark.parametrize('data, line', [
     (b'w v . ' * 3000, 1),                                    # one line
     (b'a . b\n\n' + b'u w . v x\n' * 2000 + b'\nc . d', 3),
-    (b' \n = T = \n \n a . b\n' + b'w v . ' * 3000, 5)])    # WikiText's
+    (b' \n = T = \n \n a . b\n' + b'w v . ' * 3000, 5),    # WikiText's
+    (b' \n = T = \n \n a . b\n' + b'w v . ' * 300, 5)])    # its last block
 def test_long_paragraphs_are_cut_with_a_word(compiled, data, line,
                                              monkeypatch, caplog):
     monkeypatch.setattr(text_reader, 'BLOCK_BYTES', 1000)
