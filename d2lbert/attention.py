@@ -14,17 +14,17 @@ from d2lbert.nn.variant import Variant
 
 
 def masked_softmax(X, valid_lens):
-    """Softmax over the last axis that gives padding the weight 0.
+    """Softmax over the last axis, with the weight 0 for padding.
 
     X (A, Q, K) float32; valid_lens: None, (A,) or (A, Q), the number of keys
-    before the padding. Returns an array like X. A length of zero gives all
-    keys equal weight, as in the book, and never NaN.
+    before the padding. Returns an array like X. If a length is zero, all keys
+    get equal weight, as in the book.
     """
     if valid_lens is None:
         return npx.softmax(X)
     if valid_lens.ndim == 1:
         valid_lens = valid_lens.repeat(X.shape[1])
-    # -1e6 rather than -inf: a row without a valid key must not become NaN
+    # -1e6 rather than -inf: weights must not be NaN if a length is zero
     rows = npx.sequence_mask(X.reshape(-1, X.shape[-1]),
                              valid_lens.reshape(-1).astype(X.dtype), True,
                              value=-1e6, axis=1)
@@ -37,7 +37,8 @@ class DotProductAttention(nn.Block):
     attention_weights: the probabilities of the last call of `forward`,
     (A, Q, K), before dropout; None before the first call. keeps_weights:
     False makes `forward` set attention_weights to None. A `MultiHeadAttention`
-    sets keeps_weights to False; `keep_attention` sets it to True for a time.
+    sets keeps_weights to False; `keep_attention` sets it to True within a
+    `with` statement.
     """
 
     def __init__(self, dropout, **kwargs):
@@ -65,6 +66,7 @@ class MultiHeadAttention(packed.Packable):
     the width of queries, keys and values; with 0, the first call sets it.
     """
 
+    # A faster twin of `forward`, see `packed.Packable`
     packed_forward = packed.padded_attention
 
     def __init__(self, num_hiddens, num_heads, dropout, use_bias=False,
@@ -112,9 +114,10 @@ class MultiHeadAttention(packed.Packable):
             valid_lens)
 
     def attend(self, queries, keys, values, valid_lens):
-        """Attend from queries (B, Q, H) to the results of `project_kv`.
+        """Attend from queries (B, Q, H) to results of `project_kv`.
 
-        valid_lens: as for `forward`; `causal` is ignored. Returns (B, Q, H).
+        keys, values (B*N, K, H/N); valid_lens: as for `forward`; `causal` is
+        ignored. Returns (B, Q, H).
         """
         return self._attend_by_head(self.project_q(queries), keys, values,
                                     valid_lens)
@@ -129,7 +132,7 @@ class MultiHeadAttention(packed.Packable):
                 transpose_qkv(self.W_v(values), self.num_heads))
 
     def _attend_by_head(self, queries, keys, values, valid_lens):
-        """Attend in each head, join the heads and project: (B, Q, H).
+        """Attend in each head, join the heads, and apply W_o: (B, Q, H).
 
         queries (B*N, Q, H/N); keys, values (B*N, K, H/N); valid_lens: as for
         `forward`.

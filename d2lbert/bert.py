@@ -36,7 +36,7 @@ from d2lbert.transformer import Blocks, PositionalEncoding
 
 
 def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
-    """Return the tokens of a BERT input sequence, and a segment for each.
+    """Return two lists for a BERT input sequence: tokens and their segments.
 
     tokens_a, tokens_b: lists of tokens. A segment is 0 or 1.
     """
@@ -53,9 +53,11 @@ class BERTEncoder(packed.Packable):
 
     `num_layers` (first edition and 0.17) and `num_blks` (1.0) are names of one
     argument. variant: a `Variant`, the differences from the book's encoder.
-    Its fields can also be given as keywords, such as activation='gelu'.
+    Fields of the `Variant` can also be given as keywords, such as
+    activation='gelu'.
     """
 
+    # A faster twin of `forward`, see `packed.Packable`
     packed_forward = packed.encode_padded
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -140,7 +142,8 @@ class BERTEncoder(packed.Packable):
     def finish_embedding(self, X):
         """Normalize and project the sum of embeddings (..., E): (..., H).
 
-        Dropout follows the normalization. A variant may lack either layer.
+        Dropout follows the normalization. Some variants lack the
+        normalization, the projection, or both.
         """
         if self.embedding_norm is not None:
             X = self.embedding_dropout(self.embedding_norm(X))
@@ -152,8 +155,7 @@ class BERTEncoder(packed.Packable):
         X: the output of `layer`, counted as in `forward`. Returns X itself for
         other models and for other layers.
         """
-        num_layers = self.blks.num_layers
-        is_last = layer % (num_layers + 1) == num_layers
+        is_last = layer in (-1, self.blks.num_layers)
         return self.norm(X) if is_last and self.norm is not None else X
 
     def scale(self, X):
@@ -189,9 +191,9 @@ class MaskLM(nn.Block):
     """The masked language model head: one hidden layer, then V scores.
 
     variant: a `Variant`; mlm_hidden=False leaves out the hidden layer, as in
-    XLM. in_units: H; with 0, the first call sets it. embedding: the token
-    embedding, for tied weights: the last layer then has the weight (V, E) of
-    the embedding, and a bias of its own.
+    XLM. in_units: H; with 0, the first call sets it. embedding: None, or the
+    token embedding, to tie weights. The last layer then uses the weight (V, E)
+    of the embedding, and has a separate bias.
     """
 
     def __init__(self, vocab_size, num_hiddens, variant=None, in_units=0,
@@ -213,7 +215,7 @@ class MaskLM(nn.Block):
 
     @property
     def packable(self):
-        """True if no layer has been replaced since construction."""
+        """True if the layers have the types that `__init__` gives them."""
         return [type(layer) for layer in self.mlp] in (
             [Dense, LayerNorm, Dense], [Dense])
 
@@ -278,9 +280,10 @@ class BERTModel(Model):
     """The encoder and its two pretraining heads.
 
     The arguments are as for `BERTEncoder`. `hidden` is the layer that the
-    published BERT calls its pooler; it is None if variant.heads lacks
-    'pooler', and in the first edition's model, whose `nsp` includes this
-    layer. In other models, `nsp` is None if variant.heads lacks 'nsp'.
+    published BERT calls its pooler. It is None if variant.heads lacks
+    'pooler'. It is also None in the first edition's model, which always has
+    `nsp`, with this layer in it. In other models, `nsp` is None if
+    variant.heads lacks 'nsp'.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,

@@ -86,9 +86,10 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
                         vocab, rng=random):
     """Mask `num_mlm_preds` tokens, at random candidate positions.
 
-    A masked token becomes <mask> with probability 0.8 and a random token with
-    probability 0.1, and else it stays. Returns the new tokens and a list of
-    (position, original token). Shuffles `candidate_pred_positions` in place.
+    A masked token becomes <mask> with probability 0.8, and a random token with
+    probability 0.1. Otherwise it stays unchanged. Returns the new tokens and a
+    list of (position, original token). Shuffles `candidate_pred_positions` in
+    place.
     """
     mask = special_of(vocab).mask
     mlm_input_tokens = list(tokens)
@@ -98,7 +99,7 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
         if rng.random() < 0.8:
             mlm_input_tokens[position] = mask
         elif rng.random() >= 0.5:
-            # The book's own `Vocab` has no `replacements`
+            # The `Vocab` of the book's package has no `replacements`
             mlm_input_tokens[position] = rng.choice(
                 getattr(vocab, 'replacements', vocab.idx_to_token))
     return mlm_input_tokens, [(position, tokens[position])
@@ -187,7 +188,7 @@ class _WikiTextDataset(gluon.data.Dataset):
 
 
 class BatchLoader:
-    """An iterable of batches of a data set; a pass shuffles the rows again.
+    """An iterable of batches of a data set; each epoch shuffles the rows.
 
     dataset: an object of length N whose `columns` are NumPy arrays of N rows.
     A batch is a `Batch` of MXNet arrays on the CPU; the last batch may be
@@ -244,7 +245,7 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
     line that contains ' . ' is a paragraph, and ' . ' separates its sentences.
     Other lines, such as headings, are skipped. Words that occur less than
     min_freq times become <unk>. rng shuffles the paragraphs and draws the
-    examples; shuffle_rng shuffles the examples in each pass. Raises
+    examples; shuffle_rng shuffles the examples in each epoch. Raises
     FileNotFoundError for a missing file, and ValueError for a text without
     examples.
     """
@@ -255,7 +256,8 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
     num_paragraphs = len(tokens.paragraphs) - 1
     try:
         order = shuffled_paragraphs(num_paragraphs, rng)
-        # Equally frequent words are numbered as they first occur in `order`
+        # `order` also decides which of two equally frequent words comes first
+        # in the vocabulary
         text = NumberedText.of_tokens(tokens, order, min_freq)
         dataset = _WikiTextDataset.of_text(text, order, max_len, rng)
     except ValueError as error:

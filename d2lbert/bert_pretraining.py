@@ -121,8 +121,8 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     trainer = gluon.Trainer(net.collect_params(), optimizer,
                             {'learning_rate': learning_rate})
 
-    # `run_steps` calls the function of a step to read the losses of the step
     def steps():
+        """Yield (function that reads the losses, number of pairs) per step."""
         for batch in _repeat_epochs(train_iter):
             mlm_ls, nsp_ls = train_step(batch, net, loss, vocab_size,
                                         devices, trainer)
@@ -201,13 +201,13 @@ def _means_over_devices(*losses_by_device):
             for losses in losses_by_device]
 
 
-def vocabulary_of(batches):
-    """Return the vocabulary of an iterator or of its data set, or None.
+def vocabulary_of(loader):
+    """Return the vocabulary of a data loader or of its data set, or None.
 
     A `BatchLoader` has a `dataset`, Gluon's `DataLoader` a `_dataset`.
     """
-    for owner in (batches, getattr(batches, 'dataset', None),
-                  getattr(batches, '_dataset', None)):
+    for owner in (loader, getattr(loader, 'dataset', None),
+                  getattr(loader, '_dataset', None)):
         vocab = getattr(owner, 'vocab', None)
         if vocab is not None:
             return vocab
@@ -244,8 +244,8 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
 def _check_tokens(name, tokens):
     """Raise TypeError unless `tokens` is a list of strings.
 
-    Otherwise a string would be encoded letter by letter, and an item that is
-    not a string as <unk>.
+    Without this check, a string would be encoded letter by letter, and an item
+    that is not a string as <unk>.
     """
     if isinstance(tokens, str):
         raise TypeError(f'{name} must be a list of tokens, not the string '

@@ -5,14 +5,14 @@ from d2lbert.machine import backend
 from d2lbert.machine.arguments import split_devices
 from d2lbert.machine.backend import mx, npx
 
-# GPUs that a warning has named
-_warned = set()
+# The GPUs that warnings have named so far
+_warned_gpus = set()
 
 
 def _usable_gpus():
     """Return the indices of the GPUs that MXNet can compute on.
 
-    Warns once per process of each GPU that is left out. MXNet itself would
+    Warns of each GPU that is left out, once in a process. MXNet itself would
     also list GPUs for which its wheel has no kernels, and the first operator
     on such a GPU fails.
     """
@@ -20,8 +20,8 @@ def _usable_gpus():
     for gpu in backend.gpus():
         if gpu.usable:
             usable.append(gpu.index)
-        elif gpu not in _warned:
-            _warned.add(gpu)
+        elif gpu not in _warned_gpus:
+            _warned_gpus.add(gpu)
             warnings.warn(
                 f'GPU {gpu.index} ({gpu.name}) is left out: {gpu.reason}; '
                 'other GPUs or the CPU are used instead',
@@ -53,14 +53,14 @@ def parse_devices(text):
     for any other text, for a GPU that is missing, and for 'gpu' if no GPU is
     usable.
     """
-    kind, indices = split_devices(text)
+    kind, numbers = split_devices(text)
     if kind == 'auto':
         return try_all_gpus()
     if kind == 'cpu':
-        # For 'cpu:2', indices is [2], the number of devices
-        return [npx.cpu(i) for i in range(indices[0] if indices else 1)]
+        # For 'cpu:2', numbers is [2], the number of devices
+        return [npx.cpu(i) for i in range(numbers[0] if numbers else 1)]
     usable = _usable_gpus()
-    wanted = indices or usable
+    wanted = numbers or usable
     missing = [i for i in wanted if i not in usable]
     if missing or not usable:
         names = ', '.join(f'gpu:{i}' for i in usable) or 'none'

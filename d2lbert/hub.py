@@ -1,8 +1,8 @@
 """This module finds data on this machine, or else fetches it.
 
 DATA_HUB, `download` and `download_extract` are from the book's page
-"Predicting House Prices"; `wikitext2_dir` finds or fetches WikiText-2. If a
-fetched file has another checksum than the known one, it is not kept.
+"Predicting House Prices"; `wikitext2_dir` finds or fetches WikiText-2. A
+fetched file with a wrong checksum is not kept.
 """
 import contextlib
 import hashlib
@@ -64,24 +64,26 @@ def git_blob(path):
 
 
 def flaw_of(path, name, thorough=False):
-    """Describe how a file differs from WikiText-2's file `name`; '' if not.
+    """Describe how a file differs from WikiText-2's file `name`; '' if equal.
 
-    The description completes a sentence that begins with 'PATH is'. A file
-    of the right size is accepted. thorough: read this file, too. Its content
-    must be the published content, or have as many lines and tokens, since
-    copies with another order of the articles are in use.
+    The description completes a sentence that begins with 'PATH is'. A file of
+    the published size counts as equal, and is not read. thorough: read this
+    file, too. It must then have the published content, or the published
+    numbers of lines and tokens, since copies with another order of the
+    articles are in use.
     """
     expected = PUBLISHED[name]
+    expected_counts = expected[:3]      # as `_counts` returns them
     try:
         size = os.path.getsize(path)
         if size == expected.size:
             if (not thorough or git_blob(path) == expected.blob
-                    or _counts(path) == expected[:3]):
+                    or _counts(path) == expected_counts):
                 return ''
             return f'another text of the same {size:,} bytes'
         # With the line ends of Windows, each line has one more byte
         if (expected.size < size <= expected.size + expected.lines
-                and _counts(path) == expected[:3]):
+                and _counts(path) == expected_counts):
             return ''
         return _describe_other_text(path, name, size)
     except OSError as error:
@@ -151,7 +153,7 @@ _ARCHIVE_SHA1 = DATA_HUB['wikitext-2'][1]
 
 
 class LooseFile(NamedTuple):
-    """A file of an archive that has an address of its own."""
+    """A file that can be fetched by itself, without its archive."""
 
     url: str
     blob: str    # git's hash of the content
@@ -197,7 +199,7 @@ def download(name: str, folder: Optional[PathLike] = None,
     address; another file is rejected. Raises HubError if the file cannot be
     fetched, ValueError for a name that is not in DATA_HUB.
     """
-    if None not in (folder, cache_dir):
+    if folder is not None and cache_dir is not None:
         raise TypeError('folder and cache_dir are one argument: give one')
     given_folder = folder if cache_dir is None else cache_dir
     url, sha1 = DATA_HUB.get(name, (name, sha1_hash))
@@ -222,7 +224,7 @@ def download(name: str, folder: Optional[PathLike] = None,
     try:
         _fetch_first(_addresses(url), folder / file_name, sha1)
     except HubError as error:
-        # The parquet file can be made from the text on this machine
+        # The parquet file can be made if its text is on this machine
         if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
             return str(_write_parquet(folder / file_name, error))
         wrong = ''.join(f'; {path} is another file, with checksum '
@@ -277,9 +279,9 @@ def _write_parquet(path, error):
 
 
 def _target_folder(cache_dir):
-    """Return the folder into which files are fetched and unpacked.
+    """Return cache_dir, or by default the folder `data` of the user's cache.
 
-    It is cache_dir; without cache_dir, the folder `data` of the user's cache.
+    Files are fetched and unpacked into this folder.
     """
     return cache.root() / 'data' if cache_dir is None else Path(cache_dir)
 
@@ -290,11 +292,11 @@ def download_extract(name: str, folder: Optional[str] = None,
 
     cache_dir: the folder to unpack in; by default the folder `data` of the
     user's cache. folder: the name of the folder that the archive makes
-    there; by default the archive's name without its extension. If WikiText-2
-    is on this machine, and `cache_dir` is not given, the text is neither
-    fetched nor copied. If an archive cannot be fetched, but LOOSE_FILES has
-    addresses of the files in it, the files are fetched one by one. Raises
-    HubError, which lists all attempts.
+    there; by default the archive's name without its extension. WikiText-2 is
+    neither fetched nor copied if it is on this machine and `cache_dir` is not
+    given. If an archive cannot be fetched, but LOOSE_FILES has addresses of
+    the files in it, the files are fetched one by one. Raises HubError, which
+    lists all attempts.
     """
     if cache_dir is None and DATA_HUB.get(name, ('', ''))[1] == _ARCHIVE_SHA1:
         found = find_wikitext2()
@@ -317,8 +319,8 @@ def download_extract(name: str, folder: Optional[str] = None,
 
 def _fetch_loose(name, cache_dir, archive_error):
     """Fetch the files of an archive one by one; return their folder."""
-    folder, files = LOOSE_FILES[name]
-    folder = _target_folder(cache_dir) / folder
+    folder_name, files = LOOSE_FILES[name]
+    folder = _target_folder(cache_dir) / folder_name
     for url, blob, file_name in files:
         path = folder / file_name
         if path.is_file() and git_blob(path) == blob:
@@ -326,7 +328,7 @@ def _fetch_loose(name, cache_dir, archive_error):
         try:
             fetch(url, path, git_blob, blob, PUBLISHED[file_name].size)
         except HubError as error:
-            # The cause has the same text without the advice of `download`
+            # `__cause__` lacks the advice that `download` adds to the message
             raise HubError(f'{name} could not be fetched: '
                            f'{archive_error.__cause__}; {error}; '
                            f'{_manual_fix(folder)}') from error
@@ -346,7 +348,7 @@ def _repository():
 
 
 def _folder_of_text(folder):
-    """Return `folder` or its wikitext-2/, which has the training text.
+    """Return `folder` or its wikitext-2/, whichever has the training text.
 
     Returns None if neither has the text.
     """
@@ -384,20 +386,23 @@ def wikitext2_flaws(folder, thorough=False):
     return [f'{path} is {flaw}' for path, flaw in flaws if flaw]
 
 
-# The sentences of all warnings so far
-_warned = set()
+# The sentences of `wikitext2_flaws` that warnings have named so far
+_warned_flaws = set()
 
 
 def _warn_of_flaws(folder):
-    """Warn once of each wrong file in `folder`; return `folder`."""
+    """Warn once of each wrong file in `folder`; return `folder`.
+
+    Also marks `folder` as used now, if it is in the cache.
+    """
     cache.mark_used(folder)
     with contextlib.suppress(FileNotFoundError):
         if os.path.samefile(folder, sample_dir()):
             return folder       # the bundled corpus, not WikiText-2
     for flaw in wikitext2_flaws(folder):
-        if flaw not in _warned:
+        if flaw not in _warned_flaws:
             warn(f'{flaw}; it is used as it is')
-            _warned.add(flaw)
+            _warned_flaws.add(flaw)
     return folder
 
 

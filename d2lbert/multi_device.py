@@ -28,7 +28,10 @@ def accuracy(y_hat, y):
 
 
 def _num_correct(y_hat, y):
-    """Return `accuracy` as a scalar on the device, and do not wait."""
+    """Return the number that `accuracy` returns, as a scalar on the device.
+
+    Does not wait for the device.
+    """
     if y_hat.ndim > 1 and y_hat.shape[1] > 1:
         y_hat = y_hat.argmax(axis=1)
     return (y_hat.astype(y.dtype) == y).astype('int32').sum()
@@ -71,7 +74,7 @@ class _DelayedSums:
     def add(self, results, *counts):
         """Add a batch: results on the devices, and counts on the host."""
         self._unread.append((results, counts))
-        self.read(1)
+        self.read(num_unread=1)     # this batch is still being computed
 
     def read(self, num_unread=0):
         """Return the sums of all batches except the last `num_unread`."""
@@ -84,7 +87,7 @@ class _DelayedSums:
 def _sum_over_devices(results):
     """Wait for the devices; return the sum of each result over the devices.
 
-    results: a list with a tuple of scalars from each device.
+    results: a list with a tuple of results, scalars, from each device.
     """
     return [sum(map(float, scalars)) for scalars in zip(*results)]
 
@@ -92,7 +95,7 @@ def _sum_over_devices(results):
 def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
     """Return the share of labels that a net predicts correctly.
 
-    data_iter yields (features, labels); split_f splits the two over all
+    data_iter yields (features, labels); split_f splits a batch over all
     devices of the net.
     """
     devices = next(iter(net.collect_params().values())).list_ctx()

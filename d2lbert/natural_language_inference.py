@@ -1,7 +1,7 @@
-"""This module follows "Natural Language Inference: Fine-Tuning BERT".
+"""This module fine-tunes a BERT to classify pairs of sentences.
 
-That is a page of the book. `read_snli` is from the book's page "Natural
-Language Inference and the Dataset".
+It follows the book's page "Natural Language Inference: Fine-Tuning BERT".
+`read_snli` is from the page "Natural Language Inference and the Dataset".
 
 In shapes, letters are numbers. N: examples of a data set. B: examples of a
 batch. T: tokens of a row (max_len). H: hidden units.
@@ -31,11 +31,11 @@ SIZES = {'bert.small': (256, 512, 4, 2), 'bert.base': (768, 3072, 12, 12)}
 def read_snli(data_dir, is_train):
     """Return premises, hypotheses and labels (0 to 2): three lists of N.
 
-    Reads snli_1.0_train.txt or snli_1.0_test.txt in `data_dir`. Pairs without
-    a label, since their annotators disagreed, are left out. The sentences come
-    from the columns of bracketed trees, without the brackets, so blanks
-    separate words from punctuation marks. Raises FileNotFoundError for a
-    missing file, and ValueError for a line without these columns.
+    Reads snli_1.0_train.txt or snli_1.0_test.txt in `data_dir`. If annotators
+    disagreed, a pair has no label and is left out. The sentences come from the
+    columns of parse trees, without the brackets, so blanks separate words from
+    punctuation marks. Raises FileNotFoundError for a missing file, and
+    ValueError for a line without these columns.
     """
     path = Path(data_dir, f'snli_1.0_{"train" if is_train else "test"}.txt')
     class_indices = {label: k for k, label in enumerate(SNLI_LABELS)}
@@ -50,16 +50,16 @@ def read_snli(data_dir, is_train):
     with lines:
         try:
             for line_number, line in enumerate(lines, 1):
-                label, *sentences = line.rstrip('\n').split('\t', 3)[:3]
+                label, *trees = line.rstrip('\n').split('\t', 3)[:3]
                 if line_number == 1 or label not in class_indices:
                     continue    # the header, or '-' for a disagreement
-                if len(sentences) < 2:
+                if len(trees) < 2:
                     raise ValueError(
                         f'{path}, line {line_number}: expected a label and '
                         'two sentences, separated by tabs, but found '
-                        f'{1 + len(sentences)} columns: fetch SNLI again')
-                premises.append(tree_words(sentences[0]))
-                hypotheses.append(tree_words(sentences[1]))
+                        f'{1 + len(trees)} columns: fetch SNLI again')
+                premises.append(tree_words(trees[0]))
+                hypotheses.append(tree_words(trees[1]))
                 labels.append(class_indices[label])
         except UnicodeDecodeError as error:
             raise ValueError(f'{path} is not UTF-8 ({error.reason}): fetch '
@@ -83,7 +83,7 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
     """
     given_sizes = (num_hiddens, ffn_num_hiddens, num_heads,
                    num_layers if num_blks is None else num_blks)
-    if None not in (num_layers, num_blks):
+    if num_layers is not None and num_blks is not None:
         raise TypeError('num_layers and num_blks are one argument: give one')
     sizes = [known if size is None else size for size, known in zip(
         given_sizes, SIZES.get(pretrained_model, given_sizes))]
@@ -133,7 +133,7 @@ class SNLIBERTDataset(gluon.data.Dataset):
     """Pairs of sentences as BERT reads them, truncated to max_len tokens.
 
     dataset: premises, hypotheses and labels, as `read_snli` returns them.
-    vocab: the `Vocab` of `load_pretrained_model`. Sentences are lower-cased
+    vocab: the `Vocab` from `load_pretrained_model`. Sentences are lower-cased
     and split at white space. While a pair is too long, the last word of its
     longer sentence is removed. The columns are attributes, NumPy arrays:
     all_token_ids (N, T) int32, all_segments (N, T) int32, valid_lens (N,)
@@ -173,6 +173,7 @@ class SNLIBERTDataset(gluon.data.Dataset):
         rows = onp.arange(len(valid_lens))
         token_ids[rows, p_lens + 1] = self.vocab[SEP]
         token_ids[rows, valid_lens - 1] = self.vocab[SEP]
+        # Column 0 is <cls>, and column p_lens + 1 is the first <sep>
         premises.write_to(token_ids, p_lens, onp.ones_like(p_lens))
         hypotheses.write_to(token_ids, h_lens, p_lens + 2)
         column = onp.arange(self.max_len)
@@ -189,7 +190,7 @@ class SNLIBERTDataset(gluon.data.Dataset):
 
 
 class _Sentences:
-    """N sentences as token ids; lens (N,): the number of words of each."""
+    """N sentences as token ids; lens (N,): words of each sentence."""
 
     def __init__(self, sentences, vocab):
         id_of, unk = vocab.token_to_idx.get, vocab.unk
@@ -205,7 +206,7 @@ class _Sentences:
         Row i gets the first lens[i] words of sentence i, in the columns from
         begins[i] on.
         """
-        # For each word, the index of its sentence and its index in there
+        # For each word, the index of the sentence, and of the word within it
         rows = onp.repeat(onp.arange(len(lens)), self.lens)
         offsets = concat_ranges(0, self.lens)
         is_kept = offsets < lens[rows]

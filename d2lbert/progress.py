@@ -88,9 +88,11 @@ class LineBar:
     INTERVAL = 5
 
     def __init__(self, total=None, what='', unit='it', unit_scale=False):
-        self.total, self.n, self._scale = total, 0, unit_scale
-        # Lines begin 'reading 3/50 files', or 'step 3/50' without `what`
-        self._what, self._unit = what or unit, unit if what else ''
+        self.total, self.n, self._unit_scale = total, 0, unit_scale
+        if what:        # a line begins, for example, 'reading 3/50 files'
+            self._what, self._unit = what, unit
+        else:           # a line begins, for example, 'step 3/50'
+            self._what, self._unit = unit, ''
         self._postfix = ''
         self.start()
 
@@ -132,14 +134,14 @@ class LineBar:
     def _line(self, elapsed):
         """Return a line; elapsed: seconds since `start`."""
         count = '/'.join(
-            _tqdm().format_sizeof(n) if self._scale else f'{n:,}'
+            _tqdm().format_sizeof(n) if self._unit_scale else f'{n:,}'
             for n in (self.n, self.total) if n is not None)
-        num_done, details = self.n - self._start_n, [self._postfix]
+        num_done, time_left = self.n - self._start_n, ''
         if self.total and num_done > 0:
             left = elapsed / num_done * max(self.total - self.n, 0)
-            details.append(f'{_duration(left)} left')
+            time_left = f'{_duration(left)} left'
         line = ' '.join(filter(None, (self._what, count, self._unit)))
-        details = ', '.join(filter(None, details))
+        details = ', '.join(filter(None, (self._postfix, time_left)))
         return f'{line}: {details}' if details else line
 
 
@@ -160,7 +162,7 @@ def _duration(seconds):
 class NotebookBar(LineBar):
     """A progress bar below a notebook's cell; `close` removes it.
 
-    The bar appears after `delay` seconds, and needs no library but IPython.
+    The bar appears after `delay` seconds, and needs only the library IPython.
     """
 
     INTERVAL = 0.2
@@ -169,6 +171,7 @@ class NotebookBar(LineBar):
                  delay=0):
         self._display = None
         super().__init__(total, what, unit, unit_scale)
+        # `update` shows the bar at least INTERVAL seconds after this time
         self._written_at += delay
 
     def write_line(self, line):
@@ -207,9 +210,9 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     such as 'reading'. unit: the unit of the count, such as 'B'. unit_scale:
     True abbreviates the count, as in 1.2M. leave: keep the bar of a terminal
     at the end. quiet: never show the bar. delay: seconds before the bar
-    appears, in a notebook at least one; a `LineBar` ignores it. Returns tqdm's
-    bar, or an object that has `update(n)`, `set_postfix_str(text)`, `n` and
-    `close()` as well. The result is a context manager.
+    appears, in a notebook at least one; a `LineBar` ignores this argument.
+    Returns a context manager with `update(n)`, `set_postfix_str(text)`, `n`
+    and `close()`: tqdm's bar, or a `LineBar`.
     """
     if quiet or is_quiet():
         return _SilentBar(total, what, unit, unit_scale)
@@ -255,9 +258,9 @@ class Animator:
         self._end = xlim[1] if xlim is not None else None
         self._display, self._bar, self.begun = None, None, False
         self._notebook = in_notebook() and not quiet
-        # When the figure was last drawn, the seconds to wait before the next
-        # drawing, and whether points have been added since the last drawing
-        self._drawn_at, self._pause, self._stale = -float('inf'), 0.0, False
+        self._drawn_at = -float('inf')  # the time of the last drawing
+        self._pause = 0.0               # seconds to wait after a drawing
+        self._is_stale = False          # True if a point is not yet drawn
 
     @functools.cached_property
     def fig(self):
@@ -313,7 +316,7 @@ class Animator:
             self._show_bar(x)
 
     def _show_figure(self, x):
-        self._stale = True
+        self._is_stale = True
         is_last = self._end is not None and max(x) >= self._end
         if is_last or time.perf_counter() - self._drawn_at > self._pause:
             self._redraw()
@@ -329,16 +332,16 @@ class Animator:
             get_ipython().events.register('post_run_cell', self._flush)
         else:
             self._display.update(picture)
-        self._drawn_at, self._stale = time.perf_counter(), False
-        # A drawing takes about 50 ms. So at most a tenth of the time is spent
-        # on drawings
+        self._drawn_at, self._is_stale = time.perf_counter(), False
+        # A drawing takes about 50 ms. With this pause, drawings take at most a
+        # tenth of the time of the loop
         self._pause = 10 * (self._drawn_at - start)
 
     def _flush(self, *_):
         """Draw the latest points at the end of the cell."""
         from IPython import get_ipython
         get_ipython().events.unregister('post_run_cell', self._flush)
-        if self._stale:
+        if self._is_stale:
             self._redraw()
 
     def _show_bar(self, x):
@@ -372,7 +375,7 @@ class Animator:
         drawn = []
         for k, (xs, ys, fmt) in enumerate(zip(self.X or [], self.Y or [],
                                               self.fmts)):
-            # Without a marker a curve of one point is invisible
+            # Without a marker, a curve of one point would be invisible
             line, = axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
             if xs and k < len(self.legend):
                 drawn.append((line, self.legend[k]))

@@ -1,7 +1,7 @@
 """This module follows the book's page "Text Preprocessing".
 
 It has the functions and the vocabulary that the book's pages on BERT need, and
-the names of the special tokens. An id of a token is its index in the
+the names of the special tokens. The id of a token is its index in the
 vocabulary. V: the number of tokens of a vocabulary.
 """
 import collections
@@ -10,7 +10,7 @@ import operator
 from pathlib import Path
 from typing import NamedTuple
 
-from d2lbert.machine import files
+from d2lbert.machine.files import write_text
 
 UNK, UNK_ID = '<unk>', 0
 PAD, MASK, CLS, SEP = RESERVED = ['<pad>', '<mask>', '<cls>', '<sep>']
@@ -35,7 +35,8 @@ def tokenize(lines, token='word'):
 
 
 def count_corpus(tokens):
-    """Count the tokens of a list of tokens, or of a list of such lists."""
+    """Count the tokens of a list of tokens, or of a list of lists of tokens.
+    """
     if len(tokens) == 0 or isinstance(tokens[0], list):
         tokens = (token for line in tokens for token in line)
     return collections.Counter(tokens)
@@ -54,8 +55,8 @@ class Vocab:
     special = Special(*RESERVED)
     #: The tokens that are never masked
     never_masked = frozenset((CLS, SEP))
-    #: `flags` of `mask_pairs` in kernels/draw.py: (V,) uint8, or None if only
-    #: <cls> and <sep> are never masked
+    #: The argument `flags` of kernels.draw.mask_pairs: (V,) uint8, or None if
+    #: only <cls> and <sep> are never masked
     mask_flags = None
     #: True for tokens that begin a word: (V,) bool, or None if all tokens do
     begins_word = None
@@ -132,8 +133,8 @@ class Vocab:
             if not token or '\n' in token or '\r' in token:
                 raise ValueError(f'token {idx} is {token!r}, which cannot be '
                                  'written to a file of one token a line')
-        files.write_text(path, ''.join(f'{token}\n'
-                                       for token in self.idx_to_token))
+        write_text(path, ''.join(f'{token}\n'
+                                 for token in self.idx_to_token))
 
     @classmethod
     def load(cls, path, reserved_tokens=RESERVED):
@@ -148,7 +149,7 @@ class Vocab:
             return vocab
         # Read line by line, to remove '\r' at line ends or find a wrong line
         lines = data.split(b'\n')
-        if not lines[-1]:
+        if not lines[-1]:       # after the last '\n', not a line
             lines.pop()
         for idx, token in enumerate(vocab.idx_to_token):
             line = lines[idx] if idx < len(lines) else None
@@ -206,6 +207,7 @@ class Vocab:
 def special_of(vocab):
     """Return the `Special` tokens of a vocabulary.
 
-    The book's own vocabulary has no `special`: its tokens are as in `Vocab`.
+    The `Vocab` of the book's package has no `special`, but the same tokens as
+    this module's `Vocab`.
     """
     return getattr(vocab, 'special', Vocab.special)

@@ -1,4 +1,4 @@
-"""`load_model` returns one object for a model and all its uses for texts.
+"""A `TextModel` is one object for all uses of a model; `load_model` loads it.
 
 In shapes, letters are numbers. L: layers. A: attention heads. T: tokens of a
 text, special tokens included. H: hidden units. N: texts.
@@ -47,6 +47,7 @@ class Attention(NamedTuple):
     weights: Any        # (L, A, T, T) float32; each [l, a, t] sums to one
 
 
+# A base class, since a NamedTuple itself cannot define __new__
 class _Pair(NamedTuple):
     net: Any            # a `BERTModel` or a relative, or a `FineTuned`
     tokenizer: Any
@@ -170,7 +171,7 @@ class TextModel(_Pair):
         save_pretrained(*self, folder, stored_parts(self.net))
 
     def _apply(self, texts, function):
-        """Return function(texts); for a string, the one result of its list."""
+        """Return function(texts); for a string, function([texts])[0]."""
         return (function([texts])[0] if isinstance(texts, str)
                 else function(texts))
 
@@ -188,26 +189,34 @@ class TextModel(_Pair):
     def _abilities(self):
         """The names of the methods that this model can carry out."""
         net = self.net
-        return ['encode', 'similarity', 'search', 'attention',
-                *['fill'] * (has_mask_head(net)
-                             and self.tokenizer.mask_id is not None),
-                *['generate'] * (net.mlm is not None and (
-                    net.decoder is not None or is_causal(net))),
-                *['predict'] * (net.about is not None), 'save']
+        names = ['encode', 'similarity', 'search', 'attention']
+        if has_mask_head(net) and self.tokenizer.mask_id is not None:
+            names.append('fill')
+        if net.mlm is not None and (net.decoder is not None
+                                    or is_causal(net)):
+            names.append('generate')
+        if net.about is not None:
+            names.append('predict')
+        return [*names, 'save']
+
+    def _described_head(self):
+        """The labels of a fine-tuned net, at most eight, as text, or ''."""
+        about = self.net.about      # None if the net is not fine-tuned
+        if about is None:
+            return ''
+        if not about.labels:
+            return f', a head for task {about.kind}'
+        shown = ', '.join(about.labels[:8])
+        return f', labels {shown}' + ', ...' * (len(about.labels) > 8)
 
     def __repr__(self):
         net, config = self.net, self.config
-        # about: the task and labels of a fine-tuned net, else None
-        about, layers = net.about, net.encoder.blks.num_layers
-        labels = about and about.labels or ()
-        head = f', labels {", ".join(labels[:8])}' if labels else (
-            f', a head for task {about.kind}' if about else '')
+        num_layers = net.encoder.blks.num_layers
         return (
-            f'{family_of(config).title}: {layers} layers of '
+            f'{family_of(config).title}: {num_layers} layers of '
             f'{config["num_hiddens"]}, {config["num_heads"]} heads, '
             f'{num_parameters(net):,} parameters, '
-            f'{len(self.tokenizer):,} tokens{head}'
-            + ', ...' * (len(labels) > 8) + '\n'
+            f'{len(self.tokenizer):,} tokens{self._described_head()}\n'
             f'from {self.source}\n'
             f'can {", ".join(self._abilities())}')
 

@@ -44,6 +44,7 @@ class AddNorm(packed.Packable):
     in_channels: H; with 0, the first call sets it. epsilon: of the LayerNorm.
     """
 
+    # A faster twin of `forward`, see `packed.Packable`
     packed_forward = packed.add_norm
 
     def __init__(self, dropout, in_channels=0, epsilon=1e-5, **kwargs):
@@ -69,6 +70,7 @@ class TransformerEncoderBlock(packed.Packable):
     X + dropout(f(LayerNorm(X))).
     """
 
+    # A faster twin of `forward`, see `packed.Packable`
     packed_forward = packed.padded_block
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
@@ -107,7 +109,7 @@ EncoderBlock = TransformerEncoderBlock
 
 
 def _attention_dropout(dropout, variant):
-    """Return the dropout rate of attention weights; dropout: the default."""
+    """Return the dropout rate of attention weights; `dropout` by default."""
     return (dropout if variant.attention_dropout is None
             else variant.attention_dropout)
 
@@ -131,6 +133,7 @@ class TransformerDecoderBlock(nn.Block):
 
         def add_norm():
             return AddNorm(dropout, num_hiddens, variant.layer_norm_eps)
+        # attention1 is the self-attention, attention2 the cross-attention
         self.attention1, self.addnorm1 = attention(), add_norm()
         self.attention2, self.addnorm2 = attention(), add_norm()
         self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, variant,
@@ -178,7 +181,7 @@ class Blocks(nn.Sequential):
                              default=-1)
         for _ in range(num_blocks):
             self.add(TransformerEncoderBlock(*arguments, variant))
-        # For each layer a list of block indices; None: each has its own block
+        # For each layer a list of block indices; None: block k is layer k
         self._shared_blocks = None if variant.num_groups is None else layers
 
     @property
@@ -189,8 +192,8 @@ class Blocks(nn.Sequential):
     def up_to(self, layer):
         """Return the list of all blocks up to the last block of `layer`.
 
-        layer: counted from 1, or back from -1; 0 gives an empty list. The list
-        repeats a block that several layers share.
+        layer: counted from 1, or back from -1, the last layer; 0 gives an
+        empty list. A block that several layers share is repeated in the list.
         """
         num_layers = number_of_layers(layer, self.num_layers)
         blks = list(self)

@@ -15,7 +15,7 @@ HOPPER = ('NVIDIA H200', (9, 0), False, 'it has compute capability 9.0')
 @pytest.fixture
 def gpus(monkeypatch):
     """A function that sets the GPUs that driver and MXNet report."""
-    monkeypatch.setattr(devices, '_warned', set())
+    monkeypatch.setattr(devices, '_warned_gpus', set())
 
     def have(*rows, count=None):
         monkeypatch.setattr(backend, 'gpus', lambda: [
