@@ -26,19 +26,20 @@ from d2lbert.text import RESERVED, Vocab
 
 FORMAT = 'd2lbert checkpoint 1'
 
-#: Required entries of the state, the JSON of a checkpoint, and their types.
-STATE = dict(format=str, step=int, updates=int, settings=dict, history=dict,
-             epoch=int, position=list, fingerprint=str, num_devices=int,
-             num_workers=int)
+#: {required entry of the state, which is the JSON of a checkpoint: its type}.
+STATE_TYPES = dict(
+    format=str, step=int, updates=int, settings=dict, history=dict,
+    epoch=int, position=list, fingerprint=str, num_devices=int,
+    num_workers=int)
 
 #: Exceptions that reading a damaged archive may raise.
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OSError,
-              EOFError, MemoryError, OverflowError, RuntimeError,
-              struct.error, zipfile.BadZipFile, zlib.error)
+READ_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OSError,
+               EOFError, MemoryError, OverflowError, RuntimeError,
+               struct.error, zipfile.BadZipFile, zlib.error)
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be written or read; the text is one sentence."""
+    """A checkpoint cannot be written or read; the message is one sentence."""
 
 
 class Checkpoint(NamedTuple):
@@ -54,7 +55,7 @@ class Checkpoint(NamedTuple):
         return cls(Path(path), *load(path))
 
     def weights(self, prefix='param/'):
-        """{rest of the name: array} of the names that begin with `prefix`."""
+        """{name without `prefix`: array} of the names that begin with it."""
         return _weights(self.arrays, prefix)
 
 
@@ -74,10 +75,11 @@ def all_of(run):
 
 
 def save(run, step, state, arrays, kept=3):
-    """Write the checkpoint of `step`, then remove all but the last `kept`.
+    """Write the checkpoint of `step`, then remove old ones; return its path.
 
     state: a dictionary that JSON can hold. arrays: {name: NumPy array}. kept:
-    0 keeps all. If writing fails, earlier checkpoints stay.
+    the number of checkpoints to keep, with the new one; 0 keeps all. If
+    writing fails, earlier checkpoints stay.
     """
     folder = folder_of(run)
     path = folder / f'step-{step:08d}.npz'
@@ -98,8 +100,8 @@ def save(run, step, state, arrays, kept=3):
         raise CheckpointError(
             f'the checkpoint {path} cannot be written ({error.strerror}): '
             f'make room and {advice}') from None
-    # Remove later steps, too: the run was resumed before them. With kept=0,
-    # [-0:] keeps all other checkpoints
+    # Checkpoints of later steps are removed, too: they were written before the
+    # run was resumed from an earlier step. With kept=0, [-0:] keeps the others
     kept_paths = [old for old in all_of(run) if old.name <= path.name][-kept:]
     for old in set(all_of(run)) - set(kept_paths):
         with contextlib.suppress(OSError):
@@ -130,8 +132,8 @@ def remove_temporary_files(run):
 def load(path):
     """Read a checkpoint; returns (state, arrays).
 
-    Raises `CheckpointError` if it is missing or damaged. If it is damaged,
-    the message names the checkpoint before it, if there is one.
+    Raises `CheckpointError` if the file is missing or damaged. For a damaged
+    file, the message names the checkpoint before it, if any.
     """
     path = Path(path)
     try:
@@ -142,12 +144,12 @@ def load(path):
         if state.get('format') != FORMAT:
             raise ValueError(f'its format is {state.get("format")!r}, '
                              f'not {FORMAT!r}')
-        for name, kind in STATE.items():
+        for name, kind in STATE_TYPES.items():
             if not isinstance(state.get(name), kind):
                 raise ValueError(f'its {name} is {state.get(name)!r}')
     except FileNotFoundError:
         raise CheckpointError(f'there is no checkpoint {path}') from None
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise CheckpointError(
             f'{path} is damaged or no checkpoint of d2lbert ({error})'
             + remedy(path)) from None
@@ -168,7 +170,10 @@ def check_net_sizes(path, config, shapes):
 
 
 def remedy(path):
-    """The end of a message about a damaged checkpoint: what to resume from."""
+    """The end of a message about a damaged checkpoint.
+
+    It names the earlier checkpoint from which the run can be resumed, if any.
+    """
     run = path.parent.parent
     earlier = [other for other in all_of(run) if other.name < path.name]
     if path.parent != folder_of(run) or not earlier:
@@ -180,13 +185,13 @@ def remedy(path):
 def vocab_of(path, arrays):
     """The vocabulary in the arrays of the checkpoint `path`.
 
-    None if there is none, as in checkpoints of early versions. Raises
+    None for a checkpoint without a vocabulary, as early versions wrote. Raises
     `CheckpointError` if the vocabulary is damaged.
     """
     if 'vocab' not in arrays:
         return None
     try:
-        return _vocab_of(arrays)
+        return _parsed_vocab(arrays)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f'{path} is damaged: its vocabulary cannot be read ({error})'
@@ -204,7 +209,7 @@ def vocab_arrays(vocab):
             for name, text in texts.items()}
 
 
-def _vocab_of(arrays):
+def _parsed_vocab(arrays):
     """The inverse of `vocab_arrays`."""
     if 'tokenizer' in arrays:
         return PieceVocab(WordPiece.from_json(
@@ -216,14 +221,14 @@ def _vocab_of(arrays):
 
 
 def load_weights(path, net):
-    """Load the weights of a checkpoint into a model; returns its step.
+    """Load the weights of a checkpoint into a model; returns the step.
 
     If the run averages its weights, the averages are loaded. Some objectives
     train a larger net, whose attribute `bert` is the model.
     """
     state, arrays = load(path)
     params, prefix = named_parameters(net), ''
-    if not params.keys() <= _weights(arrays).keys():
+    if not params.keys() <= _weights(arrays).keys():    # of a larger net
         prefix = 'bert.'
     set_weights(path, params, _weights(arrays, f'param/{prefix}'))
     # Averages replace weights. A shared weight has two names but one average

@@ -93,8 +93,8 @@ def load_run(folder: PathLike, ctx: Any = None, trainable: bool = True
              ) -> Tuple[Any, Any]:
     """The net and vocabulary of a run folder, as (net, vocab).
 
-    The net is the model, without further parts that it was trained with. For
-    a run of `finetune`, (net, tokenizer); see `load_finetuned`. ctx and
+    The net is the model, without layers that only its objective used. For a
+    run of `finetune`, (net, tokenizer); see `load_finetuned`. ctx and
     trainable are as for `load_pretrained`.
     """
     if is_finetuned(folder):
@@ -104,15 +104,14 @@ def load_run(folder: PathLike, ctx: Any = None, trainable: bool = True
 
 def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
                    precision: Optional[str] = None) -> Tuple[FineTuned, Any]:
-    """Load the net and tokenizer of a run of `finetune`, or of a checkpoint.
+    """Load a fine-tuned net and its tokenizer.
 
-    A checkpoint is written by `transformers` or `save_pretrained`, and has a
-    task head. ctx: one device or several; default: the CPU. trainable,
-    precision: as for `load_pretrained`.
+    folder: a run of `finetune`, or a folder of a model with a task head, as
+    `transformers` or `save_pretrained` writes it. ctx: one device or several;
+    default: the CPU. trainable, precision: as for `load_pretrained`.
 
-    Returns (net, tokenizer): net is a `FineTuned`, and its `about`, an
-    `About`, has the task and the names of the labels. Raises `RunError`, a
-    ValueError.
+    Returns (net, tokenizer): net is a `FineTuned`, and net.about, an `About`,
+    has the task and the names of the labels. Raises `RunError`, a ValueError.
     """
     check_precision(precision)
     folder = Path(folder)
@@ -149,7 +148,8 @@ def _check_vocabulary(net, vocab, folder):
     masked examples are drawn from it. A tokenizer may have fewer tokens.
     """
     size, expected = len(vocab), net.config['vocab_size']
-    if size > expected or isinstance(vocab, Vocab) and size < expected:
+    is_too_small = size < expected and isinstance(vocab, Vocab)
+    if size > expected or is_too_small:
         raise RunError(f'the vocabulary in {folder} has {size} tokens, but '
                        f'the model {expected}')
 
@@ -181,11 +181,11 @@ def _described_net(folder, trainable):
 
 
 def tuned_of_config(config, folder, check=None):
-    """Make (`FineTuned` without weights, tokenizer) of a run of `finetune`.
+    """Return (`FineTuned` without weights, tokenizer) of a run of `finetune`.
 
     config: the contents of config.json. folder: the run folder, which has
-    the tokenizer. check: None, or a function that is called with config's
-    arguments of the net before the net is made, and may raise ValueError.
+    the tokenizer. check: None, or a function that may raise ValueError. It is
+    called before the net is made, with the arguments of the net in `config`.
     """
     if not isinstance(config, dict) or 'finetuned' not in config:
         raise RunError(f'{folder} is no run of d2lbert finetune: name the '
@@ -211,11 +211,11 @@ def tuned_of_config(config, folder, check=None):
 
 
 def check_described(model, folder):
-    """Compare the arguments of a net with the tensors in a run folder.
+    """Raise an error if a net's arguments contradict the tensors in a folder.
 
-    model: the arguments, from config.json. Raises TypeError if `model` is no
-    dictionary, ValueError for a size that no tensor has, and `RunError` if
-    model.params is damaged.
+    model: the arguments, from config.json. folder: a run folder. Raises
+    TypeError if `model` is no dictionary, ValueError for a size that no tensor
+    has, and `RunError` if model.params is damaged.
     """
     if not isinstance(model, dict):
         raise TypeError(f'a model is a table of arguments, not {model!r}')
@@ -239,9 +239,9 @@ def _trained_len(config):
 def export_run(run, folder, precision='fp32'):
     """Write the model of the folder `run` as a new FOLDER of safetensors.
 
-    Other libraries can load it. precision: 'int8' for int8 weights, which
-    only this package loads; `run` may then also be the folder of a
-    pretrained or fine-tuned model.
+    precision: 'fp32', for a FOLDER that other libraries can load; or 'int8',
+    for int8 weights, which only this package loads. With 'int8', `run` may
+    also be the folder of a pretrained or fine-tuned model.
     """
     if precision == 'fp32' and not is_run(run):
         raise PretrainedError(f'{run} is no folder of a run: name a folder '
@@ -265,9 +265,8 @@ def stored_parts(net):
 def import_run(folder, run):
     """Write the pretrained model in `folder` as a new RUN.
 
-    The run holds the net, its tokenizer and the settings with which
-    `d2lbert evaluate` reads texts. Heads that `folder` lacks get random
-    weights.
+    The run holds the net, the tokenizer, and settings from which `d2lbert
+    evaluate` reads texts. Heads that `folder` lacks get random weights.
     """
     net, tokenizer = load_pretrained(folder, trainable=False,
                                      precision='fp32')
@@ -293,7 +292,7 @@ def import_run(folder, run):
 
 
 def _objective_of(net):
-    """The objective for which the heads of a pretrained net were trained."""
+    """The objective that fits the heads of a pretrained net."""
     if net.nsp is None:
         return 'mlm' if net.decoder is None else 'denoise'
     return 'mlm+sop' if net.config.get('family') == 'albert' else 'mlm+nsp'

@@ -46,7 +46,8 @@ class RunFolder:
 
     path: the folder. is_new: False if a run is resumed. new_parents: folders
     above `path` that were made for this run, and are removed if the run is not
-    kept. moved: the new path of the earlier run folder at `path`, or None.
+    kept. moved: the new path of an earlier run folder that was moved aside
+    from `path`, or None.
     """
 
     def __init__(self, path, is_new, new_parents=(), moved=None):
@@ -61,11 +62,12 @@ class RunFolder:
         """Make the folder of a new run; raises `RunError` if that fails.
 
         out: the path; None for a name with the current time. force: move a
-        run folder at `out` aside, unless it holds one of `inputs`, the paths
-        that the new run reads.
+        run folder at `out` aside. inputs: the paths that the new run reads; a
+        folder that holds one of them is not moved.
         """
         if out is None:
-            new_parents = missing_folders(RUNS)     # before they are made
+            # Call this before `new_run_folder` makes the missing folders
+            new_parents = missing_folders(RUNS)
             return cls(new_run_folder(), True, new_parents)
         check_free(out, force)
         out, moved = Path(out), None
@@ -90,7 +92,7 @@ class RunFolder:
 
     @classmethod
     def create_with(cls, write, *args):
-        """Call create(*args), then write(path), which adds data of the run."""
+        """Call create(*args), then write(path), which adds the run's data."""
         folder = cls.create(*args)
         try:
             write(folder.path)
@@ -111,7 +113,7 @@ class RunFolder:
                                   for name in vocab.files):
             vocab.save(self.path / 'vocab.txt')
         for name, text in texts.items():
-            self._write_or_give_up(
+            self._write_unless_failed(
                 name, lambda path, text=text: write_text(path, text))
 
     def write_config(self, config):
@@ -128,10 +130,10 @@ class RunFolder:
         def add(path):
             with open(path, 'a', encoding='utf-8') as file:
                 file.write(text)
-        self._write_or_give_up(name, add)
+        self._write_unless_failed(name, add)
 
-    def _write_or_give_up(self, name, write):
-        """Call write(path of the file), unless that has failed before."""
+    def _write_unless_failed(self, name, write):
+        """Call write(path of the file), unless a call for it failed before."""
         # After a failure, append nothing more: the file would have a gap
         if name not in self._failed:
             try:
@@ -170,10 +172,9 @@ class RunFolder:
         Unless `keep`, the folder of a new run is removed, and a folder that
         was moved aside for it gets its name back.
         """
-        with contextlib.suppress(OSError):
-            self._reserve_path.unlink()
+        self.release()
         # `write_run` removes the model of a finished run that was resumed. If
-        # it has then failed, the run is unfinished now
+        # `write_run` then failed, the run is unfinished now
         if self._was_finished and not (self.path / 'model.params').is_file():
             self._was_finished = False
         if self.is_new and not keep:
@@ -249,9 +250,9 @@ def _check_no_input(out, inputs):
 
 
 def move_aside(out):
-    """Rename a run folder to out.old, out.old-2, ...; returns the new path.
+    """Rename a run folder to out.old, out.old-2, ...; return the new path.
 
-    An empty folder is removed instead, and None is returned.
+    An empty folder is removed instead; then return None.
     """
     with contextlib.suppress(OSError):
         out.rmdir()
@@ -274,7 +275,7 @@ def move_aside(out):
                         'another --out') from None
         folder = target
     finally:
-        if not was_unfinished:      # then `_lock` made the file UNFINISHED
+        if not was_unfinished:      # remove the file that `_lock` made
             (folder / UNFINISHED).unlink()
         if lock is not None:
             os.close(lock)
@@ -313,7 +314,7 @@ def _was_given_up(out):
 
 
 def _unfinished_words(out):
-    """Part of an error message, if an unfinished run is in `out`; else ''."""
+    """Part of an error message if `out` holds an unfinished run; else ''."""
     process = holder(out)
     if process:
         return f' and is being written by {process}'
@@ -420,15 +421,16 @@ def log(run, line, show):
 def begin_files(run):
     """Write the first files of a run; raise `RunError` if the disk is full.
     """
-    num_bytes = 4 * sum(param.data(run.devices[0]).size
-                        for param in run.net.collect_params().values())
-    keeps_best = run.best.is_kept
-    # A checkpoint has these arrays of the size of the weights: the weights,
-    # Adam's two moments, the average, the best weights
-    per_checkpoint = 3 + bool(run.average.decay) + keeps_best
-    check_disk_space(run.out, num_bytes * (
-        1 + keeps_best + per_checkpoint * num_checkpoints(run)))
-    run.folder.reserve(num_bytes)
+    model_bytes = 4 * sum(param.data(run.devices[0]).size   # float32
+                          for param in run.net.collect_params().values())
+    has_best = run.best.is_kept
+    # Multiples of model_bytes. In a checkpoint: the weights, Adam's two
+    # moments, the average, the best weights. Beside checkpoints: model.params
+    # and best.params
+    per_checkpoint = 3 + bool(run.average.decay) + has_best
+    check_disk_space(run.out, model_bytes * (
+        1 + has_best + per_checkpoint * num_checkpoints(run)))
+    run.folder.reserve(model_bytes)
     run.folder.begin(config_of(run), run.objective.vocab, {
         'losses.csv': run.history.csv(has_held_out(run)),
         'log.txt': ''.join(run.history.log_lines)})
@@ -437,8 +439,8 @@ def begin_files(run):
 def num_checkpoints(run):
     """The largest number of checkpoints of `save_every` on disk at a time.
 
-    The number is unknown if all are kept until a clock ends the run. Then
-    this returns 1, the least possible number.
+    The number is unknown if a clock ends the run and all checkpoints are
+    kept. Then this returns 1, the least possible number.
     """
     s, num_steps = run.settings, run.objective.num_steps
     if not s['save_every']:
@@ -460,7 +462,8 @@ def finish_files(run):
     run.folder.release()
     run.best.load(run.devices)
     run.average.apply()
-    # Write it again: settings such as num_steps may have changed on resume
+    # In a resumed run, settings such as num_steps may differ from those in
+    # config.json
     run.folder.write_config(config_of(run))
     write_run(run.out, run.net, run.history, run.animator)
     run.best.close()

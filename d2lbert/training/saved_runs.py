@@ -15,19 +15,20 @@ from d2lbert.machine.files import (
 )
 from d2lbert.nn import layers
 from d2lbert.pretrained.tokenizers.tokenizer import VOCAB, has_tokenizer
-from d2lbert.training.settings import EARLIER, complete
+from d2lbert.training.settings import EARLIER_NAMES, complete
 
 
 class RunError(ValueError):
-    """A run folder cannot be written or read; the text is one sentence."""
+    """A run folder cannot be written or read; the message is one sentence."""
 
 
 def write_run(out, net, history, animator):
-    """Write the last files of a run, and model.params as the last of them.
+    """Write the last files of a run.
 
-    out: the run folder; a run without model.params is not finished. net:
-    net.parts are the blocks to save, by the names of their files. history: a
-    `RunHistory`. animator: the `progress.Animator` that draws losses.png.
+    model.params is written last, since a run without this file is not
+    finished. out: the run folder. net: its `parts` are the blocks to save, by
+    the names of their files. history: a `RunHistory`. animator: the
+    `progress.Animator` that draws losses.png.
     """
     with contextlib.suppress(FileNotFoundError):
         (out / 'model.params').unlink()     # if a finished run was resumed
@@ -48,7 +49,7 @@ def load_parts(net, folder, ctx=None):
 
 
 def save_parameters(net, path):
-    """Write a .params file as Gluon does, or nothing if that fails."""
+    """Write a .params file as Gluon does; if that fails, write nothing."""
     with replacing(path) as partial_path:
         try:
             net.save_parameters(MXNetPath(partial_path), deduplicate=True)
@@ -113,13 +114,14 @@ def unreadable(path, error):
 
 
 def complete_saved(settings):
-    """All settings of a run, from those that config.json or a checkpoint has.
+    """All settings of a run, completed from saved ones.
 
-    Earlier versions stored neither split nor min_freq: they split every text
-    as the book does, and built vocabularies with the book's min_freq. Some
-    settings had other names.
+    settings: as config.json or a checkpoint stores them. Earlier versions
+    stored neither split nor min_freq. They split every text as the book does,
+    and built vocabularies with the book's min_freq. Some settings had other
+    names.
     """
-    settings = {EARLIER.get(name, name): value
+    settings = {EARLIER_NAMES.get(name, name): value
                 for name, value in settings.items()}
     builds_vocab = (settings.get('tokenizer', 'words') == 'words'
                     and settings.get('vocab') is None)

@@ -30,7 +30,10 @@ NOISES = ('masking', 'deletion', 'infilling', 'sentences',
 
 
 class Setting(NamedTuple):
-    """The description of a setting: name, type, default, limits, help."""
+    """The description of a setting: name, type, default, limits, help.
+
+    `metavar` stands for the value in the help of the command.
+    """
 
     name: str
     kind: Any               # str, int, float, bool or PATHS
@@ -38,9 +41,9 @@ class Setting(NamedTuple):
     help: str
     metavar: str = 'N'
     learn: Any = None       # the default in the recipe learn, if different
-    least: Any = None       # the minimum; an int may equal it, a float not
+    least: Any = None       # an int is at least this, a float above this
     choices: tuple = ()     # the allowed values; (): all of the type
-    share: bool = False     # True for a share, which must be below 1
+    share: bool = False     # True if the value must be below 1
     several: bool = False   # True if a list of PATHS is allowed
     changeable: bool = False    # True if the value may change on resume
     instead: Any = None     # a setting that replaces this one if given
@@ -100,12 +103,14 @@ def _converted(name, value, kind):
             return kind(value)
     expected = {str: 'a name', bool: 'True or False', int: 'a whole number',
                 float: 'a number'}[kind]
-    raise (ValueError if kind is int and isinstance(value, numbers.Real)
-           else TypeError)(f'{name} must be {expected}, not {value!r}')
+    # For an int, 0.5 is a wrong value rather than a wrong type
+    error_type = (ValueError if kind is int and isinstance(value, numbers.Real)
+                  else TypeError)
+    raise error_type(f'{name} must be {expected}, not {value!r}')
 
 
 def _checked_paths(name, paths):
-    """Paths as strings; a list of one path becomes this path."""
+    """Return one path as a string, or several paths as a list of strings."""
     if isinstance(paths, (list, tuple)):
         checked_paths = [_checked_paths(name, path) for path in paths]
         return checked_paths[0] if len(checked_paths) == 1 else checked_paths
@@ -274,8 +279,8 @@ SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 
 #: Earlier names of settings, {old: new}.
-EARLIER = {setting.earlier: name for name, setting in SETTINGS.items()
-           if setting.earlier}
+EARLIER_NAMES = {setting.earlier: name for name, setting in SETTINGS.items()
+                 if setting.earlier}
 
 #: The recipes: the settings of the chapter, and settings that learn more in
 #: the same time by many small steps. The manual has held-out figures of both.
@@ -299,7 +304,7 @@ def complete(keywords):
     A missing seed is drawn. Raises ValueError or TypeError for unknown
     settings, wrong values, and settings that do not fit each other.
     """
-    keywords = current_names(EARLIER, keywords)
+    keywords = current_names(EARLIER_NAMES, keywords)
     recipe = SETTINGS['recipe'].checked(keywords.get('recipe', 'book'))
     objective = SETTINGS['objective'].checked(
         keywords.get('objective', 'mlm+nsp'))
@@ -307,7 +312,7 @@ def complete(keywords):
     values = checked(SETTINGS, {
         **RECIPES[recipe], **rules.defaults, 'recipe': recipe}, keywords)
     if 'log_interval' not in keywords and values['num_steps'] is not None:
-        # More entries in a short run, so that its plot has a curve, too
+        # A short run gets more entries, so that its plot shows curves
         values['log_interval'] = min(values['log_interval'], max(
             1, values['num_steps'] // MIN_LOG_ENTRIES))
     rules.check(objective, values)
@@ -382,7 +387,7 @@ def _check_distillation(values):
 def check_clock(minutes, num_workers):
     """Raise ValueError if `minutes` is given and there are several workers.
 
-    Their clocks would differ, and so would their numbers of steps.
+    The clocks of the workers would differ, and hence the numbers of steps.
     """
     if minutes is not None and num_workers > 1:
         raise ValueError(f'minutes={minutes:g} is for one worker, whose clock '
@@ -404,6 +409,7 @@ def checked(settings, defaults, keywords):
     values = {**defaults, **keywords}
     if values['seed'] is None:
         values['seed'] = int.from_bytes(os.urandom(4), 'little')
+    # {setting: the given setting that replaces it}
     replaced = {name: setting.instead for name, setting in settings.items()
                 if values.get(setting.instead) is not None}
     for name, instead in replaced.items():
@@ -425,16 +431,18 @@ def _flag(name):    # without the two dashes
 
 
 def takes_settings(groups):
-    """A decorator that documents `**keywords` of a function as settings.
+    """Return a decorator that documents `**keywords` of a function.
+
+    groups: {title: settings}, the settings that `**keywords` accepts.
 
     `inspect.signature` and `help` then list the settings with defaults,
     types and meanings, after the other parameters of the function.
     """
     def decorate(function):
         signature = inspect.signature(function)
-        own = [parameter for parameter in signature.parameters.values()
-               if parameter.kind is not parameter.VAR_KEYWORD]
-        own_names = {parameter.name for parameter in own}
+        named = [parameter for parameter in signature.parameters.values()
+                 if parameter.kind is not parameter.VAR_KEYWORD]
+        names = {parameter.name for parameter in named}
         lines, added = [], []
         for title, settings in groups.items():
             lines += ['', f'{title[0].upper()}{title[1:]}:', '']
@@ -443,12 +451,12 @@ def takes_settings(groups):
                     f'{setting.name}: {setting.help}'
                     + _bracketed_default(setting), 71,
                     subsequent_indent='    ', break_on_hyphens=False)
-                if setting.name not in own_names:
+                if setting.name not in names:
                     added.append(inspect.Parameter(
                         setting.name, inspect.Parameter.KEYWORD_ONLY,
                         default=setting.default, annotation=setting.type))
         function.__signature__ = signature.replace(
-            parameters=[*own, *added])
+            parameters=[*named, *added])
         function.__doc__ = (inspect.cleandoc(function.__doc__) + '\n'
                             + '\n'.join(lines) + '\n')
         return function
