@@ -189,7 +189,7 @@ def pretrain(
     dictionary with the columns of `read_history`, such as `step` and
     `mlm_loss`, and with held-out figures if the step was evaluated. The run
     ends after this step, as a finished run, if the function returns True.
-    With a callback each step waits for its losses; their values stay equal.
+    With a callback each step waits for its losses; the losses stay the same.
 
     `read_history` returns the history of the run. Under `d2lbert launch`
     each worker computes its part of every batch.

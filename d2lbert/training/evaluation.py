@@ -23,22 +23,24 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     """The figures of a run on a held-out text, a named tuple.
 
     folder: the run folder. The objective of the run defines the figures.
-    corpus: another text, as for `pretrain`, of which only the held-out part is
-    used if there is one; None: the held-out text of the run. text_field: as
-    for `pretrain`. precision: as for `load_pretrained`.
+    corpus: another text, as for `pretrain`; None: the held-out text of the
+    run. Of a `corpus` with a held-out part, only this part is used.
+    text_field: as for `pretrain`. precision: as for `load_pretrained`.
     """
     check_precision(precision)
     contexts = parse_devices(devices)
     net, vocab = load_pretraining_run(folder, contexts, trainable=False)
     settings, fingerprint = _settings_of(Path(folder))
     if corpus is not None:
-        path = complete(dict(corpus=corpus))['corpus']  # a checked value
+        checked_corpus = complete(dict(corpus=corpus))['corpus']
         # 'book' fits only the book's format, and this text may have another
         split = 'auto' if settings['split'] == 'book' else settings['split']
-        # With any setting `vocab`, `read_corpus` uses its argument `vocab`
-        opened = read_corpus(dict(BOOK, corpus=path, vocab='of the run',
-                                 text_field=text_field, split=split,
-                                 tokenizer=settings['tokenizer']), vocab)
+        # The setting `vocab` is no path here: if it is not None,
+        # `read_corpus` uses its second argument and builds no vocabulary
+        opened = read_corpus(dict(BOOK, corpus=checked_corpus,
+                                  vocab='of the run', text_field=text_field,
+                                  split=split,
+                                  tokenizer=settings['tokenizer']), vocab)
         text = opened.valid or opened.train
         check_known(text.counts, text.source)
     elif fingerprint is None:
@@ -52,8 +54,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
                 '(a file, its entry in config.json, or the version of '
                 'Unicode or NLTK that cuts it), so its held-out part is not '
                 'known: name files with --corpus')
-        # None for a run without eval_every, which trained on the whole text
-        text = opened.valid
+        text = opened.valid     # None if the run trained on the whole text
     if text is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')
@@ -77,14 +78,17 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
 
 
 def _settings_of(folder):
-    """The settings of a finished run, and the fingerprint of its text."""
+    """The settings of a finished run, and the fingerprint of its corpus.
+
+    The fingerprint is None for an imported run.
+    """
     try:
         config = dict(read_config(folder))
         settings = dict(config['training'])
-        settings.pop('devices', None)   # stored there, but no setting
+        settings.pop('devices', None)   # stored with them, but no setting
         return complete_saved(settings), config['fingerprint']
+    except RunError:
+        raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, RunError):
-            raise
         raise RunError(f'{folder / "config.json"} does not describe a run: '
                        f'{error}') from None

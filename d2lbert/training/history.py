@@ -17,8 +17,8 @@ from d2lbert.nn.steps import History
 from d2lbert.training.saved_runs import RunError
 from d2lbert.training.state import Stateful
 
-#: A run warns of a loss above this many times the loss of the first step, or
-#: this many nats if that is more. Smaller growth may be chance.
+#: A run warns of a loss above MAX_GROWTH times the loss of the first step, and
+#: above MAX_GROWTH nats. Smaller growth may be chance.
 MAX_GROWTH = 2
 
 #: The first step at which a run may warn, since earlier losses fluctuate.
@@ -28,9 +28,9 @@ FIRST_CHECKED_STEP = 10
 class RunHistory(History, Stateful):
     """A `History` with held-out figures and log lines.
 
-    losses: the names of the losses. figures: the named tuple type of held-out
-    figures. wanted: dict(corpus=, reason=), the corpus that the user wanted
-    and why it could not be had; None if the run has the wanted corpus.
+    losses: the names of the losses. figures: the type of held-out figures, a
+    named tuple. wanted: dict(corpus=, reason=), the corpus that the user
+    wanted and why it could not be had; None if the run has the wanted corpus.
     """
 
     #: True if a callback has ended the run
@@ -41,7 +41,7 @@ class RunHistory(History, Stateful):
         self.figures, self.wanted = figures, wanted
         self.held_out = {}      # {step: figures}
         self.log_lines = []     # of log.txt, with newlines
-        self.first = None       # the losses of the first step
+        self.first_losses = None    # the losses of the first step
         if wanted is not None:
             self.log_lines.append(
                 f'trained on another corpus than {wanted["corpus"]}, which '
@@ -61,14 +61,17 @@ class RunHistory(History, Stateful):
     def recent(self):
         """(number of steps, mean losses) of about the last tenth of the run.
 
-        They are all steps after the last log entry in the first nine tenths
+        These are all steps after the last log entry in the first nine tenths
         of the run. None if there is no such entry.
         """
         return self._since(bisect.bisect(self.step, 0.9 * self.step[-1]) - 1)
 
     @property
     def latest(self):
-        """(number of steps, mean losses) since the last entry but one."""
+        """(number of steps, mean losses) after the log entry before the last.
+
+        None if there is no such entry.
+        """
         return self._since(len(self.step) - 2)
 
     def _since(self, k):
@@ -145,7 +148,7 @@ class RunHistory(History, Stateful):
         return dict(history=dict(
             entries, sums=self.sums.data, seconds=self.seconds,
             held_out=list(self.held_out.items()), log_lines=self.log_lines,
-            wanted=self.wanted, first=self.first))
+            wanted=self.wanted, first=self.first_losses))
 
     def restore(self, checkpoint):
         state = checkpoint.state['history']
@@ -153,7 +156,8 @@ class RunHistory(History, Stateful):
             setattr(self, name, state[name])
         self.seconds = float(state['seconds'])
         # Checkpoints of earlier versions lack these entries
-        self.wanted, self.first = state.get('wanted'), state.get('first')
+        self.wanted = state.get('wanted')
+        self.first_losses = state.get('first')
         self.sums.data = state['sums']
         self.held_out = {step: self.figures(*figures)
                          for step, figures in state['held_out']}
@@ -197,10 +201,10 @@ def read_history(run: Union[PathLike, History]) -> Dict[str, onp.ndarray]:
     """The history of a run as {column: NumPy array}, one entry for each step.
 
     run: a run folder, finished or not, or a `History` of `train_bert`. The
-    columns are those of losses.csv: `step` (int64), the losses of the step
-    itself such as `mlm_loss`, their means since step 1 such as `mlm`, and
-    held-out figures such as `held_out_mlm_loss`, all float64. An entry that
-    a step does not have is NaN. Raises `RunError`, a ValueError.
+    columns are as in losses.csv: `step` (int64), the losses of the step
+    itself such as `mlm_loss`, the means of the losses since step 1 such as
+    `mlm`, and held-out figures such as `held_out_mlm_loss`, all float64. An
+    entry that a step does not have is NaN. Raises `RunError`, a ValueError.
     """
     rows = history_rows(run)
     columns = sorted(dict.fromkeys(name for row in rows for name in row),
@@ -239,7 +243,10 @@ class LossGrowth:
         self._warned_at = None      # the step of the warning
 
     def warning_after(self, step):
-        """A warning after a logged step, if it is the first one; else None."""
+        """A warning if the losses have grown at a logged step; else None.
+
+        Only the first warning of a run is returned.
+        """
         if (self._warned_at is not None or step < FIRST_CHECKED_STEP
                 or self._history.step[-1:] != [step]):
             return None
@@ -249,25 +256,25 @@ class LossGrowth:
         return warning
 
     def final_warning(self):
-        """A warning about the last tenth of a finished run, or None.
+        """A warning if the losses have grown at the end of a run; else None.
 
-        It is None if `warning_after` has just warned of the last step.
+        Also None if `warning_after` has just warned of the last step.
         """
         if self._warned_at == self._history.step[-1]:
             return None
         return self._warning(self._history.recent)
 
     def _warning(self, recent):
-        """A warning if the losses of `recent` have grown; else None.
+        """A warning if the losses have grown since the first step; else None.
 
-        recent: (number of steps, mean losses), or None.
+        recent: (number of steps, mean losses of these steps), or None.
         """
-        first = self._history.first
-        if first is None or recent is None:
+        first_losses = self._history.first_losses
+        if first_losses is None or recent is None:
             return None
         before, now = (sum(
             weight * loss for weight, loss in zip(self._weights, losses))
-            for losses in (first, recent[1]))
+            for losses in (first_losses, recent[1]))
         if now <= MAX_GROWTH * max(before, 1):
             return None
         return (f'training diverges: the loss was {before:.3g} in step 1 and '

@@ -38,7 +38,9 @@ class EvaluationHook:
         every = run.objective.eval_every
         if not every or step % every and not is_last:
             return
-        run.history.read_losses()   # `Diverged` if a loss is not finite
+        # In every worker, since this call sums the losses of all workers. It
+        # raises `Diverged` if a loss is not finite
+        run.history.read_losses()
         if workers.rank() != 0:
             return
         with run.average.applied():
@@ -68,6 +70,7 @@ def draw_history(objective, history, xlim):
             objective.losses, objective.plotted)]
     animator = Animator(xlabel='step', ylabel='loss', legend=legend,
                         xlim=xlim, fmts=LINE_STYLES, quiet=workers.rank() != 0,
+                        # Room below the axes for a legend of more than 2
                         figsize=(3.5, 2.5 if len(legend) <= 2 else 3.1))
     for step, *means in zip(history.step, *(
             getattr(history, name) for name in objective.losses)):
@@ -95,7 +98,8 @@ class CallbackHook:
         result = self.callback(history.entry(step))
         # Only True ends the run, not another value that counts as true. A
         # comparison of NumPy numbers gives a numpy.bool_ in place of a bool
-        if not (isinstance(result, (bool, onp.bool_)) and result) or is_last:
+        wants_end = isinstance(result, (bool, onp.bool_)) and result
+        if not wants_end or is_last:
             return
         history.is_ended = True
         if history.step[-1:] != [step]:     # not logged yet
@@ -146,8 +150,8 @@ class SaveHook:
         if every:
             is_due = step % every == 0 or is_last
         else:
-            # By the clock: a run that was saved once also saves its last step
-            is_due = request & SAVE or is_last and self._has_saved
+            # Save the last step only if the clock has saved an earlier step
+            is_due = request & SAVE or (is_last and self._has_saved)
             self._has_saved |= bool(is_due)
         if is_due or must_stop:
             self._save(run, step)

@@ -24,7 +24,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stopped(Interrupted):
-    """A signal ended a run after a checkpoint; the text tells how to go on."""
+    """A signal ended a run, after the run saved a checkpoint."""
 
 
 class StopRequest:
@@ -32,7 +32,7 @@ class StopRequest:
 
     While `stores_first`, the first signal is only stored in `signal`, which
     the training loop reads after each step. Any other signal raises
-    `Interrupted` with the text `last_words`, except in the CLEANUP_SECONDS
+    `Interrupted` with the message `last_words`, except in the CLEANUP_SECONDS
     after the last `Interrupted`. While `ignores_all`, signals have no effect.
     Signals that were ignored before, as under nohup, stay ignored.
     """
@@ -48,9 +48,10 @@ class StopRequest:
     def __enter__(self):
         # Python allows handlers in the main thread only
         if threading.current_thread() is threading.main_thread():
+            handlers = {number: signal.getsignal(number)
+                        for number in SIGNALS}
             self._handlers_before = {
-                number: handler for number, handler in (
-                    (number, signal.getsignal(number)) for number in SIGNALS)
+                number: handler for number, handler in handlers.items()
                 if handler is not signal.SIG_IGN}
         for number in self._handlers_before:
             signal.signal(number, self._handle)

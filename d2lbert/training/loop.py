@@ -40,8 +40,8 @@ class Run:
     vocabulary of a checkpoint, or None. settings: a dictionary. devices: as
     for `parse_devices`. stop: a `StopRequest`. wanted: a corpus that could
     not be had, see `RunHistory`. callback: see `pretrain`. To resume a run,
-    set the attribute `checkpoint` to a `Checkpoint` of the run, and `settings`
-    to all settings of the run.
+    set two attributes before `carry_out`: `checkpoint` to a `Checkpoint` of
+    the run, and `settings` to all its settings.
     """
 
     def __init__(self, make_objective, settings, devices, stop=None,
@@ -83,8 +83,8 @@ class Run:
                 'batch_size (--batch-size) or raise accumulate '
                 '(--accumulate)') from None
         except Exception:
-            # Keep the folder for the logged losses. An `Interrupted` does not
-            # pass here: `close` keeps its run only if it has a checkpoint
+            # Keep the folder for the logged losses. An `Interrupted` is no
+            # Exception: its run is kept only if there is a checkpoint
             keep = self.steps_taken > 0
             raise
         finally:
@@ -168,18 +168,20 @@ class Run:
         run_steps(self.steps(), self.schedule.is_over,
                   self.settings['log_interval'], self.history, self.animator,
                   self._after, self._describe)
-        self.stop.ignores_all = True    # only the last files are missing
+        self.stop.ignores_all = True    # all that is left is to write files
         if self.folder is not None:
             print(finish_files(self))
 
     def _describe(self, _):
-        """A line that describes the run, for `run_steps`."""
+        """A line that describes the run, for `run_steps`.
+
+        The argument, the size of the first batch, is not used: it may be below
+        the setting batch_size, for example with grow_batch.
+        """
         devices, num_workers = self.devices, workers.num_workers()
         if num_workers > 1:
             devices = (f'{self.conditions.num_devices} devices of '
                        f'{num_workers} workers')
-        # The argument is the size of the first batch, which may be below the
-        # setting batch_size, for example with grow_batch
         return describe_training(
             self.net, self.schedule.length_text, devices,
             self.settings['batch_size'], self.objective.unit)
@@ -211,7 +213,8 @@ class Run:
 
     def _read(self, step, losses):
         """Wait for the losses of a step; return them, or raise `Diverged`."""
-        # The other workers send 0, so the sum is the first worker's request
+        # The sum of the workers' requests is the first worker's request, since
+        # the other workers send 0
         sent = self.save_hook.own_request(self) if workers.rank() == 0 else 0
         *totals, request = self.updater.totals(losses, sent)
         self.save_hook.request = int(request)
@@ -220,7 +223,7 @@ class Run:
                 self._raise_diverged(
                     step, f'the {name.upper()} loss is {total} in')
         if step == 1:
-            self.history.first = list(totals)
+            self.history.first_losses = list(totals)
         return totals
 
     def _after(self, step):

@@ -56,7 +56,7 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     dictionary with the columns of `read_history`, such as `step` and
     `mlm_loss`, and with held-out figures if the step was evaluated. The run
     ends after this step, as a finished run, if the function returns True.
-    With a callback each step waits for its losses; their values stay equal.
+    With a callback each step waits for its losses; the losses stay the same.
 
     `read_history` returns the history of the run. Under `d2lbert launch`
     each worker computes its part of every batch.
@@ -73,7 +73,8 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
         content = _joined_texts(texts)
         keywords['corpus'] = TEXTS
 
-        def write(folder):      # called when `settings` are complete
+        # `carry_out` calls this after `settings` is defined below
+        def write(folder):
             write_text(folder / TEXTS, content)
             settings['corpus'] = str(folder / TEXTS)
         create = functools.partial(RunFolder.create_with, write)
@@ -87,9 +88,10 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
                                                    teacher=teacher)
             run = Run(make_objective, settings, devices, stop, wanted,
                       callback)
-            return run.carry_out(create, out, force, [
-                settings[name] for name in INPUTS
-                if name != 'corpus' or texts is None])
+            # `texts` become a file of the run, which is no input
+            inputs = [settings[name] for name in INPUTS
+                      if name != 'corpus' or texts is None]
+            return run.carry_out(create, out, force, inputs)
         return reopen_run(Path(resume), keywords, devices, stop,
                           callback=callback).carry_out()
 
@@ -121,7 +123,7 @@ def _joined_texts(texts):
 
 
 def _objective(settings, vocab, teacher=None):
-    """Make the objective of a run, with a teacher if `settings` name one.
+    """Make the `Objective` of a run, with a teacher if `settings` name one.
 
     vocab: from the checkpoint of a resumed run; None for a new run. teacher:
     the `Teacher`, if it is loaded already.
@@ -174,7 +176,8 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
     try:
         run.open_folder(RunFolder.reopen, folder)
         if is_folder:
-            # Only now: the last owner of the lock may have saved another one
+            # List the checkpoints again: the process that held the lock may
+            # have saved another one
             path = checkpoints.all_of(folder)[-1]
         run.checkpoint = checkpoints.Checkpoint.read(path)
         run.settings = _resumed_settings(run.checkpoint, keywords, run_type)
@@ -193,7 +196,7 @@ def _check_sizes(path, run, folder):
     """
     settings = dict(run.settings)
     if settings.get('share_layers'):
-        settings['num_groups'] = 1
+        settings['num_groups'] = 1      # the argument of the net
     configs = [settings]
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         configs.append(dict(read_json(folder / 'config.json')['model']))
@@ -214,11 +217,11 @@ def _resumed_settings(checkpoint, keywords, run_type):
         raise checkpoints.CheckpointError(
             f'{checkpoint.path} is damaged: its settings are invalid '
             f'({error})') from None
-    fixed = sorted(name for name, value in keywords.items()
-                   if name not in run_type.changeable
-                   and value != saved.get(name))
-    if fixed:
+    refused = sorted(name for name, value in keywords.items()
+                     if name not in run_type.changeable
+                     and value != saved.get(name))
+    if refused:
         raise ValueError(f'a resumed run keeps its settings: '
-                         f'{", ".join(fixed)} cannot be changed, only '
+                         f'{", ".join(refused)} cannot be changed, only '
                          f'{", ".join(run_type.changeable)} and devices')
     return run_type.complete({**saved, **keywords})

@@ -60,8 +60,8 @@ class ClockSchedule(Stateful):
 
     The clock is `history.seconds`. It stops during evaluations, while
     checkpoints are saved, and until a stopped run is resumed. `begin` reads
-    it once for each step into `seconds`, which sets the learning rate and
-    the batch size of the step.
+    the clock once for each step into `seconds`, which sets the learning rate
+    and the batch size of the step.
     """
 
     def __init__(self, minutes, history):
@@ -105,8 +105,9 @@ class ClockSchedule(Stateful):
 def grown_batch_size(full_size, growing, progress):
     """The number of examples in a batch, at a progress from 0 to 1.
 
-    growing: the share of the run with smaller batches. Its three equal
-    phases have an eighth, a quarter and half of `full_size`, rounded up.
+    growing: the share of the run with smaller batches. This share has three
+    equal phases. Their batches have an eighth, a quarter and half of
+    `full_size`, rounded up.
     """
     if progress >= growing:
         return full_size
@@ -116,9 +117,9 @@ def grown_batch_size(full_size, growing, progress):
 def rate_factor(position, length, end, warmup, decay):
     """The factor of the learning rate at a position in a run.
 
-    position, length of the run, and end of the decay are steps or seconds.
-    The factor rises from 0 to 1 in the share `warmup` of the length. Then it
-    stays 1 if `decay` is 'none'. If `decay` is 'linear' or 'cosine', the
+    position, length (of the run) and end (of the decay) are steps or seconds.
+    The factor rises from 0 to 1 in the first share `warmup` of the run. Then
+    it stays 1 if `decay` is 'none'. If `decay` is 'linear' or 'cosine', the
     factor falls to 0 at `end`, in a straight line or along half a cosine
     (Loshchilov and Hutter 2017).
     """

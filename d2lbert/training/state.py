@@ -55,7 +55,8 @@ class Conditions(Stateful):
 
     @property
     def num_devices(self):
-        """The number of devices of all workers; each has equally many."""
+        """The number of devices of all workers; each worker has equally many.
+        """
         return len(self.devices) * workers.num_workers()
 
     def state(self):
@@ -75,15 +76,16 @@ class Conditions(Stateful):
                     f'written and is {now} now: the parameters are the '
                     'same, the random numbers of dropout are not')
                 break       # one line is enough if both numbers changed
-        changed = kernels.products.resume(state.get('products'),
-                                          *self._product_arguments())
-        if changed:
+        # Choose the recorded kernel for matrix products again, if possible
+        difference = kernels.products.resume(state.get('products'),
+                                             *self._product_arguments())
+        if difference:
             note_in_first_worker(
-                f'{changed}: the parameters of {path} are the same, but '
+                f'{difference}: the parameters of {path} are the same, but '
                 'further steps differ by rounding')
 
     def check(self, checkpoint):
-        """Raise `RunError` if the data differ from those of a checkpoint."""
+        """Raise `RunError` if the data have changed since a checkpoint."""
         path, state, _ = checkpoint
         for name, now in self.objective.recorded.items():
             if state.get(name) != now:
@@ -148,15 +150,16 @@ class WeightAverage(Stateful):
     """The exponential moving average of the weights.
 
     After each step the average becomes decay * average + (1 - decay) *
-    weight. In the first steps (1 + step) / (10 + step) replaces `decay` if it
-    is less, as in TensorFlow, so that the initial weights soon count little.
-    With decay=0 there is no average.
+    weight. In the first steps, `decay` is at most (1 + step) / (10 + step), as
+    in TensorFlow, so that the initial weights soon count little. With decay=0
+    there is no average.
     """
 
     PREFIX = 'average/'
 
     def __init__(self, net, decay):
-        self.decay, self._averages = decay, {}
+        self.decay = decay
+        self._averages = {}     # {name: (parameter, its average)}
         if decay:
             for name, param in net._collect_params_with_prefix().items():
                 # A shared weight has several names and one average
@@ -216,8 +219,8 @@ class BestWeights(Stateful):
 
     Of steps with equal scores the first is the best. If the objective has no
     score, nothing is stored (is_kept is False). folder: the run folder, whose
-    file `best.params` holds the weights until the run is finished; None in
-    all workers but the first, which store nothing.
+    file `best.params` holds the weights until the run is finished. All workers
+    except the first get folder=None, and store nothing.
     """
 
     PREFIX = 'best/'
@@ -230,7 +233,10 @@ class BestWeights(Stateful):
 
     @property
     def step(self):
-        """The best step so far; None before the first evaluation."""
+        """The best step so far; None before the first evaluation.
+
+        Also None if nothing is stored.
+        """
         if not self.score or self.path is None:
             return None
         return best_step(self.history, self.score)

@@ -16,16 +16,15 @@ class Teacher(NamedTuple):
 
     path: Path
     net: Any            # a `BERTModel` without gradients
-    vocab: Any          # its vocabulary, a `Vocab`
+    vocab: Any          # the vocabulary of the net, a `Vocab`
     sha256: str         # hash of the weights of encoder and MLM head
 
     @classmethod
     def load(cls, path):
         """Load the teacher from a RUN, or a FOLDER of a pretrained model.
 
-        Raises ValueError for a model with a decoder, one that predicts next
-        tokens, one without an MLM head, or one with a tokenizer of another
-        size.
+        Raises ValueError if the model has a decoder, predicts next tokens,
+        lacks an MLM head, or has a tokenizer with another number of tokens.
         """
         path = Path(path)
         _, net, tokenizer = load(path, heads=('mlm',), trainable=False,
@@ -64,17 +63,18 @@ class Teacher(NamedTuple):
     def student_settings(self, keywords):
         """Return all settings of a student's run, {name: value}, checked.
 
-        keywords: the given settings. Unless they differ, the student has the
-        tokenizer and the sizes of the teacher, and half as many layers,
-        rounded up.
+        keywords: the given settings. Other settings of the model follow the
+        teacher: the student has the tokenizer and the sizes of the teacher,
+        and half as many layers, rounded up.
         """
         config = self.net.config
-        # A single group: all layers share their weights, as in ALBERT
         num_groups = config.get('num_groups')
         defaults = dict(
-            tokenizer=self._tokenizer, architecture=_architecture(config),
+            tokenizer=self._tokenizer_setting,
+            architecture=_architecture(config),
             num_layers=-(-config['num_layers'] // 2),
             embedding_size=config.get('embedding_size'),
+            # The layers of a group share their weights, as in ALBERT
             share_layers=num_groups == 1 and config['num_layers'] > 1,
             **{name: config[name] for name in (
                 'num_hiddens', 'ffn_num_hiddens', 'num_heads')})
@@ -83,7 +83,7 @@ class Teacher(NamedTuple):
         return complete({**defaults, **keywords})
 
     @property
-    def _tokenizer(self):
+    def _tokenizer_setting(self):
         """The value of the setting `tokenizer` for the teacher."""
         return 'wordpiece' if isinstance(self.vocab, PieceVocab) else 'words'
 
@@ -94,18 +94,20 @@ class Teacher(NamedTuple):
         `vocab` and `vocab_size`.
         """
         s, config = settings, self.net.config
-        if s['tokenizer'] != self._tokenizer:
+        if s['tokenizer'] != self._tokenizer_setting:
             raise ValueError(
                 f'the teacher {self.path} has the tokenizer '
-                f'{self._tokenizer}, but the settings ask for '
+                f'{self._tokenizer_setting}, but the settings ask for '
                 f'tokenizer={s["tokenizer"]}: leave tokenizer (--tokenizer) '
                 'out')
         if vocab is None and s['vocab'] is not None:
             vocab = (PieceVocab if s['tokenizer'] == 'wordpiece'
                      else Vocab).load(s['vocab'])
         size = s['vocab_size'] if vocab is None else len(vocab)
-        if size not in (None, len(self.vocab)) or vocab is not None and (
-                vocab.idx_to_token != self.vocab.idx_to_token):
+        has_other_size = size not in (None, len(self.vocab))
+        if has_other_size or (
+                vocab is not None
+                and vocab.idx_to_token != self.vocab.idx_to_token):
             raise ValueError(
                 f'a student must have the vocabulary of its teacher: '
                 f'{self.path} has {len(self.vocab)} tokens, but the settings '
@@ -140,15 +142,15 @@ def _digest(net):
 def _architecture(config):
     """The value of the setting `architecture` that describes a net.
 
-    It is 'distilbert' or 'published' if the configuration has all values of
-    that architecture, and 'book' otherwise.
+    'distilbert' or 'published' if `config` has all values of this
+    architecture, otherwise 'book'.
     """
     config = {**DEFAULTS, **config, 'heads': tuple(
         config.get('heads', DEFAULTS['heads']))}
     for name in ('distilbert', 'published'):
         if all(config[key] == value
                for key, value in ARCHITECTURES[name].items()
-               # The architecture does not depend on these
+               # These entries may have any value in an architecture
                if key not in ('dropout', 'max_len', 'family')):
             return name
     return 'book'

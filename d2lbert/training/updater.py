@@ -34,9 +34,9 @@ class AdamW(mx.optimizer.Optimizer):
     (Loshchilov and Hutter 2019): a step multiplies matrices by
     1 - learning_rate * wd. Biases and the parameters of LayerNorm do not
     decay. clip_norm: limit of the norm of all gradients together, after
-    `rescale_grad`; 0 for none. ahead: prepare a step while its gradients are
-    still computed. This is only for loops in which no earlier prediction is
-    still pending then.
+    `rescale_grad`; 0 for none. ahead: True prepares an update while its
+    gradients are still being computed. Set it only for loops that wait for
+    all predictions before they start to compute gradients.
     """
 
     def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999,
@@ -61,8 +61,8 @@ class AdamW(mx.optimizer.Optimizer):
     def update(self, index, weight, grad, state):
         """Update several parameters, or one.
 
-        index: a list with the numbers of the parameters; weight, grad and
-        state are then lists, too. For one parameter, none of them is a list.
+        For several parameters all arguments are lists; index has the numbers
+        of the parameters. For one parameter no argument is a list.
         """
         if not isinstance(index, (list, tuple)):
             index, weight, grad, state = [index], [weight], [grad], [state]
@@ -88,7 +88,10 @@ class AdamW(mx.optimizer.Optimizer):
                    for param in self.param_dict.values())
 
     def _bias_correction(self, t):
-        """Adam's factor of the rate at update t, since means start at zero."""
+        """Adam's factor of the rate at update t, counted from 1.
+
+        It corrects for means that start at zero.
+        """
         return math.sqrt(1 - self.beta2 ** t) / (1 - self.beta1 ** t)
 
 
@@ -124,10 +127,11 @@ class Updater(Stateful):
         A shard is the part of the batch that a device computes at a time.
         Each loss is a mean over items such as masked words. The loss of a
         shard is weighted by the shard's share of all items in the batch, so
-        that any division gives the same gradients. Returns a list for each
-        loss:
-        the weighted losses of this worker's shards, scalars on the devices.
-        Their sum over all workers is the loss of the batch.
+        that any division gives the same gradients.
+
+        Returns a list for each loss: the weighted losses of this worker's
+        shards, scalars on the devices. Summed over all workers, the list gives
+        the loss of the batch.
         """
         batch_counts = self.objective.counts(batch)
         worker_batch = part_of(batch, self.rank, self.num_workers)
@@ -141,6 +145,7 @@ class Updater(Stateful):
                 continue
             wait_for_last_step()
             with autograd.record():
+                # A list for each shard, of all its weighted losses
                 weighted = [
                     [loss * (count / max(batch_count, 1))
                      for (loss, count), batch_count in zip(
@@ -158,7 +163,7 @@ class Updater(Stateful):
         return shard_terms
 
     def _weighted_sum(self, losses):
-        """The sum to minimize: the losses of a shard, times `weights`."""
+        """The sum to minimize: a shard's losses times `objective.weights`."""
         # sum() starts at the first loss, since adding 0 costs an operation
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
@@ -172,7 +177,7 @@ class Updater(Stateful):
     def update(self, step):
         """Sum and clip the gradients of all devices; update the weights."""
         self.trainer.set_learning_rate(self.rate(step))
-        self.trainer.step(1)    # losses are means: divide gradients by 1
+        self.trainer.step(1)    # 1: gradients of means need no division
 
     def totals(self, losses, *extra_numbers):
         """The sums over all workers of each loss and each extra number.

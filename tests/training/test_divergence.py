@@ -15,7 +15,7 @@ def grown(losses, step, weights=(1, 1)):
         history.add(lambda pair=pair: pair, 1)
         if k % 5 == 0:
             history.log(k)
-    history.first = list(losses[0])
+    history.first_losses = list(losses[0])
     return LossGrowth(history, weights, 0.5)
 
 
