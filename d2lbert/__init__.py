@@ -14,7 +14,7 @@ from d2lbert.machine.cache import set_matplotlib_folder
 
 
 def _is_command():
-    """True in the command `d2lbert`, and in `python -m d2lbert`."""
+    """True if this process is `d2lbert` or `python -m d2lbert`."""
     name = os.path.basename(''.join(sys.argv[:1]))
     if name == '-m':
         # Python is looking for the module to run, whose name only orig_argv
@@ -25,7 +25,7 @@ def _is_command():
 
 
 set_matplotlib_folder()
-_import_error = None    # the message of the error
+_import_error = None    # the message, if the public names cannot be imported
 if not _is_command():       # the command must print --help without MXNet
     try:
         from d2lbert.names import *  # noqa: F403

@@ -303,8 +303,8 @@ def pretrain(
     log_interval: steps between two log entries; a run of fewer than 2000
         steps has at least 20 entries [1; 100 in learn]
     eval_every: steps between two evaluations on held-out text
-    save_every: steps between two checkpoints; 0: none (one every five
-        minutes, of which the last is kept)
+    save_every: steps between two checkpoints; 0: no checkpoints (if not
+        given: one every five minutes, of which the last is kept)
     keep: number of checkpoints of save_every to keep, the last ones; 0:
         all [3]
     """
@@ -403,8 +403,8 @@ def finetune(
     The run:
 
     log_interval: steps between two log entries [10]
-    save_every: steps between two checkpoints; 0: none (one every five
-        minutes, of which the last is kept)
+    save_every: steps between two checkpoints; 0: no checkpoints (if not
+        given: one every five minutes, of which the last is kept)
     keep: number of checkpoints of save_every to keep, the last ones; 0:
         all [3]
     """

@@ -25,10 +25,10 @@ def masked_softmax(X, valid_lens):
     if valid_lens.ndim == 1:
         valid_lens = valid_lens.repeat(X.shape[1])
     # -1e6 rather than -inf: weights must not be NaN if a length is zero
-    rows = npx.sequence_mask(X.reshape(-1, X.shape[-1]),
-                             valid_lens.reshape(-1).astype(X.dtype), True,
-                             value=-1e6, axis=1)
-    return npx.softmax(rows).reshape(X.shape)
+    scores = npx.sequence_mask(X.reshape(-1, X.shape[-1]),
+                               valid_lens.reshape(-1).astype(X.dtype),
+                               use_sequence_length=True, value=-1e6, axis=1)
+    return npx.softmax(scores).reshape(X.shape)
 
 
 class DotProductAttention(nn.Block):
@@ -82,9 +82,9 @@ class MultiHeadAttention(packed.Packable):
         self.attention = DotProductAttention(dropout)
         self.attention.keeps_weights = False
 
-        def linear(in_units):
+        def linear(width):
             return Dense(num_hiddens, use_bias=use_bias,
-                         precision=variant.precision, in_units=in_units)
+                         precision=variant.precision, in_units=width)
         self.W_q, self.W_k = linear(in_units), linear(in_units)
         self.W_v, self.W_o = linear(in_units), linear(num_hiddens)
 

@@ -77,7 +77,7 @@ class BERTEncoder(packed.Packable):
         self.vocab_size, self.max_len = vocab_size, max_len
         self.num_segments = variant.num_segments
         self.quantized = None   # or a `QuantizedEncoder`, which then encodes
-        self.learnable = variant.learnable
+        self.learnable = variant.learnable  # True if positions are learned
         self._scale = num_hiddens ** 0.5 if variant.scale_embedding else None
         self.token_embedding = nn.Embedding(vocab_size, E)
         self.segment_embedding = self.embedding_norm = self.projection = None
@@ -281,9 +281,9 @@ class BERTModel(Model):
 
     The arguments are as for `BERTEncoder`. `hidden` is the layer that the
     published BERT calls its pooler. It is None if variant.heads lacks
-    'pooler'. It is also None in the first edition's model, which always has
-    `nsp`, with this layer in it. In other models, `nsp` is None if
-    variant.heads lacks 'nsp'.
+    'pooler'. It is also None in the first edition's model, whose `nsp`
+    includes this layer. In other models, `nsp` is None if variant.heads lacks
+    'nsp'.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,

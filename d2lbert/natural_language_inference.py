@@ -1,4 +1,4 @@
-"""This module fine-tunes a BERT to classify pairs of sentences.
+"""This module defines the data set and the net to fine-tune a BERT on SNLI.
 
 It follows the book's page "Natural Language Inference: Fine-Tuning BERT".
 `read_snli` is from the page "Natural Language Inference and the Dataset".

@@ -138,8 +138,8 @@ class LineBar:
             for n in (self.n, self.total) if n is not None)
         num_done, time_left = self.n - self._start_n, ''
         if self.total and num_done > 0:
-            left = elapsed / num_done * max(self.total - self.n, 0)
-            time_left = f'{_duration(left)} left'
+            seconds = elapsed / num_done * max(self.total - self.n, 0)
+            time_left = f'{_duration(seconds)} left'
         line = ' '.join(filter(None, (self._what, count, self._unit)))
         details = ', '.join(filter(None, (self._postfix, time_left)))
         return f'{line}: {details}' if details else line
@@ -257,7 +257,7 @@ class Animator:
             self._settings['ylim'] = tuple(ylim)
         self._end = xlim[1] if xlim is not None else None
         self._display, self._bar, self.begun = None, None, False
-        self._notebook = in_notebook() and not quiet
+        self._is_figure_shown = in_notebook() and not quiet
         self._drawn_at = -float('inf')  # the time of the last drawing
         self._pause = 0.0               # seconds to wait after a drawing
         self._is_stale = False          # True if a point is not yet drawn
@@ -282,7 +282,7 @@ class Animator:
         estimate of the time left ignores these points.
         """
         self.begun = True
-        if self._notebook:
+        if self._is_figure_shown:
             return
         self._make_bar()
         if isinstance(self._bar, LineBar):
@@ -310,7 +310,7 @@ class Animator:
             if a is not None and b is not None:
                 xs.append(a)
                 ys.append(b)
-        if self._notebook:
+        if self._is_figure_shown:
             self._show_figure(x)
         else:
             self._show_bar(x)
@@ -354,7 +354,7 @@ class Animator:
 
     def move(self, x):
         """Move the bar to x without adding a point."""
-        if not self._notebook:
+        if not self._is_figure_shown:
             self._make_bar()
             # Rounded, since the bar shows all digits of a fraction of an epoch
             self._bar.update(round(x, 2) - self._bar.n)

@@ -207,7 +207,7 @@ class Vocab:
 def special_of(vocab):
     """Return the `Special` tokens of a vocabulary.
 
-    The `Vocab` of the book's package has no `special`, but the same tokens as
-    this module's `Vocab`.
+    The `Vocab` of the book's package has no attribute `special`, but the same
+    special tokens as this module's `Vocab`.
     """
     return getattr(vocab, 'special', Vocab.special)

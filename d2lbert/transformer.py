@@ -143,7 +143,7 @@ class TransformerDecoderBlock(nn.Block):
     def forward(self, X, encoded_X, valid_lens, seen_lens, cache):
         """Decode X (B, T, H), given an encoded text encoded_X (B, S, H).
 
-        valid_lens (B,): the number of tokens of the text without padding;
+        valid_lens (B,): the number of tokens of the text before the padding;
         None: all S. seen_lens (B, T): the number of decoded tokens, the tokens
         of X included, that each token of X may attend to; None: all. cache: a
         dict, empty at the first call, in which the block stores the keys and
@@ -181,7 +181,7 @@ class Blocks(nn.Sequential):
                              default=-1)
         for _ in range(num_blocks):
             self.add(TransformerEncoderBlock(*arguments, variant))
-        # For each layer a list of block indices; None: block k is layer k
+        # A list of block indices for each layer; None: each layer is a block
         self._shared_blocks = None if variant.num_groups is None else layers
 
     @property

@@ -55,7 +55,7 @@ class Checkpoint(NamedTuple):
         return cls(Path(path), *load(path))
 
     def weights(self, prefix='param/'):
-        """{name without `prefix`: array} of the names that begin with it."""
+        """{name without `prefix`: array} for names that begin with it."""
         return _weights(self.arrays, prefix)
 
 

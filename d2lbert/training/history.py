@@ -48,10 +48,10 @@ class RunHistory(History, Stateful):
                 f'could not be had: {wanted["reason"]}\n')
 
     def add(self, read, num_pairs):
-        """Add a step, and read the losses of the step before it.
+        """Add a step, and read the losses of the previous step.
 
         read() returns the losses of the new step. The devices have finished
-        the step before it, so this method does not wait for them. A run that
+        the previous step, so this method does not wait for them. A run that
         diverges stops here, not only at its next log entry.
         """
         super().add(read, num_pairs)
@@ -265,7 +265,7 @@ class LossGrowth:
         return self._warning(self._history.recent)
 
     def _warning(self, recent):
-        """A warning if the losses have grown since the first step; else None.
+        """A warning if the losses have grown beyond MAX_GROWTH; else None.
 
         recent: (number of steps, mean losses of these steps), or None.
         """

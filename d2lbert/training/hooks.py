@@ -65,12 +65,13 @@ def draw_history(objective, history, xlim):
     xlim: the limits of the x axis, [first step, last step], or None.
     """
     legend = list(objective.losses)
+    # There are more losses than `plotted` figures if a run has a teacher
     if objective.eval_every:
         legend += [f'held-out {name}' for name, _ in zip(
             objective.losses, objective.plotted)]
     animator = Animator(xlabel='step', ylabel='loss', legend=legend,
                         xlim=xlim, fmts=LINE_STYLES, quiet=workers.rank() != 0,
-                        # Room below the axes for a legend of more than 2
+                        # Taller if the legend is below the axes
                         figsize=(3.5, 2.5 if len(legend) <= 2 else 3.1))
     for step, *means in zip(history.step, *(
             getattr(history, name) for name in objective.losses)):

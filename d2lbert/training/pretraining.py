@@ -139,7 +139,7 @@ def _objective(settings, vocab, teacher=None):
 
 
 class RunType(NamedTuple):
-    """The differences of pretraining and fine-tuning for `reopen_run`."""
+    """The differences between pretraining and fine-tuning for `reopen_run`."""
 
     command: str            # the sub-command of d2lbert
     make_objective: Any     # a function, see `Run`

@@ -55,7 +55,7 @@ class RunFolder:
         self._new_parents = new_parents
         self._was_finished = (self.path / 'model.params').is_file()
         self._lock = _lock(self.path)
-        self._failed = set()    # names of files that could not be appended to
+        self._failed = set()    # names of files that could not be written
 
     @classmethod
     def create(cls, out=None, force=False, inputs=()):
@@ -305,6 +305,7 @@ def _was_given_up(out):
     try:
         found = {path.name for path in out.iterdir()
                  if not re.fullmatch(r'\..+\.part', path.name)}
+        # Before the first step, losses.csv has at most the line of headings
         return (not out.is_symlink() and UNFINISHED in found
                 and found <= first_files and holder(out) is None
                 and ('losses.csv' not in found or len(
@@ -329,7 +330,7 @@ def _unfinished_words(out):
 def _lock(folder):
     """Lock a folder; return the descriptor of the lock, or raise `RunError`.
 
-    The lock is on the file `UNFINISHED`, which names its owner.
+    The lock is on the file `UNFINISHED`, whose text names the owner.
     """
     path = folder / UNFINISHED
     while True:
@@ -402,7 +403,7 @@ def config_of(run):
                 fingerprint=run.objective.fingerprint,
                 machine=describe_machine(),
                 training=dict(run.settings,
-                              devices=[str(c) for c in run.devices]))
+                              devices=[str(device) for device in run.devices]))
 
 
 def has_held_out(run):
@@ -411,7 +412,7 @@ def has_held_out(run):
 
 
 def log(run, line, show):
-    """Append a line to log.txt and call show(line); line may be None."""
+    """Append a line to log.txt and call show(line), unless line is None."""
     if line is not None:
         run.history.log_lines.append(f'{line}\n')
         run.folder.append('log.txt', f'{line}\n')
@@ -421,7 +422,8 @@ def log(run, line, show):
 def begin_files(run):
     """Write the first files of a run; raise `RunError` if the disk is full.
     """
-    model_bytes = 4 * sum(param.data(run.devices[0]).size   # float32
+    # 4 bytes for each float32
+    model_bytes = 4 * sum(param.data(run.devices[0]).size
                           for param in run.net.collect_params().values())
     has_best = run.best.is_kept
     # Multiples of model_bytes. In a checkpoint: the weights, Adam's two

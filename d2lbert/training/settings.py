@@ -89,7 +89,9 @@ class Setting(NamedTuple):
 
 
 def _converted(name, value, kind):
-    """Convert a value to `kind`: str, bool, int or float; may raise an error.
+    """Convert a value to `kind`: str, bool, int or float.
+
+    Raises TypeError or ValueError if that would change the value.
     """
     if kind is str and isinstance(value, str):
         return value
@@ -99,7 +101,7 @@ def _converted(name, value, kind):
     if (kind in (int, float) and isinstance(value, numbers.Real)
             and not isinstance(value, bool)):
         # int() of infinity raises OverflowError
-        if kind is float or math.isfinite(value) and int(value) == value:
+        if kind is float or (math.isfinite(value) and int(value) == value):
             return kind(value)
     expected = {str: 'a name', bool: 'True or False', int: 'a whole number',
                 float: 'a number'}[kind]
@@ -269,7 +271,8 @@ GROUPS = {
         Setting('eval_every', int, None, 'steps between two evaluations on '
                 'held-out text', least=1, changeable=True),
         Setting('save_every', int, None, 'steps between two checkpoints; 0: '
-                'none (one every five minutes, of which the last is kept)',
+                'no checkpoints (if not given: one every five minutes, of '
+                'which the last is kept)',
                 least=0, changeable=True),
         Setting('keep', int, 3, 'number of checkpoints of save_every to '
                 'keep, the last ones; 0: all', least=0, changeable=True),
@@ -289,7 +292,8 @@ LEARN = {name: setting.default if setting.learn is None else setting.learn
          for name, setting in SETTINGS.items()}
 RECIPES = {'book': BOOK, 'learn': LEARN}
 
-#: The smallest number of log entries of a run if log_interval is not given.
+#: The smallest number of log entries if log_interval is not given, in a run of
+#: at least that many steps.
 MIN_LOG_ENTRIES = 20
 
 #: Settings that may change on resume: the end of the run, how often it is
@@ -367,7 +371,7 @@ def check_files(settings, values, named=()):
 
 
 def _check_distillation(values):
-    """Raise ValueError for settings of a teacher that have no effect."""
+    """Raise ValueError if teacher settings are invalid or have no effect."""
     if values['teacher'] is None:
         for name in ('temperature', 'soft_weight', 'mlm_weight',
                      'cosine_weight'):

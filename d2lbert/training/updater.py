@@ -66,7 +66,7 @@ class AdamW(mx.optimizer.Optimizer):
         """
         if not isinstance(index, (list, tuple)):
             index, weight, grad, state = [index], [weight], [grad], [state]
-        if self.clip_norm and len(index) == 1 < self._num_trainable():
+        if self.clip_norm and len(index) == 1 and self._num_trainable() > 1:
             raise ValueError('clip_norm needs all gradients at once: give '
                              'gluon.Trainer update_on_kvstore=False')
         self._update_count(index)
