@@ -370,8 +370,11 @@ def _data_folders():
 
 def find_wikitext2():
     """Return the folder of this machine that holds WikiText-2, or None."""
-    return next(filter(None, map(_folder_of_text, _data_folders())),
-                None)
+    for searched in _data_folders():
+        folder = _folder_of_text(searched)
+        if folder is not None:
+            return folder
+    return None
 
 
 def wikitext2_flaws(folder, thorough=False):

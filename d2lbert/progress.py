@@ -103,7 +103,8 @@ class LineBar:
         self.close()
 
     def start(self):
-        """Estimate the time left from the items counted from now on."""
+        """Start the clock; the estimate of the time left ignores items so far.
+        """
         self._started_at = self._written_at = time.perf_counter()
         self._start_n = self.n
 

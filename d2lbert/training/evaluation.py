@@ -50,7 +50,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
         opened = read_corpus(settings, vocab)
         if opened.fingerprint != fingerprint:
             raise RunError(
-                f'the corpus of {folder} has changed since it was trained on '
+                f'the corpus of {folder} has changed since the training '
                 '(a file, its entry in config.json, or the version of '
                 'Unicode or NLTK that cuts it), so its held-out part is not '
                 'known: name files with --corpus')

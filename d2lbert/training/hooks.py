@@ -36,7 +36,8 @@ class EvaluationHook:
         """Store and plot the figures; save the weights if they are the best.
         """
         every = run.objective.eval_every
-        if not every or step % every and not is_last:
+        is_due = every and (step % every == 0 or is_last)
+        if not is_due:
             return
         # In every worker, since this call sums the losses of all workers. It
         # raises `Diverged` if a loss is not finite

@@ -34,7 +34,7 @@ from d2lbert.training.saved_runs import (
     load_parameters,
     read_config,
     save_parameters,
-    unreadable,
+    unreadable_error,
 )
 
 #: The kinds of folders that `load` tells apart.
@@ -164,8 +164,8 @@ def _described_net(folder, trainable):
             raise ValueError('it has no entry "model"')
         if 'finetuned' in config:
             raise RunError(f'{folder} holds a fine-tuned model, which has '
-                           'other scores: use d2lbert predict or evaluate, '
-                           'load_model or load_finetuned')
+                           'scores for its task: use d2lbert predict or '
+                           'evaluate, load_model or load_finetuned')
         check_described(config['model'], folder)
         net = net_of(config['model'])
         net.trained_len = _trained_len(config)
@@ -223,7 +223,7 @@ def check_described(model, folder):
     try:
         tensors = array_files.stored_params(path)
     except (ValueError, OSError) as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
     check_sizes(model, [tensor.shape for tensor in tensors.values()])
 
 

@@ -104,10 +104,10 @@ def load_parameters(net, path, ctx=None):
     try:
         layers.load_parameters(net, path, ctx)
     except (ValueError, OSError) as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
 
 
-def unreadable(path, error):
+def unreadable_error(path, error):
     """The `RunError` for a .params file that cannot be loaded into its net."""
     return RunError(f'{path} does not hold the parameters of this model '
                     f'(damaged, or of another one): {error}')

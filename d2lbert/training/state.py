@@ -242,7 +242,7 @@ class BestWeights(Stateful):
         return best_step(self.history, self.score)
 
     def save_if_best(self, step):
-        """Save the weights of the net, after `step`, if that is the best."""
+        """Save the current weights, after `step`, if it is the best step."""
         if self.step == step:
             save_parameters(self.net, self.path)
 
