@@ -30,7 +30,7 @@ OBJECTIVES = {'mlm+nsp': MLMAndNSP, 'mlm+sop': MLMAndSOP, 'mlm': MLM,
               'span': MLMAndSBO, 'denoise': Denoise, 'clm': CLM}
 
 #: Settings that name the files and folders which a run reads.
-INPUTS = ('corpus', 'valid', 'vocab', 'teacher')
+INPUTS = ('corpus', 'data_dir', 'valid', 'vocab', 'teacher')
 
 
 @takes_settings(GROUPS)

@@ -291,6 +291,10 @@ def test_force_moves_no_run_that_the_new_one_reads(
         assert 'which this run reads, so --force does not' in refused(
             capsys, 'pretrain', '--corpus', str(run / name), '--out',
             str(run), '--force')
+    (run / 'wiki.train.tokens').write_text(' a . b . \n' * 9)
+    assert 'which this run reads, so --force does not' in refused(
+        capsys, 'pretrain', '--data-dir', str(run), '--out', str(run),
+        '--force')
     assert (run / 'model.params').is_file()
 
 
