@@ -45,15 +45,18 @@ def run(args):
 
 
 def _summary(kind, min_days):
-    """Return a dictionary about the files unused for `min_days` or longer."""
+    """Return a dictionary about the files of a kind.
+
+    min_days: count only files that were unused for this many days or more.
+    """
     folder = cache.root() / kind
-    if folder.is_symlink():
-        return dict(kind=kind, link=os.readlink(folder))    # not followed
+    if folder.is_symlink():     # `cache.entries` ignores a linked folder
+        return dict(kind=kind, link=os.readlink(folder))
     now = time.time()
     entries = [entry for entry in cache.entries([kind])
                if now - entry.last_used >= min_days * 86400]
     last_time = max((entry.last_used for entry in entries), default=None)
-    # Temporary files are no results, so only their bytes are counted
+    # Of temporary files, only the bytes are counted: no command uses them
     number = sum(not entry.is_temporary for entry in entries)
     return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),
@@ -62,7 +65,7 @@ def _summary(kind, min_days):
 
 
 def _row(summary):
-    """Return the cells of a row of the table, strings, for a `_summary`."""
+    """Return the cells of a row of the table; summary: from `_summary`."""
     if 'link' in summary:
         return summary['kind'], '', '', f'in {summary["link"]}: left alone'
     return (summary['kind'], str(summary['number']),
@@ -70,7 +73,10 @@ def _row(summary):
 
 
 def _clear(kinds, min_days, is_json):
-    """Remove files of `kinds`, or of RENEWABLE; returns the exit status."""
+    """Remove files; returns the exit status.
+
+    kinds: kinds of files, or None for RENEWABLE.
+    """
     status, total_bytes, removed = 0, 0, {}     # removed: {kind: number}
     lines = [str(cache.root())]
     for kind in kinds or cache.RENEWABLE:
@@ -90,6 +96,7 @@ def _clear(kinds, min_days, is_json):
         print_json(dict(folder=str(cache.root()), removed=removed,
                         bytes=total_bytes))
         return status
+    # Without --kind, print which files are kept
     kept_kinds = [] if kinds else [
         kind for kind in cache.KINDS
         if kind not in cache.RENEWABLE and any(cache.entries([kind]))]

@@ -86,7 +86,7 @@ def main(argv=None):
 def _run(argv):
     """Parse and run a command line; print errors; return the exit status.
 
-    `parser` describes the attributes of `args`.
+    The docstring of `parser` describes the attributes of `args`.
     """
     with _exiting_on_ctrl_c():
         args = parser().parse_args(argv)
@@ -94,7 +94,7 @@ def _run(argv):
         print(OVERVIEW, end='')
         return 0
     try:
-        with printed_warnings(args.quiet):      # --quiet hides them
+        with printed_warnings(hidden=args.quiet):
             for line in args.notices:
                 note(line)
             if args.check is not None:
@@ -105,14 +105,15 @@ def _run(argv):
             # Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, so that the
             # sub-command can remove its temporary files
             with StopRequest() as stop:
-                stop.last_words = 'stopped'     # the message of the exception
+                stop.last_words = 'stopped'     # the exception's message
                 return args.run(args)
     except KeyboardInterrupt as interrupt:
         with _exiting_on_ctrl_c(b''):   # a second Ctrl-C prints nothing
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except BrokenPipeError:
-        # The reader closed the pipe: Python's flush at exit would fail, too
+        # The reader closed the pipe. Python flushes standard output at exit,
+        # which would fail, too
         close_broken(sys.stdout)
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
@@ -151,7 +152,7 @@ def _set_up_encoding():
         return
     # None unless this process was started by `python -m`
     spec = sys.modules['__main__'].__spec__
-    # The first arguments are the options of this Python, for example -W
+    # Repeat the options of this Python, for example -W
     os.execv(sys.executable, [
         sys.executable, *subprocess._args_from_interpreter_flags(),
         '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', spec.name]),
@@ -184,9 +185,9 @@ def parser():
     A sub-command's module sets these attributes of the parsed `args`. run:
     `run(args)` does the work and returns the exit status. check: None, or a
     function that raises an error for invalid `args`. needs: None, or the name
-    of a module that `run` uses. It is slow to import, so `_run` imports it
-    after `check`. The attribute notices has a line for each flag that was
-    given by its earlier name.
+    of a module that `run` uses and that is slow to import. `_run` of this
+    module imports it after `check`. The parser itself sets notices: a line for
+    each flag that was given by its earlier name.
     """
     top = Parser(
         prog='d2lbert', usage='d2lbert COMMAND ...',

@@ -76,8 +76,9 @@ def bash(commands):
 
     Variables of the script: word is the word at the cursor, flag the word
     before it, and command the sub-command. flags has the flags of the
-    sub-command, words the choices of its positional argument, and values the
-    choices of $flag. is_path is empty if the value of $flag is not a path.
+    sub-command, words the choices of its first positional argument with
+    choices, and values the choices of $flag. is_path is empty if the value of
+    $flag is not a path, otherwise 1.
     """
     lines = []      # the branches of the script's `case $command`
     for name, (_, flags) in commands.items():
@@ -90,15 +91,15 @@ def bash(commands):
                              f"values='{' '.join(flag.choices)}'; "
                              'is_path= ;;')
         lines += ['            esac']
-        # Only the first positional argument with choices is completed
-        lines += [f"            words='{' '.join(flag.choices)}' ;;"
-                  for flag in flags if not flag.names and flag.choices][:1]
-        if not lines[-1].endswith(';;'):
-            lines.append('            ;;')
+        words = next((flag.choices for flag in flags
+                      if not flag.names and flag.choices), None)
+        lines.append(f"            words='{' '.join(words)}' ;;" if words
+                     else '            ;;')
     value_flag_names = sorted({*_names_of(
         flag for _, flags in commands.values() for flag in flags
         if flag.takes_value)})
-    # chr(10) is a newline: before Python 3.12, {} of an f-string has no \
+    # chr(10) is a newline. Python before 3.12 allows no \ within the {} of an
+    # f-string
     return f'''\
 # Completion of d2lbert for bash, written by: d2lbert completion bash
 _d2lbert() {{
@@ -144,7 +145,7 @@ def zsh(commands):
     cases = []
     for name, (_, flags) in commands.items():
         positional = [flag for flag in flags if not flag.names]
-        # One specification, '*:...', covers all positional arguments
+        # The specification of the first, '*:...', covers all of them
         completed = [flag for flag in flags if flag.names] + positional[:1]
         specs = [spec for flag in completed for spec in _zsh_specs(flag)]
         cases.append(f'        {name})\n            _arguments '
@@ -201,10 +202,10 @@ def fish(commands):
         lines.append('complete -c d2lbert -n __fish_use_subcommand -a '
                      f'{name} -d {_quote_for_fish(help)}')
         for flag in flags:
+            if not flag.names and not flag.choices:
+                continue        # fish completes file names by default
             line = ('complete -c d2lbert -n '
                     f"'__fish_seen_subcommand_from {name}'")
-            if not flag.names and not flag.choices:
-                continue        # fish offers files without a line
             for flag_name in flag.names:
                 line += (f' -l {flag_name[2:]}' if flag_name.startswith('--')
                          else f' -s {flag_name[1:]}')

@@ -1,6 +1,7 @@
 """Run `d2lbert doctor`: check this machine, and suggest remedies.
 
-The command must work even if MXNet is broken, so only functions import MXNet.
+The command must work even if MXNet is broken, so MXNet is imported within
+functions, not at the start of this module.
 An argument `mx` is the module mxnet, or None if it cannot be imported.
 """
 import ctypes
@@ -32,7 +33,7 @@ SLOWER = 'everything works but is slower'
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
             'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
             'eight bits': ('d2lbert.kernels.int8', 'INT8',
-                           '--precision int8 is refused without it')}
+                           '--precision int8 needs this library')}
 
 
 class Row(NamedTuple):
@@ -85,7 +86,7 @@ def print_report(build=False):
     """Print the report; returns the exit status. build: as in `report`."""
     rows = report(build)
     name_width = max(len(row.name) for row in rows)
-    indent = ' ' * (6 + name_width + 2)
+    indent = ' ' * (6 + name_width + 2)     # the columns before the value
     for name, status, value, remedy in rows:
         print(f'{status:<6}{name:<{name_width}}  '
               + _wrapped(value, indent))
@@ -113,7 +114,7 @@ def status_of(rows, build):
 
 
 def _wrapped(text, indent):
-    """Wrap `text` to the terminal, with all lines but the first indented.
+    """Wrap `text` to the terminal; put `indent` before all later lines.
 
     Words are not broken, so that commands and paths can be copied.
     """
@@ -157,7 +158,8 @@ def _mxnet_rows():
 
 
 def _threads_row():
-    """Compare the numbers of OpenMP threads and of cores; return a row."""
+    """Return a row: the number of OpenMP threads, enough for all cores or not.
+    """
     cores, cpus = hardware.physical_cores(), len(hardware.available_cpus())
     hardware_text = f'{cpus} CPUs available, {cores} cores'
     try:
@@ -257,7 +259,7 @@ def _compiled_rows(mx, build):
 
 def _compiled_row(mx, build, name, module_name, library_name,
                   effect_if_missing):
-    """Return the row `name`; for module_name etc., see COMPILED."""
+    """Return the row `name`. The last three arguments: see COMPILED."""
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
@@ -341,11 +343,11 @@ def _cache_row():
 def _data_rows():
     """Return rows about WikiText-2 and the sample corpus."""
     try:
-        # `from d2lbert import hub` would fail if MXNet is broken
+        # Not `from d2lbert import hub`, which fails if MXNet is broken
         hub = importlib.import_module('d2lbert.hub')
         wikitext = hub.find_wikitext2()
     except Exception as error:  # other rows must still be printed
-        return [Row('data', BAD, f'the search for it failed: {error}',
+        return [Row('data', BAD, f'the search for texts failed: {error}',
                     'install d2lbert again with pip install .')]
     try:
         sample_row = Row('sample corpus', OK, str(hub.sample_dir()))

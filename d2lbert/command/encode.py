@@ -18,10 +18,11 @@ def add(commands):
         description='Encode a text, or each line of a file. By default, a '
         'pretrained model gives one vector for each text, with the pooling '
         'that its folder stores; a run gives one vector for each token, '
-        'including <cls> and <sep>. --pool changes this. If the tokens of a '
-        'run are whole words, a text is lower-cased and split at white space, '
-        'as the training text was. Each printed line has a token and its '
-        'vector; with --file, an empty line follows each text.')
+        'including <cls> and <sep>, or with --file and --out one for each '
+        'text. --pool changes this. If the tokens of a run are whole words, a '
+        'text is lower-cased and split at white space, as the training text '
+        'was. Each printed line has the vector of a text, or a token and its '
+        'vector. After the tokens of a text of --file comes an empty line.')
     add = encode.add_argument
     add('folder', metavar='FOLDER|RUN',
         help='the folder of a pretrained model, or a run folder')

@@ -48,7 +48,7 @@ def run(args):
                 print_json(dict(task=task, **metrics._asdict()))
             else:
                 # k = 0: the task of the run. k > 0: an extra test, such as
-                # the mismatched part of MNLI; `task` begins each of its lines
+                # the mismatched part of MNLI. Its lines begin with its name
                 _print_metrics(metrics, f'{task} ' if k else '')
     else:
         if args.data is not None:

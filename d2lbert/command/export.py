@@ -1,7 +1,7 @@
 """Run `d2lbert export` and `d2lbert import`.
 
 `export` writes the model of a run in the format of other libraries. `import`
-writes a model in that format as a run.
+reads a model in this format, and writes a run.
 """
 from d2lbert.command.flags import check_folders
 
@@ -15,8 +15,8 @@ def add(commands):
         'library loads the folder with BertForPreTraining and AutoTokenizer; '
         'for a run of finetune, with the class for its task. The format '
         'requires learnt positions and a LayerNorm after the embeddings.')
-    export.add_argument('folder', metavar='RUN', help='a run folder; with '
-                        '--precision int8, or a pretrained model\'s folder')
+    export.add_argument('folder', metavar='RUN', help='a run folder or, with '
+                        '--precision int8, the folder of a pretrained model')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
     export.add_argument('--precision', choices=('fp32', 'int8'),
                         default='fp32', help='store weights as float32, or '

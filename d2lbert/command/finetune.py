@@ -4,7 +4,7 @@ from d2lbert.finetuning.settings import GROUPS, SEEDS, SETTINGS, complete
 from d2lbert.machine.files import read_json
 from d2lbert.training.settings import check_files
 
-#: Values of --model that are no folders, but models that the book publishes.
+#: Values of --model that name models of the book. Other values are folders.
 BOOK_MODELS = 'bert.small', 'bert.base'
 
 #: The settings in the first group of the help text, 'most used'.

@@ -94,12 +94,18 @@ class Parser(argparse.ArgumentParser):
                         words[0] if action.nargs == '?' else words)
 
     def _arguments_before_command(self, args):
-        """Yield the arguments before '--' and before a sub-command's name."""
-        # PARSER: the parser has sub-commands; REMAINDER: it is of `launch`
-        has_command = any(action.nargs in (argparse.PARSER, argparse.REMAINDER)
-                          for action in self._actions)
+        """Yield the arguments before '--'.
+
+        If the parser takes a command, end also before the first word that is
+        not a flag.
+        """
+        # PARSER: the name of a sub-command follows. REMAINDER: the command of
+        # the workers follows, in `launch`
+        takes_command = any(
+            action.nargs in (argparse.PARSER, argparse.REMAINDER)
+            for action in self._actions)
         for arg in args:
-            if arg == '--' or has_command and not arg.startswith('-'):
+            if arg == '--' or takes_command and not arg.startswith('-'):
                 return
             yield arg
 
@@ -124,6 +130,7 @@ class RenamedFlag(argparse.Action):
     """
 
     def __init__(self, option_strings, dest, current, **options):
+        # `dest` is the attribute of the earlier name: set that of `current`
         super().__init__(option_strings, current[2:].replace('-', '_'), **{
             'default': argparse.SUPPRESS, 'help': argparse.SUPPRESS,
             **options})
@@ -138,7 +145,7 @@ class RenamedFlag(argparse.Action):
 
 def add_help_hint(message, prog):
     """Append 'see `prog` --help' to a message about a wrong command line."""
-    # argparse begins a message about an argument with 'argument NAME: '
+    # argparse begins some messages with 'argument NAME: '. Drop the first word
     message = re.sub(r'^argument (.*?): ', r'\1: ', str(message))
     return message + (f' See {prog} --help' if message.endswith('?')
                       else f'; see {prog} --help')
@@ -148,7 +155,7 @@ def at_least(minimum, number_type=int):
     """Return an argparse `type`, a function that parses numbers >= minimum."""
     def parse(text):
         value = number_type(text)
-        if not value >= minimum:
+        if not value >= minimum:    # true also for NaN
             raise argparse.ArgumentTypeError(
                 f'{text} must be at least {minimum}')
         return value
@@ -202,7 +209,7 @@ def add_encoding_flags(add, poolings, pool_help):
 def encoding_options(args):
     """Return {keyword: value} of flags about vectors, for vectors.py.
 
-    --pool is omitted, since its default depends on the folder.
+    --pool is left out, since `encode` and `similar` have different defaults.
     """
     return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)
@@ -228,8 +235,8 @@ def device_of(text):
     """Return the MXNet device for `text`, the value of --devices.
 
     'gpu' gives the first GPU that MXNet can use. 'auto' gives this GPU or, if
-    there is none, the CPU. Raises ValueError if there is no such device, or if
-    `text` names several.
+    there is none, the CPU. Raises ValueError if there is no such device, and
+    UsageError if `text` names several devices, as 'gpu:0,1' and 'cpu:2' do.
     """
     from d2lbert.devices import parse_devices
     devices = parse_devices(text)

@@ -1,4 +1,4 @@
-"""Run `d2lbert generate`: generate texts with a BART, or with a run.
+"""Run `d2lbert generate`: generate texts with a BART, or continue texts.
 
 A run of `pretrain --objective clm` continues texts.
 """
@@ -61,6 +61,7 @@ def run(args):
         texts = [line.text for line in lines]
         if lines.skipped:
             note(lines.skipped_note())
+    # heads=(): no warning of missing heads, which `generate` does not use
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False)
     outputs = generate(net, tokenizer, texts, args.num_beams, args.max_len,

@@ -59,8 +59,8 @@ def find_page(topic, suggestions=()):
     """Return the file of the page `topic`.
 
     Without such a page, `topic` may be the start of the name of one page.
-    Raises UsageError if no page or several begin with `topic`. suggestions:
-    words that the error may suggest, besides the names of pages.
+    Raises UsageError if no page begins with `topic`, or if several do.
+    suggestions: words that the error may suggest, besides the names of pages.
     """
     names, start = [CONTENTS, *topics()], topic.lower()
     matches = [start] if start in names else [
@@ -101,7 +101,6 @@ def render(text, width=80, is_styled=False):
     """Convert Markdown to lines of at most `width` columns.
 
     Code is indented and never wrapped. For tables, see `_render_table`.
-
     is_styled: mark headings and code by escape sequences for a terminal.
     """
     text = re.sub(r'<!--.*?-->\n?', '', text, flags=re.DOTALL)
@@ -147,7 +146,10 @@ class _Style:
         return f'{title}\n{mark * len(title)}' if mark else title
 
     def code(self, text):
-        """Return the text with `code` in bold, or unchanged with backticks."""
+        """Return a text with its `code` in bold, without the backticks.
+
+        Without escape sequences, return the text unchanged.
+        """
         if not self.use_escapes:
             return text
         return re.sub('`([^`]+)`', rf'{BOLD}\1{PLAIN}', text)
@@ -190,7 +192,7 @@ def _blocks(text):
             end_block()
             kind, block = 'item', [line]
         else:
-            kind = kind or 'text'
+            kind = kind or 'text'   # else the line continues a block
             block.append(line.strip())
     end_block()
     return blocks
@@ -216,7 +218,7 @@ def _link_text(match):
 
 def _wrap(text, width, style, first_indent='', later_indent=''):
     """Return the lines of a paragraph, wrapped to `width`."""
-    # Do not break lines at blanks within code
+    # Replace blanks within code by \0, at which `textwrap` breaks no line
     text = re.sub('`[^`]+`', lambda code: code.group().replace(' ', '\0'),
                   _plain_text(text))
     lines = textwrap.wrap(text, width, initial_indent=first_indent,
@@ -271,7 +273,7 @@ def _render_table(lines, width, style):
 
 
 def _join_rows(rows, style, lines_of):
-    """Return the text of a table; lines_of: returns the lines of a row.
+    """Return the text of a table; lines_of(row): the lines of a row.
 
     A title is a heading, after an empty line unless it is the first row.
     """

@@ -27,7 +27,7 @@ WORKER = ('-m', 'd2lbert.command.worker')
 
 
 def add(commands):
-    """Add this sub-command, which uses the parser of `pretrain`."""
+    """Add this sub-command after `pretrain`, whose parser it uses."""
     parser = commands.add_parser(
         'launch', help='train on several machines or processes',
         description="Start the scheduler, the servers and the workers of "
@@ -57,7 +57,7 @@ def add(commands):
         help='the path of Python on the hosts (default: as on this machine)')
     add('worker_command', nargs='...', metavar='-- pretrain ...',
         help='the command of each worker, after --')
-    parser.set_defaults(run=run, pretrain=commands.choices['pretrain'])
+    parser.set_defaults(run=run, pretrain_parser=commands.choices['pretrain'])
 
 
 def run(args):
@@ -67,7 +67,7 @@ def run(args):
     if workers is None:
         workers = 2 if args.hosts is None else len(hosts)
     command, run_folder, resume_arguments = _worker_command(
-        args.worker_command, args.pretrain, workers)
+        args.worker_command, args.pretrain_parser, workers)
     if args.quiet:
         command.append('--quiet')
     # Raise the error of an invalid environment variable here, not in workers
@@ -76,7 +76,7 @@ def run(args):
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
             launch([*WORKER, *command], workers, args.servers, hosts,
                    args.port, args.root_uri, args.ssh, args.remote_python,
-                   SERVER)  # SERVER: how Python runs a server or scheduler
+                   SERVER)
     except KeyboardInterrupt as interrupt:
         hint = _resume_hint(args, workers, run_folder, resume_arguments)
         print(f'd2lbert launch: stopped every process; {hint}',
@@ -105,14 +105,15 @@ def _interrupted_by(*signals):
         yield
     finally:
         for number, handler in handlers_before.items():
+            # None: Python did not set the handler, and cannot restore it
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _worker_command(command, pretrain, workers=1):
-    """Check and complete the command of the workers.
+def _worker_command(command, pretrain_parser, workers=1):
+    """Check the command of the workers, and add the flags that it lacks.
 
     command: arguments of `d2lbert`, for example ['--', 'pretrain', ...];
-    pretrain: the parser of `d2lbert pretrain`; workers: the number of workers.
+    pretrain_parser: the parser of `d2lbert pretrain`; workers: their number.
 
     Returns (command, run_folder, resume_arguments). The command has a seed and
     a run folder for all workers, unless it resumes a run. resume_arguments:
@@ -124,7 +125,7 @@ def _worker_command(command, pretrain, workers=1):
                          'pretrain and its flags after --, as in '
                          'd2lbert launch --workers 2 -- pretrain')
     # The result has no attribute for a flag that is not given
-    pretrain_args = pretrain.parse_args(command[1:])
+    pretrain_args = pretrain_parser.parse_args(command[1:])
     check_flags(pretrain_args)
     with usage_errors():    # a ValueError becomes a UsageError, status 2
         check_clock(getattr(pretrain_args, 'minutes', None), workers)
@@ -155,8 +156,9 @@ def _worker_command(command, pretrain, workers=1):
 def _resume_hint(args, workers, run_folder, resume_arguments):
     """Return a message with the command that resumes an unfinished run.
 
-    Without a checkpoint, the message is that none can resume it. workers: the
-    number of workers; resume_arguments: from `_worker_command`.
+    If the run has no checkpoint, return a message about that. args: the flags
+    of `launch`; workers: the number of workers; run_folder, resume_arguments:
+    from `_worker_command`.
     """
     if not any(Path(run_folder, 'checkpoints').glob('step-*.npz')):
         return (f'{run_folder} has no checkpoint to resume from (pretrain '

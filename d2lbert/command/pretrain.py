@@ -98,7 +98,7 @@ def _flag(setting):
     """Return (name of the flag, keywords of `add_argument`) for a setting."""
     default = described_default(setting)
     text = setting.help + (f' ({default})' if default else '')
-    # The default depends on the recipe, so argparse must not set any
+    # The default depends on the recipe, so argparse must not set one
     options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
     if setting.kind is bool:
         options['action'] = 'store_true'

@@ -46,8 +46,8 @@ def run(args):
         _check_stored_outputs(pages)
     for k, (page, path) in enumerate(zip(pages, paths)):
         if len(pages) > 1:
-            # The name of the page, after an empty line except at the start
-            print(*[''] * bool(k), f'{page.path}:', sep='\n', flush=True)
+            heading = f'{page.path}:'
+            print(f'\n{heading}' if k else heading, flush=True)
         run_page(page, args.compare)
         if path is not None:
             _write(page.notebook, path, args.force)

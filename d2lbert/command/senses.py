@@ -59,8 +59,7 @@ def run(args):
             print_json(as_dict(report))
             continue
         if len(args.folders) > 1:
-            # The name of the model, after an empty line except at the start
-            print(*[''] * bool(k), report.name, sep='\n')
+            print(f'\n{report.name}' if k else report.name)
         print('\n'.join(table(report)), flush=True)
     if args.out is not None:
         save_figure(plot_reports(reports), args.out, args.force)

@@ -42,7 +42,8 @@ class Npy:
 
     def _header(self):
         """Return a header of constant length, which `close` can replace."""
-        # NumPy allows spaces before the newline
+        # NumPy allows spaces before the newline. With the 10 bytes before the
+        # text, the header has 128 bytes: a .npy header is a multiple of 64
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
         return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
@@ -50,7 +51,7 @@ class Npy:
     def add(self, texts, rows):
         """Append the vectors; the format has no place for their texts."""
         self.file.write(onp.ascontiguousarray(rows, '<f4').tobytes())
-        self.shape = self.shape[0] + len(rows), rows.shape[1]
+        self.shape = (self.shape[0] + len(rows), rows.shape[1])
 
     def close(self):
         """Write the final header, and append `about`.
@@ -220,7 +221,7 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
     if path.exists() and not path.is_file():
-        return      # a pipe or a device: .npy unless its name ends otherwise
+        return      # a pipe or a device, which gets .npy by default
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f'{flag} {out} has no extension of a format for '
                          f'vectors: let it end in {", ".join(FORMATS)}')
@@ -239,8 +240,8 @@ def vectors_file(out, force=False, reads=(), title='text', flag='--out'):
     """Yield an object of a class in `FORMATS`, which writes the file `out`.
 
     The object writes a temporary file, which becomes `out` on success. title:
-    of the column of texts or tokens. The other arguments are those of
-    `check_out` in machine/arguments.py.
+    the title of the column of texts or tokens. The other arguments are those
+    of `check_out` in machine/arguments.py.
     """
     check_vectors_out(out, force, reads, flag)
     format_class = FORMATS.get(Path(out).suffix.lower(), Npy)

@@ -35,7 +35,8 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     see `_encoder`. Raises ValueError for invalid arguments, if possible before
     loading the net.
     """
-    pooling = _pooling(folder, pool, is_array=None not in (file, out))
+    is_array = file is not None and out is not None
+    pooling = _pooling(folder, pool, is_array)
     _check_arguments(text, pair, file, pooling, out)
     lines, total = None, None
     if file is not None:
@@ -101,8 +102,8 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
             writer = stack.enter_context(vectors_file(
                 vectors, False, [folder, *lines.sources], flag='--vectors'))
         encoder = _encoder(folder, pooling=pool or 'own', **options)
-        unknown, unknown_in_query = (UnknownWords(encoder.tokenizer)
-                                     for _ in range(2))
+        unknown = UnknownWords(encoder.tokenizer)
+        unknown_in_query = UnknownWords(encoder.tokenizer)
         (query_encoding,) = encoder.encode([Text('query', query)])
         unknown_in_query.count(query_encoding)
         if stored_vectors is None:
@@ -159,7 +160,8 @@ def _count_and_digest(lines):
 def _read_vectors(path, total, digest):
     """Return the vectors in the file --vectors, or None without such a file.
 
-    Raises ValueError if they are of texts with another number or digest.
+    total, digest: from `_count_and_digest`. Raises ValueError if the vectors
+    are of texts with another number or digest.
     """
     if path is None:
         return None
@@ -189,6 +191,7 @@ def _check_vectors(path, rows, encoder, lines):
     for (k, text), encoding in zip(checked, encoder.encode(
             [text for _, text in checked])):
         expected = encoding.vectors.astype('float64')
+        # Another processor or another version may round differently
         if expected.shape != rows[k].shape or onp.abs(
                 expected - rows[k]).max() > 1e-3 * onp.abs(expected).max():
             raise ValueError(
@@ -226,7 +229,8 @@ def _encoder(folder, precision=None, devices='auto', **options):
     other arguments of `TextEncoder`.
     """
     loaded = None       # or (net, tokenizer)
-    # This way does not import MXNet, which takes longer than encoding a text
+    # `load_quantized` returns None for a folder that is not quantized. It does
+    # not import MXNet, which would take longer than encoding a text
     if (precision in (None, 'int8') and devices in ('auto', 'cpu')
             and not is_run(folder)):
         loaded = load_quantized(folder, precision)
@@ -264,15 +268,15 @@ def _check_arguments(text, pair, file, pooling, out):
         raise UsageError('--pair goes with one text, not with --file')
     elif out is not None and pooling is None:
         raise UsageError('the texts of --file have as many vectors as '
-                         'tokens, which no one array holds: give --pool cls '
-                         'or --pool mean for one vector each, or leave out '
-                         '--out')
+                         'tokens, which do not fit into one array: give '
+                         '--pool cls or --pool mean for one vector each, or '
+                         'leave out --out')
 
 
 # Writing and printing vectors
 
 # text: the user's text, to which `encoding.text` may add a prompt. unknown: an
-# `UnknownWords`, which returns the tokens with unknown words as in the text
+# `UnknownWords`, whose `readable_tokens` has unknown words as in the text
 
 def _write(writer, unknown, encoding, text):
     """Add the token vectors, or the pooled vector, to a file of vectors."""

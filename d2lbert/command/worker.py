@@ -15,7 +15,7 @@ def worker():
         from d2lbert.command.cli import main
     except KeyboardInterrupt:
         os._exit(130)
-    # Write whole lines, so that those of several workers do not mix
+    # Write whole lines, so that the lines of several workers do not mix
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
     try:

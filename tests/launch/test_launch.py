@@ -293,7 +293,7 @@ def test_an_ignored_hangup_stays_ignored(command, mark):
 def test_workers_share_a_seed_and_a_folder():
     def worker_command(arguments):
         return launch._worker_command(
-            arguments, parser().parse_args(['launch']).pretrain)
+            arguments, parser().parse_args(['launch']).pretrain_parser)
     command, run, again = worker_command(['--', 'pretrain'])
     assert command[1] == '--seed' and int(command[2]) >= 0
     assert command[3:] == ['--out', run]
