@@ -1,7 +1,7 @@
-"""Run a page of the book; print its outputs, or compare them with the old.
+"""Run a page of the book; print its outputs, or compare them with its file.
 
 The page runs in a Jupyter kernel: a process of the same Python, in which
-`import d2l` gives d2lbert. The old outputs are those in the page's file.
+`import d2l` gives d2lbert. The page's file may have outputs of an earlier run.
 """
 import ast
 import itertools
@@ -22,7 +22,7 @@ from d2lbert.machine.terminal import is_quiet
 #: Seconds in which a kernel must be ready.
 START_SECONDS = 120
 
-# The first code of the kernel. `exec` runs `_CODE` in globals of its own, so
+# The first code of the kernel. `exec` runs `_CODE` with separate globals, so
 # that the page does not see the names of `_CODE`
 _SET_UP = '''\
 exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
@@ -38,7 +38,8 @@ if 'd2lbert' not in sys.modules:
 from d2lbert import load_ipython_extension
 load_ipython_extension(ip)
 '''
-# The expression for `Kernel.traceback`, which adds no name to the page
+# The expression that `Kernel.traceback` evaluates. An import statement would
+# add a name to the page
 _TRACEBACK = ("__import__('d2lbert.book.imports', "
               "fromlist=['cell_traceback']).cell_traceback()")
 
@@ -72,7 +73,8 @@ class Outputs:
     def __init__(self, displays):
         self.outputs, self.execution_count = [], None
         self._displays = displays
-        self._clears_next = False   # clear the outputs before the next one
+        # True: clear the outputs when the next output comes
+        self._is_clear_pending = False
 
     def add(self, message):
         """Process a message of the kernel; return a new output, or None."""
@@ -81,15 +83,15 @@ class Outputs:
         if kind == 'execute_input':
             self.execution_count = content['execution_count']
         elif kind == 'clear_output':
-            self._clears_next = True
+            self._is_clear_pending = True
             if not content.get('wait'):
-                self._clear_if_requested()
+                self._clear_if_pending()
         elif kind == 'update_display_data':
             for output in self._displays.get(display_id, ()):
                 output.update(data=content['data'],
                               metadata=content['metadata'])
         elif kind in ('stream', 'display_data', 'execute_result', 'error'):
-            self._clear_if_requested()
+            self._clear_if_pending()
             output = v4.output_from_msg(message)
             if display_id is not None:
                 self._displays.setdefault(display_id, []).append(output)
@@ -97,13 +99,14 @@ class Outputs:
             return output
         return None
 
-    def _clear_if_requested(self):
-        if self._clears_next:
+    def _clear_if_pending(self):
+        if self._is_clear_pending:
             self.outputs.clear()
-            self._clears_next = False
+            self._is_clear_pending = False
 
     def _append(self, output):
-        """Append an output, or add its text to the last one of its stream."""
+        """Append an output; extend the last one if it is of the same stream.
+        """
         last = self.outputs[-1] if self.outputs else None
         if (last is not None and output.output_type == 'stream'
                 and last.output_type == 'stream'
@@ -162,7 +165,7 @@ class Kernel:
         request = client.execute(code, allow_stdin=False, stop_on_error=False,
                                  **options)
         is_idle = False
-        while not is_idle:      # until all outputs have come
+        while not is_idle:      # the kernel is idle once all outputs have come
             message = self._next_message(client.get_iopub_msg, on_wait)
             if message['parent_header'].get('msg_id') == request:
                 is_idle = (message['msg_type'] == 'status' and
@@ -192,8 +195,8 @@ class Kernel:
     def traceback(self):
         """Return the traceback of the last error, without code outside cells.
 
-        Return a list of [line number, name of the function], from
-        `cell_traceback` in imports.py, or [] if `cell_traceback` fails.
+        The result is the list that `cell_traceback` of imports.py describes,
+        or [] if `cell_traceback` fails.
         """
         reply = self.execute('', silent=True, store_history=False,
                              user_expressions={'traceback': _TRACEBACK})
@@ -215,9 +218,9 @@ class PageError(RuntimeError):
 def run_page(page, compare=False):
     """Execute a page, print its outputs and store them in `page.notebook`.
 
-    compare: after each cell, print its outputs beside those in the file. On a
-    terminal, a progress bar counts the cells. Raises PageError at the first
-    cell that fails, and KernelError if the kernel ends.
+    compare: after each cell, print its outputs beside the outputs in the file.
+    On a terminal, a progress bar counts the cells. Raises PageError at the
+    first cell that fails, and KernelError if the kernel ends.
     """
     # k: the index of a cell in the notebook. number: its number among the
     # cells with code, from 1
@@ -225,7 +228,7 @@ def run_page(page, compare=False):
              if is_code(cell)]
     comparison = Comparison() if compare else None
     displays = {}
-    # disable=None: no bar unless standard error is a terminal
+    # disable=None: show the bar only if standard error is a terminal
     with Kernel(page.path.resolve().parent) as kernel, tqdm(
             total=len(cells), desc=page.path.name, unit='cell', leave=False,
             disable=is_quiet() or None, file=sys.stderr) as bar:
@@ -283,15 +286,16 @@ def _run_cell(kernel, page, k, number, outputs, screen):
 def _failure_message(location, code, first_line, traceback, reply):
     """Return the message for a cell that failed, with the line that failed.
 
-    location: the page and the cell. code: the lines of the cell. first_line:
-    the number of code[0] in the file, or None. traceback: from
-    `Kernel.traceback`. reply: from `Kernel.execute`.
+    location: text that names the page and the cell. code: the lines of the
+    cell. first_line: the number of code[0] in the file, or None. traceback:
+    from `Kernel.traceback`. reply: from `Kernel.execute`.
     """
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
     if not traceback:
         return f'{location}: {error}'
     # IPython does not count empty lines at the start of a cell
     num_empty = next(k for k, line in enumerate(code) if line.strip())
+    # A syntax error may be reported after the last line
     line_number = min(traceback[0][0] + num_empty, len(code))
     location += f', line {line_number}'
     if first_line is not None:
@@ -309,7 +313,7 @@ class Screen:
 
     def __init__(self, bar, only_stderr=False):
         self._bar, self.only_stderr = bar, only_stderr
-        self._unfinished = ''   # the start of a line of standard output
+        self._unfinished = ''   # standard output after its last line feed
 
     def print_output(self, output):
         """Print one output of a cell."""
@@ -339,7 +343,7 @@ class Screen:
         self._bar.refresh()
 
     def _write(self, text, stream):
-        """Print text, but with a visible bar keep an unfinished line.
+        """Print text, but with a visible bar hold back an unfinished line.
 
         tqdm can show its bar only below whole lines, so the line is printed
         when its end comes.
@@ -363,7 +367,7 @@ class Comparison:
         self._num_same = self._num_different = 0
 
     def compare(self, number, before, now):
-        """Return lines that show the outputs of cell `number`, old and new.
+        """Return lines that show the outputs of cell `number` in both runs.
 
         before: the lines of its outputs in the file, or None if the file has
         no outputs for the cell. now: the lines of its outputs in this run.
@@ -392,7 +396,7 @@ def side_by_side(before, now, columns):
     """Return lines that show two lists of lines side by side.
 
     Lines that differ have | between them. columns: the width of the terminal,
-    in characters. If it is too small, `now` is below `before`.
+    in characters. If the terminal is too narrow, `now` is below `before`.
     """
     pairs = [(BEFORE, NOW), *itertools.zip_longest(before, now, fillvalue='')]
     old_width, new_width = (max(map(len, side)) for side in zip(*pairs))

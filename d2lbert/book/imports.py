@@ -16,9 +16,9 @@ MODULES = 'd2l', 'd2l.mxnet'
 #: The book's modules for other frameworks.
 OTHER_FRAMEWORKS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
 
-# Lines of a cell. _TAB: names the tabs of the cell (see pages.py). _LOAD_TABS:
-# loads the tabs of d2lbook. _PIP: runs pip install or pip uninstall. If such a
-# line matches _BOOK_OR_MXNET, its packages include d2l or MXNet
+# Patterns of lines in a cell. _TAB: the line names the tabs of the cell (see
+# pages.py). _LOAD_TABS: it loads the tabs of d2lbook. _PIP: it installs or
+# uninstalls packages. _BOOK_OR_MXNET: d2l or MXNet is among these packages
 _TAB = re.compile(r'\s*%%tab\s+(.+)')
 _LOAD_TABS = re.compile(r'(\s*)%(?:re)?load_ext\s+d2lbook\.tab\s*$')
 _PIP = re.compile(r'(\s*)([!%]\s*(?:\S*python\S*\s+-m\s+)?pip3?\s+'
@@ -30,7 +30,7 @@ class BookModule(types.ModuleType):
     """A module of the book's package with the public names of d2lbert."""
 
     def __getattr__(self, name):
-        """Return d2lbert's object `name`, which this module does not hold."""
+        """Return d2lbert's object `name`; called if the module lacks it."""
         names = importlib.import_module('d2lbert.names')
         # Python itself asks for names such as __file__
         if name == '__all__' or not name.startswith('__'):
@@ -44,7 +44,7 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Let an import of `d2l` give a `BookModule`, even if d2l is missing."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """Return a spec for MODULES; raise for other modules of d2l."""
+        """Return a spec for MODULES; raise ImportError for the rest of d2l."""
         if fullname in MODULES:
             # is_package: if `from d2l.mxnet import x` finds no x, Python calls
             # `find_spec` for d2l.mxnet.x, and the error below names d2l.x
@@ -52,7 +52,7 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 fullname, self, origin='d2lbert', is_package=True)
         if fullname.startswith('d2l.'):
             raise ImportError(_missing_message(fullname), name=fullname)
-        return None     # not the book's: Python asks other finders
+        return None     # not a module of d2l: Python asks other finders
 
     def create_module(self, spec):
         """Return a module that looks up each name in d2lbert at its use."""
@@ -77,8 +77,8 @@ def adapt_lines(lines):
 
     lines: a list, from IPython. If %%tab gives a cell to other frameworks, all
     its lines become comments. Lines that load the tabs of d2lbook, or that
-    install or uninstall d2l or MXNet, are replaced. Each line stays one line,
-    so that line numbers in errors are right.
+    install or uninstall d2l or MXNet, are replaced. The number of lines does
+    not change, so that line numbers in errors are right.
     """
     first_line = next(filter(str.strip, lines), '')
     tabs = _TAB.match(first_line)
@@ -92,12 +92,13 @@ def adapt_lines(lines):
 
 def _adapt_line(line):
     """Replace a line that loads tabs, or runs pip for d2l or MXNet."""
+    # The first group of both patterns is the indentation
     text = line.rstrip('\n')
     pip, load_tabs = _PIP.match(text), _LOAD_TABS.match(text)
     if pip and _BOOK_OR_MXNET.search(pip.group(2)):
         message = f'skipped, d2lbert takes its place: {pip.group(2)}'
         return f'{pip.group(1)}print({message!r})\n'
-    if load_tabs:       # the first group is the indentation
+    if load_tabs:
         return f'{load_tabs.group(1)}from d2lbert.book.pages import tab\n'
     return line
 
@@ -125,8 +126,8 @@ class Redirection:
         ip.input_transformers_cleanup.append(adapt_lines)
         self._shell = ip
         # Pages define classes in cells and use them in worker processes. Only
-        # a forked process has these classes, and Python 3.14 does not fork
-        # unless it is told to
+        # a forked process has these classes, and Python 3.14 starts processes
+        # in another way by default
         self._has_set_start_method = (
             sys.platform == 'linux'
             and multiprocessing.get_start_method(allow_none=True) is None

@@ -1,10 +1,11 @@
 """Read a page of the book as a notebook.
 
-A page is a notebook or a Markdown source. The book shows a cell in tabs, one
-for each framework. The first line of a cell names its tabs: `#@tab mxnet`,
+A page is a notebook or a Markdown source. The book shows cells in tabs, one
+tab for each framework. The first line of a cell names its tabs: `#@tab mxnet`,
 `# @tab mxnet, pytorch` or `%%tab all`. A cell without such a line is for every
 framework or, in old editions, for MXNet. Of a Markdown source, only cells for
-MXNet are read. imports.py skips cells of a notebook by their line `%%tab`.
+MXNet are read. A notebook is read whole. When it runs, imports.py skips cells
+whose line `%%tab` names only other frameworks.
 """
 import re
 import warnings
@@ -36,7 +37,7 @@ def split_tabs(text):
 
 
 def has_mxnet(tabs):
-    """True if a cell with these tabs has MXNet code; None: it names none."""
+    """True if a cell has MXNet code; tabs: from `tabs_of`, names or None."""
     return tabs is None or TAB in tabs or 'all' in tabs
 
 
@@ -51,7 +52,7 @@ class Tabs:
                              + ', '.join(names))
 
     def selected(self, *frameworks):
-        """True if the code for these frameworks is to run: one is MXNet."""
+        """True if MXNet is in the names or lists of names."""
         return has_mxnet(_flatten(frameworks))
 
 
@@ -168,6 +169,7 @@ def _read_markdown(path, text):
                        'name': 'python3'},
         'language_info': {'name': 'python'}})
     stored_outputs = _stored_outputs(path)
+    # other_tabs: the names of the tabs of cells that are left out
     line_numbers, printed, other_tabs = [], [], []
 
     def add(cell, line_number=None, output_lines=None):
@@ -224,9 +226,10 @@ def _stored_outputs(path):
     """
     path = path.resolve()
     for root in path.parents:
-        stored = root / OUTPUTS / path.relative_to(root).with_suffix('.json')
-        if stored.is_file():
-            return _read_outputs(stored)
+        stored_path = (root / OUTPUTS
+                       / path.relative_to(root).with_suffix('.json'))
+        if stored_path.is_file():
+            return _read_outputs(stored_path)
     return {}
 
 

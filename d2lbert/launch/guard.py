@@ -3,8 +3,8 @@
 The launcher (`launcher.py`) starts a job of several processes. For each
 process, it runs Python on a host, and sends a line of JSON with the source of
 this module and a description of the process. This Python is the guard. It ends
-the process when the launcher asks for that, when the launcher ends, or when
-the launcher sends nothing for too long. This module imports only the standard
+the process when the launcher closes the connection or ends, or when the
+launcher sends nothing for too long. This module imports only the standard
 library, since the host may lack d2lbert.
 """
 import contextlib
@@ -31,12 +31,13 @@ def main(spec):
     root: [address, port] of the scheduler that must be reachable, or None;
     join: seconds within which the scheduler must be reachable;
     grace: seconds between SIGTERM and SIGKILL;
-    silence: seconds after which a silent launcher counts as gone, or None;
+    silence: seconds after which a silent launcher counts as gone, or None for
+    no limit;
     sharing: the number of workers on this host, which share its cores;
     machine: the source of machine/hardware.py;
     socket: the path of the socket of the process, to be removed, or None.
     """
-    signals = []    # received signals; after the first, the guard ends
+    signals = []    # received signals; `_watch` returns after the first
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: signals.append(number))
     try:
@@ -58,6 +59,7 @@ def main(spec):
     if problem:
         print(problem, file=sys.stderr)
         return 1
+    # A returncode below 0 is -n if signal n ended the child
     return child.returncode if child.returncode >= 0 else (
         128 - child.returncode)
 
@@ -65,8 +67,8 @@ def main(spec):
 def _environment(spec):
     """The environment variables of the process, a dict.
 
-    They include the address of this host, and a number of threads if several
-    workers share this host.
+    To the variables of the guard and of spec['env'], add the address of this
+    host, and a number of threads if several workers share this host.
     """
     env = dict(os.environ, **spec['env'])
     if spec['root'] and not ({'DMLC_NODE_HOST', 'DMLC_INTERFACE'} & set(env)):
@@ -93,16 +95,17 @@ def _cores(machine):
 def die_with(guard_pid):
     """Return a `preexec_fn` that lets a new process die when its guard ends.
 
-    Only Linux can do this. guard_pid: the process id of the guard.
+    Only Linux has a call for this. guard_pid: the process id of the guard.
     """
     libc = ctypes.CDLL(None)
 
     def prepare():
-        # If the guard ignores SIGINT, the process would inherit that
+        # A new process ignores SIGINT if its parent does
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != guard_pid:   # the guard ended before prctl
+            # If the guard ended before `prctl`, no signal will come
+            if os.getppid() != guard_pid:
                 os.kill(os.getpid(), signal.SIGKILL)
     return prepare
 
@@ -111,9 +114,9 @@ def _watch(child, spec, signals):
     """Wait until the child has ended or must end.
 
     Returns a message if the child must end because of an error, otherwise
-    None. signals: a list that is empty until a signal asks the guard to end.
+    None. signals: a list that is empty until a signal tells the guard to end.
     """
-    unchecked_root = spec['root']       # None once it has been reached
+    unchecked_root = spec['root']       # None once a connection has succeeded
     start_time = last_heard = time.monotonic()
     while child.poll() is None and not signals:
         if select.select([0], [], [], 0.1)[0]:      # standard input

@@ -86,8 +86,8 @@ def root_address(root_uri, hosts):
         return probe.getsockname()[0]
 
 
-def free_port(root, port):
-    """A port at which the scheduler can listen, at the address `root`.
+def free_port(address, port):
+    """A port at which the scheduler can listen, at an address of this machine.
 
     Returns `port`, or a free port if `port` is 0. Raises ValueError if the
     scheduler cannot listen there.
@@ -95,10 +95,10 @@ def free_port(root, port):
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((root, port))
+            probe.bind((address, port))
         except OSError as error:
             raise ValueError(
-                f'the scheduler cannot listen at {root}:{port} '
+                f'the scheduler cannot listen at {address}:{port} '
                 f'({error.strerror}): give another --port or --root-uri'
             ) from None
         return probe.getsockname()[1]
@@ -107,9 +107,9 @@ def free_port(root, port):
 def reserve_socket():
     """Create a file that MXNet will replace by a socket; return its path.
 
-    The name of the file is a number, since MXNet names a socket by its port
-    number. The name must be unused, since ZeroMQ, with which MXNet
-    communicates, overwrites any file of that name.
+    The name of the file is a number, since MXNet takes the name of a socket as
+    its port number. Only an unused name is taken: ZeroMQ, with which MXNet
+    communicates, would overwrite the file of another program.
     """
     while True:
         path = Path(SOCKET_FOLDER, str(100_000 + secrets.randbelow(10 ** 9)))
@@ -123,7 +123,7 @@ SAVE_SECONDS = 30       # for worker 0 to save after Ctrl-C
 JOIN_SECONDS = 60       # for a process to reach the scheduler
 BEAT_SECONDS = 5        # between two signs of life of the launcher
 SILENCE_SECONDS = 60    # after this time, a silent launcher counts as gone
-#: Arguments of the Python that runs a guard. It reads a line of JSON with the
+#: Arguments of Python that run a guard. They read a line of JSON with the
 #: source of `guard.py` and a description of the process to start.
 GUARD = ('-IS', '-c', 'import json, sys\n'
          'spec = json.loads(sys.stdin.buffer.readline())\n'
@@ -169,7 +169,7 @@ class Process:
         number = status - 128 if status > 128 else -status
         try:
             how = f'was killed by {signal.Signals(number).name}'
-        except ValueError:
+        except ValueError:      # no number of a signal
             how = f'ended with exit status {status}'
         return f'{name} {how} after {seconds:.0f} s'
 
@@ -179,8 +179,8 @@ class Job:
 
     root: (address, port) of the scheduler, or None if the processes use
     `sockets`. ssh: the command of ssh, a list. remote_python: the path of
-    Python on other hosts. sockets: a path for each process, in the order of
-    their starts, or None if the processes use TCP.
+    Python on other hosts. sockets: the path of a socket for each process, in
+    the order in which they start, or None if the processes use TCP.
     """
 
     def __init__(self, root, ssh, remote_python, sockets=None):
@@ -251,7 +251,7 @@ class Job:
                 self._wait([process], SAVE_SECONDS)
 
     def end(self):
-        """End all processes: ask the guards, then kill those that remain."""
+        """End all processes: ask the guards, then kill guards that remain."""
         if self.pipes.get_map() is None:    # closed by an earlier call
             return
         for process in self.processes:
@@ -261,7 +261,7 @@ class Job:
         self._wait(self.processes, 2 * GRACE_SECONDS + 2)
         for process in self.processes:
             if process.popen.poll() is None:
-                # The process dies with its guard
+                # A process on this machine dies with its guard
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.popen.pid, signal.SIGKILL)
                 process.popen.wait()
@@ -291,12 +291,11 @@ class Job:
             while (any(p.popen.poll() is None for p in processes)
                    and time.monotonic() < deadline):
                 self._print(0.1)
-            # Print the last output of the processes
             while self._print(0) and time.monotonic() < deadline:
-                pass
+                pass        # print what is left in the pipes
 
     def _beat(self):
-        """Send signs of life to the guards on other hosts, until all end."""
+        """Send signs of life to the guards on other hosts, until they end."""
         remote = [p for p in self.processes if p.host != LOCAL]
         while any(p.popen.poll() is None for p in remote):
             for process in remote:
@@ -311,7 +310,7 @@ class Job:
         if not self.pipes.get_map():
             time.sleep(seconds)
             return False
-        readable = self.pipes.select(seconds)
+        readable = self.pipes.select(seconds)   # [(key of a pipe, events)]
         for key, _ in readable:
             data = os.read(key.fd, 1 << 16)
             key.data(data)      # the function that `_printer` returned
@@ -364,8 +363,8 @@ def _source_of(module):
 SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
        '-o ServerAliveInterval=5 -o ServerAliveCountMax=3')
 #: Arguments of Python that run the scheduler or a server, see `serve`.
-#: If DMLC_ROLE is set, `import mxnet` starts MXNet's own server, so the
-#: program removes this variable first. It sets argv[0] to the name of the
+#: If DMLC_ROLE is set, `import mxnet` starts MXNet's own server, so this
+#: program removes the variable first. It sets argv[0] to the name of the
 #: command, so that `import d2lbert` imports few modules.
 SERVER = ('-c', '''\
 import os, sys
@@ -438,10 +437,11 @@ def serve(role):
 
     role: 'scheduler' or 'server'. MXNet's own server unpickles each optimizer
     that is sent to its port, and unpickling can execute any code. The workers
-    of this package never send an optimizer, so this server exits at the first.
+    of this package never send an optimizer, so this server exits if it gets
+    one.
     """
     try:
-        # SERVER has removed DMLC_ROLE, so this starts no server of MXNet
+        # SERVER has removed DMLC_ROLE, so this import starts no server
         from d2lbert.machine.backend import mx
     except ImportError as error:
         sys.exit(f'd2lbert launch: {error}')

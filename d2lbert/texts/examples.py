@@ -25,9 +25,9 @@ def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
 
     The longer text loses tokens until both are equally long. Then both lose
     tokens in turn until they have max_tokens in all. first_lens, second_lens:
-    two ints, or two arrays (N,); so are the results. odd_to_first: if both
-    texts lose tokens and max_tokens is odd, one text keeps one token more than
-    the other; True if this is the first text.
+    two ints, or two arrays (N,); so are the results. If both texts lose tokens
+    and max_tokens is odd, one text keeps one token more than the other.
+    odd_to_first: True if this is the first text.
     """
     half = max_tokens // 2 + max_tokens % 2 * odd_to_first
     return (onp.minimum(first_lens,
@@ -48,13 +48,13 @@ def pad_rows(rows, pad_id=0):
 
 
 def derive_seed(*purpose):
-    """A seed of 31 bits, a hash of the arguments, not of earlier draws."""
+    """A seed of 31 bits: a hash of the arguments, without random draws."""
     digest = hashlib.blake2b(repr(purpose).encode(), digest_size=4).digest()
     return int.from_bytes(digest, 'little') >> 1
 
 
 def derive_bytes(*purpose):
-    """32 bytes, a hash of the arguments, from which to seed a generator."""
+    """A hash of the arguments: 32 bytes, with which to seed a generator."""
     return hashlib.sha256(repr(purpose).encode()).digest()
 
 
@@ -104,7 +104,7 @@ def no_pair_message(max_len):
 
 
 def num_predictions(num_tokens, mask_share=MASK_SHARE):
-    """The number of tokens to mask of num_tokens, at least 1."""
+    """The number of tokens to mask among num_tokens, at least 1."""
     return max(1, round(num_tokens * mask_share))
 
 
@@ -131,11 +131,11 @@ def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
     whole text. Pairs longer than max_len are dropped. mask_share: the share of
     masked tokens.
 
-    rng: `random` or a random.Random. With the other defaults its state is
-    afterwards the same as after the book's code. whole_words: mask all pieces
-    of a word or none. swap: swap the two sentences in place of drawing a
-    random sentence, for sentence order prediction (Lan et al. 2020, section
-    3.1).
+    rng: `random` or a random.Random. If the arguments after it have their
+    defaults, its final state is the same as after the book's code.
+    whole_words: mask all pieces of a word or none. swap: swap the two
+    sentences in place of drawing a random sentence, for sentence order
+    prediction (Lan et al. 2020, section 3.1).
     """
     draw_pairs = draw.draw_pairs if draw.can_draw(rng) else _draw_pairs
     spans, is_next = draw_pairs(
@@ -161,9 +161,10 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
                            for n in range(max_len + 1)], 'int32')
     types, spans = text.gather(spans)
     arguments = (spans, types, text.numbers,
-                 (pad, mask, cls, sep, len(vocab)), num_preds, columns[:6],
+                 (pad, mask, cls, sep, len(vocab)), num_preds, columns[:-1],
                  rng, vocab.mask_flags, vocab.replacement_ids, whole_words)
-    (draw.mask_pairs if draw.can_draw(rng) else _mask_plainly)(*arguments)
+    fill = draw.mask_pairs if draw.can_draw(rng) else _mask_plainly
+    fill(*arguments)    # sets all columns except the last, nsp_y
     columns.nsp_y[:] = is_next
     return columns
 
@@ -184,7 +185,7 @@ def _draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
                     order, paragraph_offsets, rng))
             span = [int(sentence_offsets[k + end])
                     for k in pair for end in (0, 1)]
-            # 3 for <cls> and two <sep>
+            # The words of both sentences, and 3 for <cls> and two <sep>
             if span[1] - span[0] + span[3] - span[2] + 3 <= max_len:
                 spans.append(span)
                 is_next.append(follows)
@@ -220,6 +221,7 @@ def _mask_plainly(pair_spans, word_types, type_ids, specials, num_preds,
                                     whole_words, rng)
         # {masked position: original token}
         labels = dict(sorted((k, tokens[k]) for k in positions))
+        # 80% become <mask>, 10% a random token, and 10% stay as they are
         for k in positions:
             if rng.random() < 0.8:
                 tokens[k] = mask

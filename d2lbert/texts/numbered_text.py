@@ -166,6 +166,7 @@ class NumberedText:
                              'sentences')
         if num_sentences.min() < 1:
             raise ValueError('a paragraph is empty: leave it out')
+        # `numbers` and `vocab` are set below
         text = cls(tokens.types, None, tokens.sentences, tokens.paragraphs,
                    None)
         num_types = len(tokens.names)
@@ -208,8 +209,8 @@ class NumberedText:
 
         spans (N, 2) or (N, 4) int64: one or two pairs (begin, end) of word
         indices. The new spans are indices of the same words in the returned
-        types. Here all types are returned; `StoredText` returns only those in
-        the spans.
+        types. This class returns the types of all words, and `StoredText` only
+        of the words in the spans.
         """
         return self.types, spans
 
@@ -241,9 +242,11 @@ def _first_positions(text, order, num_types):
     """The position of each type's first word, with paragraphs in `order`.
 
     Returns (num_types,) int64; a type that does not occur has the number of
-    words of the text. Reads the text as it is stored, a block at a time.
+    words of the text. Reads blocks of the text in the order of the file, since
+    the text may be larger than memory.
     """
-    # The index of each paragraph's first word, as stored and in `order`
+    # The index of each paragraph's first word, as stored (then the number of
+    # words), and with paragraphs in `order`
     starts = text.sentences[text.paragraphs]
     lengths = onp.diff(starts)
     new_starts = onp.empty(len(lengths), 'int64')
@@ -260,11 +263,11 @@ def _first_positions(text, order, num_types):
                              first)
             continue
         paragraphs = begin + onp.argsort(new_starts[begin:end], kind='stable')
-        counts = lengths[paragraphs]
+        block_lengths = lengths[paragraphs]
         # The types of the block's words in `order`, and their positions
         types = types[concat_ranges(starts[paragraphs] - starts[begin],
-                                    counts)]
-        positions = concat_ranges(new_starts[paragraphs], counts)
+                                    block_lengths)]
+        positions = concat_ranges(new_starts[paragraphs], block_lengths)
         block_first = onp.full(num_types, len(text.types), 'int64')
         # Reversed, since NumPy keeps the last of several values for an entry
         block_first[types[::-1]] = positions[::-1]

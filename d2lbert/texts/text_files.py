@@ -3,8 +3,8 @@
 A file may be compressed as .gz, .bz2, .xz or .zst, or be the only file in a
 .zip or .tar archive. The format is recognized by the first bytes of a file,
 not by its name. Python 3.14 and later can read .zst files, and an earlier
-Python needs one of the packages in ZSTD. A pipe can be read only once, as it
-cannot be rewound.
+Python needs one of the packages in ZSTD. A file may also be a pipe, which
+cannot be rewound: it can be read only once.
 """
 import contextlib
 import errno
@@ -78,7 +78,7 @@ FOREIGN = ((rb'%PDF-', 'a PDF file'),
 
 
 class TextFileError(ValueError):
-    """The error for a file without text, or with text that is unreadable."""
+    """A file has no text, or text that cannot be read."""
 
 
 def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
@@ -91,7 +91,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """
     # (suffix, file object of packed bytes) of each format, outermost first
     layers = []
-    position, is_empty = 0, True
+    position, is_empty = 0, True    # position: in the file, not its content
     try:
         with contextlib.ExitStack() as stack:
             raw, is_stream = _open(path, stack)
@@ -102,7 +102,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
             if is_stream:
                 _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
             while True:
-                # `read1` returns what a pipe has; it waits for an empty pipe
+                # `read1` returns what a pipe has, and waits for an empty pipe
                 piece = f.read1(size) if is_stream else f.read(size)
                 new_position = (position + len(piece) if is_stream
                                 else raw.tell())
@@ -112,8 +112,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                     break
                 is_empty = False
                 yield piece
-            # The checksum of an outer format comes after the inner file. It is
-            # checked at the end of each packed file inside of the one on disk
+            # `f` is at its end. Read all file objects between `f` and `raw` to
+            # their ends, too, since a checksum is checked only there
             for _, packed in reversed(layers[1:]):
                 while packed.read(size):
                     pass
@@ -158,7 +158,7 @@ def lines(path):
 
     A carriage return stays in its line. Raises the errors of `pieces`.
     """
-    number, held = 1, []
+    number, held = 1, []    # held: pieces of a line without its end
     for piece in pieces(path):
         end = piece.rfind(b'\n')
         held.append(piece if end < 0 else piece[:end])
@@ -283,15 +283,16 @@ def _opener(path, packing):
 
 
 class _ZstandardReader(io.RawIOBase):
-    """Reads a .zst file of any number of frames by the package zstandard.
+    """A file object that unpacks a .zst file by the package zstandard.
 
-    The package's own reader ends after the first frame, and does not report
-    truncation. file: a binary file object.
+    The reader of the package ends after the first frame of a file, and does
+    not report truncation. file: a binary file object.
     """
 
     def __init__(self, file):
-        self._file, self._frame, self._position = file, None, 0
-        self._packed = b''      # bytes that were read and not unpacked
+        self._file, self._position = file, 0    # position: in the content
+        self._frame = None      # unpacks a frame; None between two frames
+        self._packed = b''      # bytes that were read and not unpacked yet
         self._unpacked = b''    # unpacked bytes that were not returned yet
 
     def readable(self):
@@ -301,13 +302,13 @@ class _ZstandardReader(io.RawIOBase):
         return True
 
     def seek(self, position, whence=0):
+        is_current = (position, whence) in ((0, 1), (self._position, 0))
         if (position, whence) == (0, 0):
             self._file.seek(0)
             self.__init__(self._file)
-        elif (position, whence) not in ((0, 1), (self._position, 0)):
-            # Not the current position
+        elif not is_current:
             raise io.UnsupportedOperation('a .zst file can only be rewound '
-                                          'to its begin')
+                                          'to its beginning')
         return self._position
 
     def readinto(self, buffer):
@@ -338,9 +339,9 @@ def _check_is_text(path, head, layers):
         if re.match(pattern, head):
             raise TextFileError(f'{path} is {format_name}, not text: name a '
                                 'file of UTF-8 text, packed or not')
-    # UTF-16 with a byte order mark has zeros, too, but for it `decoded` raises
-    # an error with the line. Zeros after unpacking may come from damage, which
-    # `pieces` reports
+    # UTF-16 has zeros, too. If it begins with a byte order mark, leave it to
+    # `decoded`, whose error names the line. After unpacking, zeros may come
+    # from damage, which `pieces` reports
     if (b'\0' in head and not layers
             and not head.startswith((b'\xff\xfe', b'\xfe\xff'))):
         raise TextFileError(

@@ -48,8 +48,8 @@ class Source(os.PathLike):
     path: its path; name: its name in messages, by default the path.
     text_field: the field of JSON lines that has the text, or None for plain
     text. stream: the open binary file of a pipe, which can be read once, or
-    None. temporary_file: the file at `path`, if it is a copy of a pipe's
-    content, or None. The copy is removed with this object.
+    None. temporary_file: None, or the open temporary file at `path` with a
+    pipe's content. It is removed with this object.
     """
 
     def __init__(self, path, name=None, text_field=None, stream=None,
@@ -144,9 +144,9 @@ def pieces(source, advance=lambda num_bytes: None,
     """Yield the text of a path or `Source` as UTF-8, a piece at a time.
 
     For JSON lines this is the text of each object, followed by an empty
-    line. Raises `TextFileError` for HTML and XML, for a JSON list, for JSON if
-    the source has no text_field, and for plain text if it has one. Arguments
-    and other errors are as for `text_files.pieces`.
+    line. Raises `TextFileError` for HTML and XML, for a JSON list, for JSON
+    without a text_field, and for plain text with a text_field. Arguments and
+    other errors are as for `text_files.pieces`.
     """
     data = text_files.pieces(source, advance, size)
     first = next(data)
@@ -235,7 +235,7 @@ def with_line_feeds(byte_pieces):
     held = b''
     for piece in byte_pieces:
         piece = held + piece
-        # Hold a last '\r', as the next piece may begin with the '\n' of '\r\n'
+        # Hold back a final '\r': the next piece may begin with its '\n'
         held = b'\r' if piece.endswith(b'\r') else b''
         if b'\r' in piece:
             piece = piece[:len(piece) - len(held)].replace(
