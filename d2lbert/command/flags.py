@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
 
         If a flag precedes an optional positional argument, argparse sets this
         argument to its default and returns the user's words as `unassigned`.
-        This method removes the words that it assigns from that list.
+        This method removes from `unassigned` the words that it assigns.
         """
         for action in self._actions:
             if (unassigned and not action.option_strings
@@ -147,6 +147,7 @@ def add_help_hint(message, prog):
     """Append 'see `prog` --help' to a message about a wrong command line."""
     # argparse begins some messages with 'argument NAME: '. Drop the first word
     message = re.sub(r'^argument (.*?): ', r'\1: ', str(message))
+    # A message with a suggestion ends with a question mark
     return message + (f' See {prog} --help' if message.endswith('?')
                       else f'; see {prog} --help')
 

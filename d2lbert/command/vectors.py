@@ -51,6 +51,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
             'text' if pooling else 'token'))
         encoder = _encoder(folder, pooling=pooling, **options)
         unknown = UnknownWords(encoder.tokenizer)
+        # output(encoding, text): write or print the vectors of a text
         if writer:
             output = functools.partial(_write, writer, unknown)
         elif is_json:

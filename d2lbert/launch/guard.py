@@ -17,7 +17,9 @@ import subprocess
 import sys
 import time
 
-PR_SET_PDEATHSIG = 1    # of Linux's prctl
+#: For Linux's `prctl`: choose the signal that a process gets when its parent
+#: ends.
+PR_SET_PDEATHSIG = 1
 #: Bytes that the launcher sends: a sign of life, and a forwarded Ctrl-C.
 ALIVE, INTERRUPT = b'.', b'i'
 
@@ -59,9 +61,8 @@ def main(spec):
     if problem:
         print(problem, file=sys.stderr)
         return 1
-    # A returncode below 0 is -n if signal n ended the child
-    return child.returncode if child.returncode >= 0 else (
-        128 - child.returncode)
+    status = child.returncode       # -n if signal n ended the child
+    return status if status >= 0 else 128 - status
 
 
 def _environment(spec):
@@ -95,7 +96,7 @@ def _cores(machine):
 def die_with(guard_pid):
     """Return a `preexec_fn` that lets a new process die when its guard ends.
 
-    Only Linux has a call for this. guard_pid: the process id of the guard.
+    This works on Linux only. guard_pid: the process id of the guard.
     """
     libc = ctypes.CDLL(None)
 

@@ -187,7 +187,7 @@ class Job:
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
         self.processes, self.sockets = [], sockets
         self.pipes = selectors.DefaultSelector()    # the open output pipes
-        self.is_mid_line = False    # True if a terminal shows half a line
+        self.is_mid_line = False    # True if a terminal's last line has no end
 
     def start(self, name, host, arguments, env, workers_on_host=1):
         """Start Python with `arguments` on a host, under a guard.

@@ -1,10 +1,11 @@
 """This module draws pretraining examples of BERT from a numbered text.
 
-Two sentences make a pair, and some tokens of the pair are masked. Each pair is
-a row of NumPy arrays, the columns of a `Batch`. Compiled C++ draws and masks
-the pairs if it can (see `kernels.draw.can_draw`). If not, `_draw_pairs` and
-`_mask_plainly` do this. C++ and Python draw the same random numbers, and give
-the examples of the book's page "The Dataset for Pretraining BERT".
+Two sentences make a pair, and some tokens of the pair are masked. Pair i is
+row i of each array in a `Batch`; these arrays are called columns. Compiled C++
+draws and masks the pairs if it can (see `kernels.draw.can_draw`). If not,
+`_draw_pairs` and `_mask_plainly` do this. C++ and Python draw the same random
+numbers, and give the examples of the book's page "The Dataset for Pretraining
+BERT".
 
 B: the number of examples of a batch. N: the number of examples of a data set.
 T: the number of tokens of a row, max_len. P: the maximal number of masked
@@ -157,6 +158,7 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     vocab = text.vocab
     pad, mask, cls, sep = vocab[vocab.special]
     columns = empty_columns(len(spans), max_len, pad, mask_share)
+    # num_preds[n]: the number of tokens to mask in a row of n tokens
     num_preds = onp.array([num_predictions(n, mask_share)
                            for n in range(max_len + 1)], 'int32')
     types, spans = text.gather(spans)
@@ -169,8 +171,8 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     return columns
 
 
-# The functions of `kernels.draw` in Python, for other random generators or
-# without a compiler
+# Functions of `kernels.draw` in Python, for random generators that C++ cannot
+# replace, or without a compiler
 
 def _draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
                 max_len, rng, swap):

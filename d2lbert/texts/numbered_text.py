@@ -94,9 +94,10 @@ def tokens_of_lines(lines, lower=True):
     """The `TokenizedText` of a list of lines, by C++ where it is compiled."""
     if draw.library() is None:
         return tokens_of_paragraphs(paragraphs_of_lines(lines, lower))
-    *arrays, _, names, _ = cut.text('\n'.join(lines).encode(),
-                                    cut.PARAGRAPHS, lower)
-    return TokenizedText(*arrays, names.decode().split('\n')[:-1])
+    types, sentences, paragraphs, _, names, _ = cut.text(
+        '\n'.join(lines).encode(), cut.PARAGRAPHS, lower)
+    return TokenizedText(types, sentences, paragraphs,
+                         names.decode().split('\n')[:-1])
 
 
 _SPACES = re.compile(r'\s{2,}')

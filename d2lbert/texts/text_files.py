@@ -91,19 +91,21 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """
     # (suffix, file object of packed bytes) of each format, outermost first
     layers = []
-    position, is_empty = 0, True    # position: in the file, not its content
+    position = 0    # the number of bytes of the file that were read
+    is_empty = True
     try:
         with contextlib.ExitStack() as stack:
             raw, is_stream = _open(path, stack)
             if is_stream and _is_packed(raw):
                 # Archives need a file that can be rewound
                 raw, is_stream = _copy_to_file(raw, stack), False
-            f = raw if is_stream else _unpack(path, raw, layers, stack)
+            content = raw if is_stream else _unpack(path, raw, layers, stack)
             if is_stream:
                 _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
             while True:
                 # `read1` returns what a pipe has, and waits for an empty pipe
-                piece = f.read1(size) if is_stream else f.read(size)
+                piece = (content.read1(size) if is_stream
+                         else content.read(size))
                 new_position = (position + len(piece) if is_stream
                                 else raw.tell())
                 advance(new_position - position)
@@ -112,8 +114,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                     break
                 is_empty = False
                 yield piece
-            # `f` is at its end. Read all file objects between `f` and `raw` to
-            # their ends, too, since a checksum is checked only there
+            # A checksum is checked only at the end of a file object. `content`
+            # is at its end: read all others, except `raw`, to their ends, too
             for _, packed in reversed(layers[1:]):
                 while packed.read(size):
                     pass
