@@ -87,16 +87,17 @@ def print_report(build=False):
     rows = report(build)
     name_width = max(len(row.name) for row in rows)
     indent = ' ' * (6 + name_width + 2)     # the columns before the value
-    for name, status, value, remedy in rows:
-        print(f'{status:<6}{name:<{name_width}}  '
-              + _wrapped(value, indent))
-        if remedy:
-            print(f'{indent}-> ' + _wrapped(remedy, indent + '   '))
-    bad = [row.name for row in rows if row.status == BAD]
+    for row in rows:
+        print(f'{row.status:<6}{row.name:<{name_width}}  '
+              + _wrapped(row.value, indent))
+        if row.remedy:
+            print(f'{indent}-> ' + _wrapped(row.remedy, indent + '   '))
+    bad_names = [row.name for row in rows if row.status == BAD]
     status = status_of(rows, build)
     print()
-    if bad:
-        print(f'`d2lbert pretrain` cannot run yet: see {", ".join(bad)}.')
+    if bad_names:
+        print('`d2lbert pretrain` cannot run yet: see '
+              f'{", ".join(bad_names)}.')
         return status
     print('`d2lbert pretrain` can run.')
     if status:
@@ -114,9 +115,10 @@ def status_of(rows, build):
 
 
 def _wrapped(text, indent):
-    """Wrap `text` to the terminal; put `indent` before all later lines.
+    """Wrap `text` to the columns of the terminal that `indent` leaves.
 
-    Words are not broken, so that commands and paths can be copied.
+    The result has `indent` before each line except the first. Words are not
+    broken, so that commands and paths can be copied.
     """
     width = max(30, shutil.get_terminal_size((79, 24)).columns - len(indent))
     lines = textwrap.wrap(text, width, break_long_words=False,

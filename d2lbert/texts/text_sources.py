@@ -156,7 +156,7 @@ def pieces(source, advance=lambda num_bytes: None,
         yield first
         yield from data
         return
-    held, num_bytes = [], 0
+    held, num_bytes = [], 0     # encoded texts, and their size
     for _, text in _json_texts(source, itertools.chain([first], data), field):
         held.append(text.strip().encode())
         num_bytes += len(held[-1])
@@ -235,7 +235,7 @@ def with_line_feeds(byte_pieces):
     held = b''
     for piece in byte_pieces:
         piece = held + piece
-        # Hold back a final '\r': the next piece may begin with its '\n'
+        # Hold back a final '\r': the '\n' of '\r\n' may begin the next piece
         held = b'\r' if piece.endswith(b'\r') else b''
         if b'\r' in piece:
             piece = piece[:len(piece) - len(held)].replace(
