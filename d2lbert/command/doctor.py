@@ -160,8 +160,7 @@ def _mxnet_rows():
 
 
 def _threads_row():
-    """Return a row: the number of OpenMP threads, enough for all cores or not.
-    """
+    """Return a row about OpenMP threads: WARN if they are fewer than cores."""
     cores, cpus = hardware.physical_cores(), len(hardware.available_cpus())
     hardware_text = f'{cpus} CPUs available, {cores} cores'
     try:
@@ -273,10 +272,11 @@ def _compiled_row(mx, build, name, module_name, library_name,
         module = importlib.import_module(module_name)
         library = getattr(module, library_name)
         # `find` looks for a compiled library; `get` compiles it if necessary
-        is_usable = library.find() or build and library.get() is not None
+        is_usable = library.find() or (build and library.get() is not None)
     except ValueError as error:     # an environment variable is invalid
         return Row(name, BAD, f'not loaded: {error}', 'correct this '
-                   'variable; until then, commands that need it fail')
+                   'variable; until then, commands that need this library '
+                   'fail')
     except Exception as error:  # other rows must still be printed
         return Row(name, WARN, f'not loaded: {error}', effect_if_missing)
     if is_usable:

@@ -21,6 +21,9 @@ MAX_WIDTH = 90
 #: Escape sequences that change and reset the style of a terminal's text.
 BOLD, UNDERLINE, PLAIN = '\x1b[1m', '\x1b[4m', '\x1b[0m'
 
+#: The heading level of a title within a table; it gets no line below.
+TABLE_TITLE_LEVEL = 3
+
 
 def add(commands):
     """Add this sub-command to the parser."""
@@ -192,7 +195,7 @@ def _blocks(text):
             end_block()
             kind, block = 'item', [line]
         else:
-            kind = kind or 'text'   # else the line continues a block
+            kind = kind or 'text'   # a block that has begun keeps its kind
             block.append(line.strip())
     end_block()
     return blocks
@@ -262,7 +265,8 @@ def _render_table(lines, width, style):
         output += _wrap(f'({header[0]})', width, style)
     for row in rows:
         if not any(row[1:]):
-            output += ['', style.heading(_plain_text(row[0]), 3)]
+            title = _plain_text(row[0])
+            output += ['', style.heading(title, TABLE_TITLE_LEVEL)]
             continue
         output += _wrap(row[0], width, style)
         for name, cell in zip(header[1:], row[1:]):
@@ -282,5 +286,6 @@ def _join_rows(rows, style, lines_of):
         if any(row[1:]):
             output += lines_of(row)
         else:
-            output += [''] * bool(output) + [style.heading(row[0], 3)]
+            title = style.heading(row[0], TABLE_TITLE_LEVEL)
+            output += ['', title] if output else [title]
     return '\n'.join(output)
