@@ -60,20 +60,23 @@ class Parser(argparse.ArgumentParser):
         """
         args = sys.argv[1:] if args is None else list(args)
         for argument in self._arguments_before_command(args):
-            name = argument.partition('=')[0]
-            if name.startswith('--') and (
-                    name not in self._option_string_actions):
-                self.error(f'there is no flag {name}' + did_you_mean(name, [
-                    flag for flag, action
-                    in self._option_string_actions.items()
-                    if action.help != argparse.SUPPRESS]))
+            self._check_flag(argument)
         namespace, unassigned = super().parse_known_args(args, namespace)
         self._assign_positionals(namespace, unassigned)
         if unassigned:
+            self._check_flag(unassigned[0])
             self.error(f'{unassigned[0]} is one argument too many' + (
                 '' if unassigned[0].startswith('-') else
                 ': put a text of several words in quotes'))
         return namespace, unassigned
+
+    def _check_flag(self, argument):
+        """Report an argument that begins with -- but is no flag."""
+        name = argument.partition('=')[0]
+        if name.startswith('--') and name not in self._option_string_actions:
+            self.error(f'there is no flag {name}' + did_you_mean(name, [
+                flag for flag, action in self._option_string_actions.items()
+                if action.help != argparse.SUPPRESS]))
 
     def _assign_positionals(self, namespace, unassigned):
         """Assign words that argparse left over to positional arguments.

@@ -43,6 +43,8 @@ from d2lbert.training.settings import SETTINGS, complete
     ('finetune --task sst', 'did you mean sst2? See d2lbert finetune --help'),
     ('pretrain --batch-size 0', 'batch_size must be a whole number of at '
      'least 1, not 0; see d2lbert pretrain --help'),
+    ('launch --workers 2 --hots a -- pretrain',
+     'd2lbert launch: there is no flag --hots: did you mean --hosts?'),
     ('launch -- pretrain --lrr 1', 'd2lbert pretrain: there is no flag --lrr:'
      ' did you mean --lr? See d2lbert pretrain --help'),
     ('completion bas', 'SHELL: \'bas\' is not bash, zsh or fish: did you '
