@@ -1,12 +1,12 @@
 // This file computes the operator d2lbert_attention_qkv by AMX tiles.
-// attention.cc includes it, and has functions of the same names and arguments
-// for vectors. P: see amx.h.
+// attention.cc includes this file, and has `forward` and `backward` with the
+// same arguments for vectors. P: see amx.h.
 
 namespace tiled {
 
 using namespace amx;
 
-constexpr long TILE_QUERIES = 8 * SIDE;  // queries with scores in memory
+constexpr long TILE_QUERIES = 8 * SIDE;  // queries with scores held at a time
 
 // True if tiles can compute the output of one head of a sequence, with m
 // queries and n keys of D numbers. begin: the index of the first number of the
@@ -16,27 +16,34 @@ bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   const Range q = range_of_rows(in.q + begin, in.ld, m, D);
   const Range k = range_of_rows(in.k + begin, in.ld, n, D);
   const Range v = range_of_columns(in.v + begin, in.ld, n, D);
+  // The other factor of V is the weights, which are 1 at most before dropout.
+  // So no product with a column of V is larger than the largest number of this
+  // column.
   return tiles_can_multiply<P>(q, k, D) && in_tile_range<P>(v) &&
-         v.least_top >= bits_of_power(MIN_PRODUCT);
+         v.least_top >= bits_of_power(MIN_PRODUCT_EXPONENT);
 }
 
 // True if tiles can compute the output and the gradients. d_out: the gradient
-// of the output of this head, with rows H numbers apart. The gradient of the
-// scores, which is also a factor, must not become too large.
+// of the output of this head, with rows H numbers apart.
 template <int P>
 bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
                      long H, long m, long n, long D) {
   const Range d = range_of_rows(d_out, H, m, D);
   const Range v = range_of_rows(in.v + begin, in.ld, n, D);
-  return can_attend<P>(in, begin, m, n, D) && tiles_can_multiply<P>(d, v, D) &&
-         (!d.top || !v.top ||
-          exponent(d.top) + exponent(v.top) + 2 < MAX_EXPONENT - 20);
+  if (!can_attend<P>(in, begin, m, n, D) || !tiles_can_multiply<P>(d, v, D))
+    return false;
+  if (!d.top || !v.top) return true;
+  // The gradient of the scores is multiplied by K and Q, so its numbers must
+  // stay below 2^MAX_EXPONENT. A number of d_out times a number of V is below
+  // 2^product_exponent. 2^20 leaves room for the sum of D such products, and
+  // for the factor of dropout.
+  const long product_exponent = exponent(d.top) + exponent(v.top) + 2;
+  return product_exponent < MAX_EXPONENT - 20;
 }
 
-// The heads that are outside the range of tiles. The caller marks them by the
-// index of a `SequenceHead` (attend.h). Vector code then computes problem(), in
-// which each sequence without a marked head has length zero. `copy` copies the
-// results of the marked heads only.
+// The heads that are outside the range of tiles. The caller marks a head by its
+// index (`SequenceHead` in attend.h). Vector code then computes all heads of
+// the sequences with a marked head, and `copy` copies the marked heads only.
 class ExcludedHeads {
  public:
   explicit ExcludedHeads(const Problem& p) : p_(p), marks_(p.B * p.heads) {}
@@ -44,6 +51,7 @@ class ExcludedHeads {
   bool any() const {
     return std::find(marks_.begin(), marks_.end(), 1) != marks_.end();
   }
+  // The arguments for vector code. The other sequences have length zero.
   Problem problem() {
     lens_.assign(p_.B, 0);
     for (size_t index = 0; index < marks_.size(); index++)
@@ -52,7 +60,7 @@ class ExcludedHeads {
     problem.lens = lens_.data();
     return problem;
   }
-  // Copy the marked heads from one matrix with all heads to another.
+  // Copy the marked heads from one matrix to another. Both have all heads.
   void copy(const float* from, long from_ld, float* to, long to_ld) const {
     for (size_t index = 0; index < marks_.size(); index++) {
       if (!marks_[index]) continue;
@@ -69,7 +77,7 @@ class ExcludedHeads {
  private:
   const Problem& p_;
   std::vector<char> marks_;
-  std::vector<int32_t> lens_;
+  std::vector<int32_t> lens_;  // the lengths in `problem`
 };
 
 template <int P>
@@ -89,7 +97,7 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
     Scratch& own = scratch.mine();
     char* keys_t = own.take<char>(packed_bytes<P>(T, D));
     char* values = own.take<char>(packed_bytes<P>(D, T));
-    float* S = own.take<float>(TILE_QUERIES * width);
+    float* S = own.take<float>(TILE_QUERIES * width);  // scores, then weights
     char* query_rows = own.take<char>(packed_bytes<P>(TILE_QUERIES, D));
     char* weight_rows = own.take<char>(packed_bytes<P>(TILE_QUERIES, T));
 #pragma omp for schedule(dynamic, 4)
@@ -105,23 +113,24 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
         excluded.mark(index);
         continue;
       }
-      const long ns = tile_padded(n);  // the numbers in a row of scores
+      const long padded_n = tile_padded(n);  // the numbers in a row of scores
       const NextHead next(p, head, first, last);
       pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
       pack_columns<P, RIGHT>(in.v + begin, in.ld, n, D, values);
       for (long i = first; i < last; i += TILE_QUERIES) {
         const long m = std::min(TILE_QUERIES, last - i);
         pack_rows<P, LEFT>(in.q + i * in.ld + column, in.ld, m, D, query_rows);
-        multiply<P>(tile_padded(m), ns, D, query_rows, keys_t, S, ns, ZERO);
+        multiply<P>(tile_padded(m), padded_n, D, query_rows, keys_t, S,
+                    padded_n, ZERO);
         for (long r = 0; r < m; r++) {
-          float* s = S + r * ns;
+          float* s = S + r * padded_n;
           const long dropout_row = (i + r) * p.heads + head;
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
           scores_to_weights(p, dropout_row, p.visible_keys(i - first + r, n),
                             n, s);
         }
-        pack_rows<P, LEFT>(S, ns, m, n, weight_rows);
+        pack_rows<P, LEFT>(S, padded_n, m, n, weight_rows);
         multiply<P>(m, D, n, weight_rows, values, out + i * p.H + column, p.H,
                     ZERO);
       }
@@ -155,10 +164,13 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
     char* keys = own.take<char>(packed_bytes<P>(D, T));
     char* queries = own.take<char>(packed_bytes<P>(D, TILE_QUERIES));
     char* d_outs = own.take<char>(packed_bytes<P>(D, TILE_QUERIES));
-    float* S = own.take<float>(TILE_QUERIES * width);
-    float* dS = own.take<float>(TILE_QUERIES * width);
-    char* rows = own.take<char>(packed_bytes<P>(TILE_QUERIES, std::max(D, T)));
-    char* columns = own.take<char>(packed_bytes<P>(T, TILE_QUERIES));
+    float* S = own.take<float>(TILE_QUERIES * width);   // scores, then weights
+    float* dS = own.take<float>(TILE_QUERIES * width);  // their gradients: of
+                                                        // weights, then scores
+    // Left factors: rows of queries, d_out or dS, and columns of S or dS
+    char* left_rows =
+        own.take<char>(packed_bytes<P>(TILE_QUERIES, std::max(D, T)));
+    char* left_columns = own.take<char>(packed_bytes<P>(T, TILE_QUERIES));
 #pragma omp for schedule(dynamic, 4)
     for (long index = 0; index < p.B * p.heads; index++) {
       const SequenceHead u(p, index);
@@ -172,7 +184,7 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
         excluded.mark(index);
         continue;
       }
-      const long ns = tile_padded(n);  // the numbers in a row of scores
+      const long padded_n = tile_padded(n);  // the numbers in a row of scores
       const NextHead next(p, head, first, last);
       pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
       pack_rows<P, RIGHT>(in.v + begin, in.ld, n, D, values_t);
@@ -182,41 +194,43 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
         const float* q = in.q + i * in.ld + column;
         const float* d_o = d_out + i * p.H + column;
         const Start start = i == first ? ZERO : ADD;
-        pack_rows<P, LEFT>(q, in.ld, m, D, rows);
-        multiply<P>(tile_padded(m), ns, D, rows, keys_t, S, ns, ZERO);
-        pack_rows<P, LEFT>(d_o, p.H, m, D, rows);
-        multiply<P>(tile_padded(m), ns, D, rows, values_t, dS, ns, ZERO);
+        pack_rows<P, LEFT>(q, in.ld, m, D, left_rows);
+        multiply<P>(tile_padded(m), padded_n, D, left_rows, keys_t, S,
+                    padded_n, ZERO);
+        pack_rows<P, LEFT>(d_o, p.H, m, D, left_rows);
+        multiply<P>(tile_padded(m), padded_n, D, left_rows, values_t, dS,
+                    padded_n, ZERO);
         for (long r = 0; r < m; r++) {
-          float *s = S + r * ns, *ds = dS + r * ns;
+          float *s = S + r * padded_n, *ds = dS + r * padded_n;
           const long dropout_row = (i + r) * p.heads + head;
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
           next.fetch(d_out, p.H, i - first + r);
-          score_gradient(p, dropout_row, p.visible_keys(i - first + r, n), ns,
-                         s, ds);
+          score_gradient(p, dropout_row, p.visible_keys(i - first + r, n),
+                         padded_n, s, ds);
         }
-        pack_rows<P, LEFT>(dS, ns, m, n, rows);
-        multiply<P>(m, D, n, rows, keys, grad.q + i * grad.ld + column,
+        pack_rows<P, LEFT>(dS, padded_n, m, n, left_rows);
+        multiply<P>(m, D, n, left_rows, keys, grad.q + i * grad.ld + column,
                     grad.ld, ZERO);
-        pack_columns<P, LEFT>(S, ns, m, n, columns);
+        pack_columns<P, LEFT>(S, padded_n, m, n, left_columns);
         pack_columns<P, RIGHT>(d_o, p.H, m, D, d_outs);
-        multiply<P>(n, D, m, columns, d_outs, grad.v + grad_begin, grad.ld,
-                    start);
-        pack_columns<P, LEFT>(dS, ns, m, n, columns);
+        multiply<P>(n, D, m, left_columns, d_outs, grad.v + grad_begin,
+                    grad.ld, start);
+        pack_columns<P, LEFT>(dS, padded_n, m, n, left_columns);
         pack_columns<P, RIGHT>(q, in.ld, m, D, queries);
-        multiply<P>(n, D, m, columns, queries, grad.k + grad_begin, grad.ld,
-                    start);
+        multiply<P>(n, D, m, left_columns, queries, grad.k + grad_begin,
+                    grad.ld, start);
       }
     }
   }
   if (!excluded.any()) return;
   std::vector<float> all_heads(p.R * 3 * p.H);
   float* const g = all_heads.data();
-  const QueryKeyValue from = {g, g + p.H, g + 2 * p.H, 3 * p.H};
-  d2lbert::backward<Fp32>(excluded.problem(), in, d_out, from);
-  excluded.copy(from.q, from.ld, grad.q, grad.ld);
-  excluded.copy(from.k, from.ld, grad.k, grad.ld);
-  excluded.copy(from.v, from.ld, grad.v, grad.ld);
+  const QueryKeyValue by_vectors = {g, g + p.H, g + 2 * p.H, 3 * p.H};
+  d2lbert::backward<Fp32>(excluded.problem(), in, d_out, by_vectors);
+  excluded.copy(by_vectors.q, by_vectors.ld, grad.q, grad.ld);
+  excluded.copy(by_vectors.k, by_vectors.ld, grad.k, grad.ld);
+  excluded.copy(by_vectors.v, by_vectors.ld, grad.v, grad.ld);
 }
 
 }  // namespace tiled

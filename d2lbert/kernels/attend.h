@@ -1,7 +1,7 @@
 // This file computes scaled dot-product attention of one head over one
 // sequence, and the gradient of attention, for attention.cc and
-// self_attention.cc. It computes the scores of a few queries at a time, so that
-// they stay in cache.
+// self_attention.cc. The scores of a few queries are computed at a time, so
+// that the scores stay in cache.
 #pragma once
 #include "op.h"
 
@@ -9,8 +9,8 @@ namespace d2lbert {
 
 constexpr long QUERIES = 8 * MR;  // queries whose scores are held at a time
 
-// Q, K and V, or their gradients: three blocks of columns of one matrix, whose
-// rows are ld numbers apart.
+// Queries, keys and values, or their gradients: three blocks of columns of one
+// matrix, whose rows begin ld numbers apart.
 struct QueryKeyValue {
   float *q, *k, *v;
   long ld;
@@ -23,12 +23,13 @@ struct QueryKeyValue {
 struct Problem {
   long R, H, B, heads, head_size;
   const int32_t *offsets, *lens;
-  float scale;      // of the scores
+  float scale;      // the factor of the scores
   Dropout dropout;  // of the attention weights
   bool causal;      // a query attends to no key after its own position
 
-  // Sequence b has rows [first, last). All of them are queries, and the first
-  // `keys` rows are keys.
+  // Sequence b has rows [first, last). All these rows are queries, and the
+  // first `keys` rows are keys. No row is outside the matrix, even if offsets
+  // or lens are wrong.
   void sequence(long b, long* first, long* last, long* keys) const {
     *first = std::min<long>(std::max<long>(offsets[b], 0), R);
     *last = std::min<long>(std::max<long>(offsets[b + 1], *first), R);
@@ -57,7 +58,8 @@ struct Problem {
   }
 };
 
-// The largest of n scores. Other data may follow them in the last vector.
+// The largest of n scores. The last vector may hold other data after the
+// scores.
 inline float largest(const float* s, long n) {
   const vi lane = lane_indices();
   const vf nothing = splat(-INFINITY);
@@ -96,26 +98,29 @@ struct NextHead {
   // Prefetch row r of the next head in the matrix x.
   void fetch(const float* x, long ld, long r) const {
     const float* from = x + (row + r) * ld + column;
+    // 16 numbers fill a cache line
     for (long j = 0; j < size; j += 16) __builtin_prefetch(from + j, 0, 2);
   }
 };
 
-// Write zeros to a block of rows x columns.
+// Write zeros to x (rows x columns), whose rows begin ld numbers apart.
 inline void clear_rows(float* x, long ld, long rows, long columns) {
   for (long i = 0; i < rows; i++) std::memset(x + i * ld, 0, 4 * columns);
 }
 
 // Replace the scores s of a query by attention weights after dropout. s has
-// `keys` numbers. The query attends to the first n keys; the other weights are
-// zero. dropout_row: the row of random numbers of this query and head.
-inline void scores_to_weights(const Problem& p, long dropout_row, long n,
+// `keys` numbers, in whole vectors. The query attends to the first `visible`
+// keys; the other weights are zero. dropout_row: the row of random numbers of
+// this query and head.
+inline void scores_to_weights(const Problem& p, long dropout_row, long visible,
                               long keys, float* s) {
-  softmax(s, n, p.scale);
-  for (long j = ceil_div(n, VL) * VL; j < keys; j += VL) store(s + j, vf{});
+  softmax(s, visible, p.scale);
+  for (long j = ceil_div(visible, VL) * VL; j < keys; j += VL)
+    store(s + j, vf{});
   if (!p.dropout.on()) return;
   const vi lane = lane_indices();
   const Draws draws = p.dropout.row(dropout_row);
-  for (long j = 0; j < n; j += VL)
+  for (long j = 0; j < visible; j += VL)
     store(s + j,
           load(s + j) * p.dropout.factors(draws, (vu)(lane + (int)j)));
 }
@@ -124,12 +129,13 @@ inline void scores_to_weights(const Problem& p, long dropout_row, long n,
 // rows and keys of the sequence, as `Problem::sequence` returns them.
 struct SequenceHead {
   long head, column, first, last, keys;
-  // index: counts all heads of sequence 0, then those of sequence 1, and so on.
+  // index: the number of this head, counted through all heads of sequence 0,
+  // then through all heads of sequence 1, and so on.
   SequenceHead(const Problem& p, long index)
       : head(index % p.heads), column(head * p.head_size) {
     p.sequence(index / p.heads, &first, &last, &keys);
   }
-  // Write zeros, the output if the sequence has no keys.
+  // Write zeros to the output. Call this if the sequence has no keys.
   void clear_output(const Problem& p, float* out) const {
     clear_rows(out + first * p.H + column, p.H, last - first, p.head_size);
   }
@@ -157,20 +163,20 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
 
 // Replace the scores s of a query by attention weights after dropout. Replace
 // ds, the gradient of these weights, by the gradient of the scores. Both arrays
-// have ns numbers, a multiple of VL. The query attends to the first n keys; the
-// numbers after them become zeros.
-// The maximum and the sum of the softmax are computed again, not saved: a saved
-// logarithm of a large sum would be too coarse for weights that add up to 1,
-// and the forward pass may have used other instructions.
-inline void score_gradient(const Problem& p, long dropout_row, long n, long ns,
-                           float* s, float* ds) {
+// have `size` numbers, a multiple of VL. The query attends to the first
+// `visible` keys; the numbers of the other keys become zeros.
+// The maximum and the sum of the softmax are computed again, not saved. A saved
+// logarithm of a large sum would be too coarse for weights that add up to 1.
+// Also, the forward pass may have used another kernel.
+inline void score_gradient(const Problem& p, long dropout_row, long visible,
+                           long size, float* s, float* ds) {
   const vi lane = lane_indices();
   const Draws draws = p.dropout.row(dropout_row);
-  const float top = largest(s, n);
+  const float top = largest(s, visible);
   vf total{}, weighted{};
-  for (long j = 0; j < ns; j += VL) {
+  for (long j = 0; j < size; j += VL) {
     vf e = exp((load(s + j) - top) * p.scale), d = load(ds + j);
-    if (n - j < VL) e = pick(lane < (int)(n - j), e, vf{});
+    if (visible - j < VL) e = pick(lane < (int)(visible - j), e, vf{});
     if (p.dropout.on())
       d *= p.dropout.factors(draws, (vu)(lane + (int)j));
     total += e;
@@ -179,7 +185,7 @@ inline void score_gradient(const Problem& p, long dropout_row, long n, long ns,
     store(ds + j, d);
   }
   const float inverse = 1 / sum(total), mean = sum(weighted) * inverse;
-  for (long j = 0; j < ns; j += VL) {
+  for (long j = 0; j < size; j += VL) {
     const vf w = load(s + j) * inverse;
     store(ds + j, (load(ds + j) - mean) * w * p.scale);
     store(s + j, p.dropout.on()
@@ -198,6 +204,7 @@ struct AttendMemory {
   static size_t bytes(const Problem& p, long T) {
     const long D = p.head_size, width = padded(T);
     const long d_words = E::words(D), t_words = E::words(T);
+    // + 512: each array may need up to 64 bytes more for alignment
     return 4 * (width * d_words + padded(D) * t_words + QUERIES * width +
                 QUERIES * (d_words + t_words)) + 512;
   }
@@ -221,7 +228,7 @@ void attend(const Problem& p, const SequenceHead& u, const QueryKeyValue& in,
   const long first = u.first, last = u.last, n = u.keys, head = u.head;
   const long column = u.column, begin = first * in.ld + column;
   if (!n) return u.clear_output(p, out);
-  const long ns = ceil_div(n, VL) * VL;  // n, rounded up to whole vectors
+  const long padded_n = ceil_div(n, VL) * VL;  // rounded up to whole vectors
   const NextHead next(p, head, first, last);
   pack_t<E>(in.k + begin, in.ld, D, n, memory.keys_t);
   pack<E>(in.v + begin, in.ld, n, D, memory.values);
@@ -230,16 +237,16 @@ void attend(const Problem& p, const SequenceHead& u, const QueryKeyValue& in,
     long lda = in.ld;
     const word<E>* q =
         as_rows(in.q + i * in.ld + column, lda, m, D, memory.query_words);
-    multiply<E>(false, m, ns, d_words, q, lda, memory.keys_t, memory.S, ns,
-                ZERO);
+    multiply<E>(false, m, padded_n, d_words, q, lda, memory.keys_t, memory.S,
+                padded_n, ZERO);
     for (long r = 0; r < m; r++) {
-      float* s = memory.S + r * ns;
+      float* s = memory.S + r * padded_n;
       const long dropout_row = (i + r) * p.heads + head;
       for (const float* x : {in.q, in.k, in.v})
         next.fetch(x, in.ld, i - first + r);
       scores_to_weights(p, dropout_row, p.visible_keys(i - first + r, n), n, s);
     }
-    lda = ns;
+    lda = padded_n;
     const word<E>* w = as_rows(memory.S, lda, m, n, memory.weight_words);
     multiply<E>(false, m, D, E::words(n), w, lda, memory.values,
                 out + i * p.H + column, p.H, ZERO);
@@ -251,7 +258,7 @@ template <class E>
 struct AttendBackMemory {
   word<E> *keys_t, *values_t, *keys, *queries, *d_outs;  // packed
   word<E> *row_words, *column_words;  // left factors, in the two layouts
-  float *S, *dS;  // scores and gradient of weights, for `score_gradient`
+  float *S, *dS;  // the arrays s and ds of `score_gradient`, for QUERIES rows
   static size_t bytes(const Problem& p, long T) {
     const long D = p.head_size, width = padded(T);
     const long d_words = E::words(D), t_words = E::words(T);
@@ -289,7 +296,7 @@ void attend_back(const Problem& p, const SequenceHead& u,
   const long grad_begin = first * grad.ld + column;
   u.clear_gradients(p, grad);
   if (!n) return;
-  const long ns = ceil_div(n, VL) * VL;  // n, rounded up to whole vectors
+  const long padded_n = ceil_div(n, VL) * VL;  // rounded up to whole vectors
   const long n_words = E::words(n);
   const NextHead next(p, head, first, last);
   pack_t<E>(in.k + begin, in.ld, D, n, memory.keys_t);
@@ -303,31 +310,32 @@ void attend_back(const Problem& p, const SequenceHead& u,
     long lda = in.ld;
     // a: the left factor of each product
     const word<E>* a = as_rows(q, lda, m, D, memory.row_words);
-    multiply<E>(false, m, ns, d_words, a, lda, memory.keys_t, memory.S, ns,
-                ZERO);
+    multiply<E>(false, m, padded_n, d_words, a, lda, memory.keys_t, memory.S,
+                padded_n, ZERO);
     lda = p.H;
     a = as_rows(d_o, lda, m, D, memory.row_words);
-    multiply<E>(false, m, ns, d_words, a, lda, memory.values_t, memory.dS, ns,
-                ZERO);
+    multiply<E>(false, m, padded_n, d_words, a, lda, memory.values_t,
+                memory.dS, padded_n, ZERO);
     for (long r = 0; r < m; r++) {
-      float *s = memory.S + r * ns, *ds = memory.dS + r * ns;
+      float* s = memory.S + r * padded_n;
+      float* ds = memory.dS + r * padded_n;
       const long dropout_row = (i + r) * p.heads + head;
       for (const float* x : {in.q, in.k, in.v})
         next.fetch(x, in.ld, i - first + r);
       next.fetch(d_out, p.H, i - first + r);
-      score_gradient(p, dropout_row, p.visible_keys(i - first + r, n), ns, s,
-                     ds);
+      score_gradient(p, dropout_row, p.visible_keys(i - first + r, n),
+                     padded_n, s, ds);
     }
-    lda = ns;
+    lda = padded_n;
     a = as_rows(memory.dS, lda, m, n, memory.row_words);
     multiply<E>(false, m, D, n_words, a, lda, memory.keys,
                 grad.q + i * grad.ld + column, grad.ld, ZERO);
-    lda = ns;
+    lda = padded_n;
     a = as_columns(memory.S, lda, m, n, memory.column_words);
     pack<E>(d_o, p.H, m, D, memory.d_outs);
     multiply<E>(true, n, D, m_words, a, lda, memory.d_outs, grad.v + grad_begin,
                 grad.ld, start);
-    lda = ns;
+    lda = padded_n;
     a = as_columns(memory.dS, lda, m, n, memory.column_words);
     pack<E>(q, in.ld, m, D, memory.queries);
     multiply<E>(true, n, D, m_words, a, lda, memory.queries,

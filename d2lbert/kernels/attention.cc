@@ -1,7 +1,8 @@
 // The operator d2lbert_attention_qkv: scaled dot-product attention of several
 // heads. The input is a matrix (R, 3H) with queries, keys and values side by
 // side, H columns each. The R rows of the matrix are one sequence after the
-// other. Rows after the length of a sequence are padding, and not used as keys.
+// other. All rows of a sequence are queries. Its first lens[b] rows are keys,
+// and the other rows are padding.
 #include "attend.h"
 
 namespace d2lbert {
@@ -25,7 +26,8 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
   }
 }
 
-// Compute grad, the gradient of `in`, from d_out (R, H), that of the output.
+// Compute grad, the gradient of `in`, from d_out (R, H), the gradient of the
+// output.
 template <class E>
 void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
               const QueryKeyValue& grad) {
@@ -93,7 +95,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const Inputs at(attrs);
   const Problem p = problem(attrs, at, in->data());
   if (!p.has_sorted_offsets())
-    return fail("attention needs offsets that rise");
+    return fail("attention needs offsets that never decrease");
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   pick_kernel(bf16, p.head_size, D2LBERT_PRODUCTS(forward))(

@@ -453,7 +453,7 @@ REFUSED = {
     'sequences that overlap': (
         lambda m: m.attention_qkv(np.ones((8, 12)), ints([0, 5, 3, 8]),
                                   ints([5, 0, 5]), 2),
-        'offsets that rise'),
+        'offsets that never decrease'),
 }
 
 
