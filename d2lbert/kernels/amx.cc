@@ -9,7 +9,7 @@
 namespace d2lbert {
 namespace {
 
-// The kernels for fp32 and for bf16, of the enum `Product`. The initial values
+// The kernels for fp32 and for bf16, of the enum `Kernel`. The initial values
 // hold until products.py chooses.
 std::atomic<int> chosen[2] = {{PLAIN}, {D2LBERT_BF16 ? PAIRS : PLAIN}};
 
@@ -17,7 +17,8 @@ std::atomic<int> chosen[2] = {{PLAIN}, {D2LBERT_BF16 ? PAIRS : PLAIN}};
 using amx::MIN_TILE_DIM;
 
 // The system denies tiles to a process until the process asks for them. After a
-// fork the child process asks for itself, whether or not it has to.
+// fork the child process asks again, in case it has not inherited the
+// permission.
 std::atomic<int> asked_by{0};  // the id of the last process that asked
 std::atomic<bool> granted{false};
 
@@ -33,15 +34,15 @@ bool tiles_permitted() {
   return granted;
 }
 #else
-constexpr long MIN_TILE_DIM = 1;
+constexpr long MIN_TILE_DIM = 1;  // any number: tiles are never permitted
 
 }  // namespace
 
 bool tiles_permitted() { return false; }
 #endif
 
-Product kernel_in_use(bool bf16, long min_dim) {
-  const Product wanted = (Product)chosen[bf16].load();
+Kernel kernel_in_use(bool bf16, long min_dim) {
+  const Kernel wanted = (Kernel)chosen[bf16].load();
   // The kernels that use tiles are the last of the enum
   if (wanted < TILES || (min_dim >= MIN_TILE_DIM && tiles_permitted()))
     return wanted;
@@ -60,16 +61,16 @@ extern "C" int d2lbert_tiles() {
 #endif
 }
 
-// For Python: use these kernels from now on, a `Product` for each precision.
+// For Python: use these kernels from now on, a `Kernel` for each precision.
 extern "C" void d2lbert_choose(int fp32, int bf16) {
   d2lbert::chosen[0] = fp32;
   d2lbert::chosen[1] = bf16;
 }
 
-// For Python: the `Product` chosen for precision 'bf16' (1) or 'fp32' (0).
+// For Python: the `Kernel` chosen for precision 'bf16' (1) or 'fp32' (0).
 extern "C" int d2lbert_chosen(int bf16) { return d2lbert::chosen[bf16]; }
 
-// For Python: true if tiles compute a matrix product, with the arguments of
+// For Python: true if tiles compute a matrix product. The arguments are as for
 // `kernel_in_use`.
 extern "C" int d2lbert_goes_by_tiles(int bf16, long min_dim) {
   return d2lbert::kernel_in_use(bf16 != 0, min_dim) >= d2lbert::TILES;

@@ -2,9 +2,10 @@
 // and has the kernel for AMX. That kernel computes C = A B by tiles: registers
 // of 16 rows of 64 bytes.
 //
-// P: the number of bfloat16 parts of an fp32 number. P = 1 rounds the number. P
-// = 3 writes it as a sum of three parts. Six products of parts, instead of all
-// nine, give the accuracy of fp32 (Henry, Tang and Heinecke 2019).
+// P: the number of bfloat16 parts of an fp32 number. With P = 1 the number is
+// rounded. With P = 3 the number is the sum of three parts. Six products of
+// parts, instead of all nine, give the accuracy of fp32 (Henry, Tang and
+// Heinecke 2019).
 //
 // Both factors are packed: copied into contiguous tiles of words. A word is a
 // pair of bfloat16. Of every 32 numbers along the sum, numbers i and i + 16
@@ -28,12 +29,12 @@ namespace d2lbert {
 // The kernels of matrix products. PLAIN: vectors of fp32. PAIRS: AVX-512
 // vectors of pairs of bfloat16. TILES: AMX with one part. SPLIT: AMX with three
 // parts.
-enum Product { PLAIN, PAIRS, TILES, SPLIT };
+enum Kernel { PLAIN, PAIRS, TILES, SPLIT };
 
 // The kernel for precision 'bf16' (if bf16 is true) or 'fp32'. min_dim: the
 // smaller of the numbers of inputs and outputs (K and N of X W^T). If min_dim
 // is small, tiles would be mostly empty, and a kernel with vectors is used.
-Product kernel_in_use(bool bf16, long min_dim);
+Kernel kernel_in_use(bool bf16, long min_dim);
 
 // True if the operating system lets this process use AMX tiles. The first call
 // in a process requests the permission.
@@ -57,7 +58,7 @@ F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
 
 // The last four arguments of `pick_kernel`, null for kernels that this library
 // lacks. D2LBERT_PRODUCTS: for a function template that also exists in the
-// namespace `tiled`. D2LBERT_VECTORS: for a function template that does not.
+// namespace `tiled`. D2LBERT_VECTORS: for a function template without tiles.
 #if D2LBERT_AMX
 #define D2LBERT_TILED(function) tiled::function<1>, tiled::function<3>
 #else
@@ -160,8 +161,8 @@ namespace d2lbert {
 namespace amx {
 
 // Configures the tiles of the calling thread, and releases them when the object
-// is destroyed. Each thread of a parallel region needs an object of its own.
-// The system takes longer to switch to a thread with tiles: so release them.
+// is destroyed. Each thread of a parallel region needs an object. Tiles are
+// released because the system takes longer to switch to a thread with tiles.
 struct ConfiguredTiles {
   ConfiguredTiles() { configure(Config()); }
   ~ConfiguredTiles() { release(); }
@@ -187,7 +188,7 @@ inline void pair_words<1>(vf x, vf y, vu* to) {
 template <>
 inline void pair_words<3>(vf x, vf y, vu* to) {
   constexpr uint32_t upper = 0xffff0000u;  // the bits of a bfloat16
-  constexpr uint32_t half = 0x8000u;       // half of the lowest of these bits
+  constexpr uint32_t half = 0x8000u;       // to round: half of its lowest bit
 #pragma GCC unroll 3
   for (int p = 0; p < 3; p++) {
     const vu a = (vu)x + half, b = (vu)y + half;
@@ -209,21 +210,22 @@ inline void transpose_tile(const vu* from, char* to) {
   transpose(row, (uint32_t*)to, SIDE);
 }
 
-// The factors of A B.
+// The two factors of a product A B.
 enum Factor { LEFT, RIGHT };
 
 // Pack x (n x k), whose rows begin ld numbers apart, for a sum over k. The rows
 // of x become the rows of A (LEFT) or the columns of B (RIGHT). Zeros replace
-// each row r of x with skip[r] set; skip may be null. to: `packed_bytes`.
+// each row r of x with skip[r] set; skip may be null. to: memory of
+// packed_bytes<P>(n, k).
 template <int P, Factor F>
 void pack_rows(const float* x, long ld, long n, long k, char* to,
            const char* skip = nullptr) {
   // A tile of B has the words of a row of x in one column
   constexpr bool TRANSPOSED = F == RIGHT;
-  alignas(64) vu rows[TRANSPOSED ? P * SIDE : 1];
+  alignas(64) vu untransposed[TRANSPOSED ? P * SIDE : 1];
   for (long i = 0; i < n; i += SIDE)
     for (long d = 0; d < k; d += DEPTH, to += P * TILE_BYTES) {
-      vu* tile = TRANSPOSED ? rows : (vu*)to;
+      vu* tile = TRANSPOSED ? untransposed : (vu*)to;
       for (long r = 0; r < SIDE; r++) {
         vu word[P] = {};
         if (i + r < n && !(skip && skip[i + r])) {
@@ -234,37 +236,38 @@ void pack_rows(const float* x, long ld, long n, long k, char* to,
         for (int p = 0; p < P; p++) store(tile + p * SIDE + r, word[p]);
       }
       for (int p = 0; TRANSPOSED && p < P; p++)
-        transpose_tile(rows + p * SIDE, to + p * TILE_BYTES);
+        transpose_tile(untransposed + p * SIDE, to + p * TILE_BYTES);
     }
 }
 
 // Like `pack_rows`, but the columns of x (k x n) become the rows of A or the
-// columns of B. skip still marks rows of x.
+// columns of B. As there, skip marks rows of x.
 template <int P, Factor F>
 void pack_columns(const float* x, long ld, long k, long n, char* to,
             const char* skip = nullptr) {
   // A tile of A has the words of a column of x in one row
   constexpr bool TRANSPOSED = F == LEFT;
-  alignas(64) vu rows[TRANSPOSED ? P * SIDE : 1];
+  alignas(64) vu untransposed[TRANSPOSED ? P * SIDE : 1];
   const long sum_tiles = tiles_along(k);
   auto load_row = [&](long i, long j) {
     return i < k && !(skip && skip[i]) ? load(x + i * ld + j, n - j) : vf{};
   };
   for (long d = 0; d < sum_tiles; d++) {
     const long first = d * DEPTH;
-    bool needs_no_zeros = first + DEPTH <= k;
-    for (long i = first; needs_no_zeros && skip && i < first + DEPTH; i++)
-      needs_no_zeros = !skip[i];
+    // True if x has all these rows, and none is skipped
+    bool has_all_rows = first + DEPTH <= k;
+    for (long i = first; has_all_rows && skip && i < first + DEPTH; i++)
+      has_all_rows = !skip[i];
     for (long j = 0; j < n; j += SIDE) {
       char* to_tile = to + (j / SIDE * sum_tiles + d) * P * TILE_BYTES;
-      vu* tile = TRANSPOSED ? rows : (vu*)to_tile;
+      vu* tile = TRANSPOSED ? untransposed : (vu*)to_tile;
       auto store_words = [&](long r, vf x_row, vf y_row) {
         vu word[P];
         pair_words<P>(x_row, y_row, word);
         for (int p = 0; p < P; p++) store(tile + p * SIDE + r, word[p]);
       };
       const float* from = x + first * ld + j;
-      if (needs_no_zeros && j + SIDE <= n) {
+      if (has_all_rows && j + SIDE <= n) {
         for (long r = 0; r < SIDE; r++)
           store_words(r, load(from + r * ld), load(from + (r + SIDE) * ld));
       } else {
@@ -272,7 +275,7 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
           store_words(r, load_row(first + r, j), load_row(first + SIDE + r, j));
       }
       for (int p = 0; TRANSPOSED && p < P; p++)
-        transpose_tile(rows + p * SIDE, to_tile + p * TILE_BYTES);
+        transpose_tile(untransposed + p * SIDE, to_tile + p * TILE_BYTES);
     }
   }
 }
@@ -317,7 +320,7 @@ inline void add_product(const char* a, const char* b, long sum_tiles) {
 // Compute c, a block of up to 2 x 2 tiles of C, from a and b (`add_product`).
 // c has memory for whole tiles, and its rows are ld bytes apart. The sum begins
 // with zeros if `start` is null, else with the block `start`, whose rows are
-// start_ld bytes apart; 0 repeats one row.
+// start_ld bytes apart. If start_ld is 0, `start` is one row for all rows.
 template <int P, bool HAS_LOWER, bool HAS_RIGHT>
 void multiply_block(const char* a, const char* b, long sum_tiles, float* c,
                     long ld, const float* start, long start_ld) {
@@ -342,8 +345,8 @@ void multiply_block(const char* a, const char* b, long sum_tiles, float* c,
 }
 
 // C (m x n) = start + A B, with a sum over k, for packed factors a and b. The
-// rows of c begin ldc numbers apart. bias: if `start` is BIAS, as many numbers
-// as n rounded up to a multiple of 32. The caller holds a `ConfiguredTiles`.
+// rows of c begin ldc numbers apart. bias: n numbers, padded to a multiple of
+// 32, if `start` is BIAS. The caller holds a `ConfiguredTiles`.
 template <int P>
 void multiply(long m, long n, long k, const char* a, const char* b, float* c,
               long ldc, Start start, const float* bias = nullptr,
@@ -368,11 +371,11 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
           std::memcpy(edge + r * 2 * SIDE, c_block + r * ldc, columns * 4);
       const float* start_block = start == BIAS ? bias + j
                                  : start == ADD && !adds_last ? to : nullptr;
-      const bool lower = rows > SIDE, right = columns > SIDE;
-      (lower ? right ? multiply_block<P, true, true>
-                     : multiply_block<P, true, false>
-             : right ? multiply_block<P, false, true>
-                     : multiply_block<P, false, false>)(
+      const bool has_lower = rows > SIDE, has_right = columns > SIDE;
+      (has_lower ? has_right ? multiply_block<P, true, true>
+                             : multiply_block<P, true, false>
+                 : has_right ? multiply_block<P, false, true>
+                             : multiply_block<P, false, false>)(
           a + i / SIDE * tile_row_bytes, b + j / SIDE * tile_row_bytes,
           sum_tiles, to, ld, start_block, start == ADD ? ld : 0);
       for (long r = 0; uses_edge && r < rows; r++)
@@ -387,14 +390,15 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
 // Tiles are as accurate as fp32 only for numbers in some range. AMX reads and
 // writes numbers below 2^-126 as zeros. With three parts, the last bit of the
 // third part, 24 bits below the first bit of the number, must not be below
-// 2^-126 either. A number that is infinite, or rounds to infinity, then has a
-// part that is NaN. So the exponents of both factors are checked for each row
-// of a product, and vector code multiplies the rows outside the range.
+// 2^-126 either. Also, an infinite number, or a number that rounds to infinity,
+// would have a part that is NaN. So the exponents of both factors are checked
+// for each row of a product, and vector code multiplies the rows outside the
+// range.
 
-// The range of absolute values, as the bits of floats, which have the order of
-// the floats. top: the largest value. low: the smallest value except zero.
-// least_top: the smallest `top`, except zero, of the rows (or of the columns)
-// of a matrix.
+// The range of some absolute values. Each member is the bits of a float: the
+// order of these integers is the order of the floats. top: the largest value.
+// low: the smallest value except zero. least_top: the smallest `top`, except
+// zero, of the rows (or of the columns) of a matrix.
 struct Range {
   uint32_t top = 0, low = ~0u, least_top = ~0u;
   void add(const Range& r) {
@@ -408,16 +412,16 @@ struct Range {
 struct LaneRanges {
   vu top = {}, low = ~vu{};
   void add(vf x) {
-    const __m512i size = (__m512i)((vu)x & 0x7fffffffu);
-    top = (vu)_mm512_max_epu32((__m512i)top, size);
+    const __m512i magnitude = (__m512i)((vu)x & 0x7fffffffu);
+    top = (vu)_mm512_max_epu32((__m512i)top, magnitude);
     // 0 - 1 is the largest integer, so zeros do not count for `low`
-    low = (vu)_mm512_min_epu32((__m512i)low, (__m512i)((vu)size - 1u));
+    low = (vu)_mm512_min_epu32((__m512i)low, (__m512i)((vu)magnitude - 1u));
   }
   Range range() const {
     Range r;
     r.top = _mm512_reduce_max_epu32((__m512i)top);
     r.low = _mm512_reduce_min_epu32((__m512i)low);
-    if (~r.low) r.low++;
+    if (~r.low) r.low++;  // else all numbers are zero
     if (r.top) r.least_top = r.top;
     return r;
   }
@@ -463,9 +467,9 @@ inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
 template <int P>
 constexpr long min_exponent() { return P == 3 ? -102 : -126; }
 
-constexpr long MAX_EXPONENT = 60;  // the numbers of a factor are below 2^60
-constexpr long MIN_PRODUCT = -60;  // lower limit for the exponent of the
-                                   // largest product in a sum
+// The numbers of a factor are below 2^MAX_EXPONENT. The largest product in a
+// sum is at least 2^MIN_PRODUCT_EXPONENT.
+constexpr long MAX_EXPONENT = 60, MIN_PRODUCT_EXPONENT = -60;
 
 // True if the numbers of one factor are in the range of tiles.
 template <int P>
@@ -484,16 +488,18 @@ inline bool tiles_can_multiply(const Range& a, const Range& b, long k) {
   while (k >> log) log++;
   // A number is below 2^(exponent + 1), so sums stay below 2^125
   return exponent(a.top) + exponent(b.top) + 2 + log <= 125 &&
-         exponent(a.least_top) + exponent(b.least_top) >= MIN_PRODUCT;
+         exponent(a.least_top) + exponent(b.least_top) >= MIN_PRODUCT_EXPONENT;
 }
 
 // True if a sum by tiles may begin with numbers of range r, such as a bias.
+// The last bit of such a number is not below 2^-126. A sum of products, which
+// is below 2^125, can be added without overflow.
 inline bool can_start_sum(const Range& r) {
   return r.low >= bits_of_power(-102) && r.top < bits_of_power(126);
 }
 
 // The rows outside the range of tiles. The caller sets their `marks`. `gather`
-// copies these rows of a matrix into a smaller one, which vector code
+// copies these rows of a matrix into a smaller matrix, which vector code
 // multiplies, and `scatter` copies the results back.
 class ExcludedRows {
  public:
@@ -502,11 +508,9 @@ class ExcludedRows {
   // The number of marked rows. Call it after all marks are set, and before
   // `gather` and `scatter`.
   long count() {
-    for (size_t i = 0; marked_.empty() && i < marks_.size(); i++)
-      if (marks_[i]) {
-        for (; i < marks_.size(); i++)
-          if (marks_[i]) marked_.push_back(i);
-      }
+    if (marked_.empty())
+      for (size_t i = 0; i < marks_.size(); i++)
+        if (marks_[i]) marked_.push_back(i);
     return marked_.size();
   }
   // Return the marked rows of x, which has rows of n numbers.

@@ -1,6 +1,6 @@
 // The operator d2lbert_dense: Y = act(Z) with Z = X W^T + b, for X (R, K), W
 // (N, K) and b (N,). R: the number of rows. K and N: the numbers of inputs and
-// outputs of a row. W and b may consist of several arrays each. They are then
+// outputs of a row. W and b may consist of several arrays each, which are then
 // joined along N, for one product.
 #include <time.h>
 
@@ -18,6 +18,7 @@ class RowBlocks {
   RowBlocks(long R, int threads, long max_rows)
       : R_(R), max_rows_(max_rows), count_(ceil_div(R, max_rows)),
         even_(count_ < 16 * threads) {
+    // As many blocks for each thread
     if (even_) count_ = ceil_div(R, threads * max_rows) * threads;
   }
   long count() const { return count_; }
@@ -40,14 +41,15 @@ class RowBlocks {
 
 // Prefetch a part of C, `rows` rows of NR columns, which will be written.
 inline void prefetch_output(const float* c, long ld, long rows) {
+  // 16 numbers fill a cache line
   for (long r = 0; r < rows; r++)
     for (long j = 0; j < NR; j += 16)
       __builtin_prefetch(c + r * ld + j, 1, 2);
 }
 
-// The number of words in a slice of a row of `words` words. Long rows of X are
-// cut into slices, and the products of all slices are added up. So the slices
-// of a block stay in cache while they are multiplied by all panels of W.
+// The number of words (gemm.h) in a slice of a row of `words` words. Long rows
+// of X are cut into slices, and the products of all slices are added up. So the
+// slices of a block stay in cache while they are multiplied by all panels of W.
 long slice_words(long words) {
   return words > 2048 ? 1024 : std::max(1L, words);
 }
@@ -58,24 +60,23 @@ long slice_copy_words(long m, long words) {
   return m * (slice_words(words) + ROW_GAP);
 }
 
-// The largest number of rows in a block, so that slices of them stay in cache.
-// Each block reads all of W, N rows of `words` words. A W of more than 12 MB
-// comes from memory, not from the last-level cache. Then processors with
-// AVX-512 get larger blocks, since their second-level cache has a megabyte or
-// more.
+// The largest number of rows in a block whose slices stay in cache. Each block
+// reads all of W, N rows of `words` words. A W of more than 12 MB comes from
+// memory, not from the last-level cache. Then processors with AVX-512 get
+// larger blocks, since their second-level cache has a megabyte or more.
 template <class E>
 long sliced_block_rows(long R, int threads, long words, long N) {
-  const double bytes = 4.0 * slice_words(words) * E::PER_WORD;
-  return block_rows(R, threads, 4, bytes,
-                    VL == 16 && 4e-6 * words * E::PER_WORD * N > 12 ? 450e3
-                                                                    : 200e3);
+  const double slice_bytes = 4.0 * slice_words(words) * E::PER_WORD;
+  const double megabytes_of_W = 4e-6 * words * E::PER_WORD * N;
+  const double cache_bytes = VL == 16 && megabytes_of_W > 12 ? 450e3 : 200e3;
+  return block_rows(R, threads, 4, slice_bytes, cache_bytes);
 }
 
 // Compute C (m x N) = bias + x B for the panels [p0, p1) of B, slice by slice.
 // x (m x K) has m rows of X, and b has all panels of B. bias has padded(N)
 // numbers, or is null for zeros. x_words: scratch memory for a slice of each
-// row. When a part of C is complete, calls done(index of the first number of
-// the part in C, rows, columns).
+// row. When a part of C is complete, done(at, rows, columns) is called. at: the
+// index in C of the first number of this part.
 template <class E, class F>
 inline void multiply_long_rows(const float* x, long m, long K,
                                const word<E>* b, long p0, long p1,
@@ -123,6 +124,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
   // With few rows, the threads also divide the columns, into groups of panels
   const long groups = blocks >= 2 * threads ? 1 : std::min<long>(panels, 8);
   Scratch& shared = team_scratch();
+  // + 128: each array may need up to 64 bytes more for alignment
   shared.reset((padded(N) * words + padded(N)) * 4 + 128);
   word<E>* packed = shared.take<word<E>>(padded(N) * words);
   float* bias = shared.take<float>(padded(N));
@@ -153,6 +155,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
           const long next_m = std::min(m, R - first - m);
           ahead.add(X + (first + m) * K, next_m * K * 4);
         }
+        // If Z is null, z is computed in the memory of y
         float *const y = Y + first * N, *const z = Z ? Z + first * N : y;
         multiply_long_rows<E>(X + first * K, m, K, packed, p0, p1, bias, z, N,
                               x_words, &ahead,
@@ -179,8 +182,8 @@ void activation_gradient(Act act, long m, long N, const float* dY,
 }
 
 // Compute dX, dW and db in one pass over the rows, for weights so small that
-// each thread can keep a dW of its own in cache. A gradient is not computed if
-// its pointer is null. saved: see `activation_gradient`.
+// each thread can sum a dW over its rows in cache. A gradient is not computed
+// if its pointer is null. saved: see `activation_gradient`.
 template <class E>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -193,14 +196,14 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   shared.reset(4 * padded(K) * n_words + 64 + Sums::bytes(N * K, threads) +
                Sums::bytes(N, threads));
   word<E>* packed = shared.take<word<E>>(padded(K) * n_words);
-  const Sums weights(shared, N * K, threads), biases(shared, N, threads);
+  const Sums sums_W(shared, N * K, threads), sums_b(shared, N, threads);
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
       threads, (block * N + padded(K) * block_words + block * n_words +
                 block_words * N) * 4 + 512);
 #pragma omp parallel num_threads(threads)
   {
-    float *const own_W = weights.cleared(), *const own_b = biases.cleared();
+    float *const own_dW = sums_W.cleared(), *const own_db = sums_b.cleared();
     Scratch& own = scratch.mine();
     float* dZ = own.take<float>(block * N);
     word<E>* x_panels = own.take<word<E>>(padded(K) * block_words);
@@ -219,7 +222,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
     for (long first = begin * MR; first < end; first += block) {
       const long m = std::min(block, end - first);
       const float* dy = dY + first * N;
-      activation_gradient(act, m, N, dy, saved + first * N, dZ, own_b);
+      activation_gradient(act, m, N, dy, saved + first * N, dZ, own_db);
       const float* dz = act == NONE ? dy : dZ;
       if (dX) {
         Prefetcher ahead(num_stripes(m, K));
@@ -234,12 +237,12 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         if (act != NONE) ahead.add(saved + (first + m) * N, next_m * N * 4);
         if (dX) ahead.add(dX + (first + m) * K, next_m * K * 4);
         add_transposed<E>(dz, N, X + first * K, K, m, dz_columns, x_panels,
-                          own_W, &ahead);
+                          own_dW, &ahead);
       }
     }
 #pragma omp barrier
-    weights.add_up(dW);
-    biases.add_up(db);
+    sums_W.add_up(dW);
+    sums_b.add_up(db);
   }
 }
 
@@ -264,15 +267,16 @@ int parts_along_rows(long tiles, long panels, int team_size) {
 }
 
 // The number of columns of dZ, which are rows of dW, that are packed at a time.
-// They stay in cache while they are multiplied by each panel of X, which comes
-// from the last-level cache.
+// These columns stay in cache while they are multiplied by each panel of X,
+// which comes from the last-level cache.
 constexpr long DZ_COLUMNS = 8 * MR;
 
 // The number of rows that are summed at a time, for k columns of X. More rows
 // save additions to dW, but take more cache. With AVX-512, in the sizes of BERT
 // base: 1,024 rows of 768 columns are 3 MB, 512 rows of 3,072 columns are 6 MB.
+constexpr long FEW_COLUMNS = 1536;
 inline long rows_summed(long k) {
-  return (k > 1536 ? 1 : 2) * (VL == 16 ? 512 : 256);
+  return (k > FEW_COLUMNS ? 1 : 2) * (VL == 16 ? 512 : 256);
 }
 
 // The words that a thread needs for max_rows rows and k columns of X.
@@ -286,13 +290,13 @@ long gradient_words(long max_rows, long k) {
 // Fewer columns may need more words, because `rows_summed` then doubles.
 template <class E>
 long max_gradient_words(long R, long K) {
-  const long few = std::min(K, 1536L);
+  const long few = std::min(K, FEW_COLUMNS);
   return std::max(gradient_words<E>(std::min(rows_summed(K), R), K),
                   gradient_words<E>(std::min(rows_summed(few), R), few));
 }
 
-// Compute the part of dW = dZ^T X and of db that belongs to this thread. All
-// threads of a team call it. dW or db may be null. own: scratch memory for
+// Compute this thread's parts of dW = dZ^T X and of db. All threads of a team
+// call this function. dW or db may be null. own: scratch memory for
 // `max_gradient_words`.
 template <class E>
 void weight_gradient(long R, long K, long N, const float* X, const float* dz,
@@ -311,7 +315,7 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
   const long step = rows_summed(k1 - k0), max_rows = std::min(step, R);
   if (t % across) db = nullptr;  // another thread sums these columns
   if (db) std::fill(db + c0, db + c1, 0.f);
-  if (!R && dW)
+  if (!R && dW)  // the loop over rows writes nothing
     for (long c = c0; c < c1; c++)
       std::memset(dW + c * K + k0, 0, 4 * (k1 - k0));
   own.clear();
@@ -401,7 +405,7 @@ void backward(long R, long K, long N, const float* X, const float* W,
 #endif
 
 struct Inputs : IndexedInputs {
-  const int parts;  // the number of arrays of W; b has as many
+  const int parts;  // the number of arrays of W, and of b if there is a bias
   const int X, W, b;
   explicit Inputs(const Attrs& attrs)
       : parts((int)number(attrs, "parts", 1)), X(next()), W(next_n(parts)),
@@ -418,7 +422,8 @@ long joined_size(const MXTensor* all, int parts) {
   return count;
 }
 
-// Scratch memory of the calling thread, for joined parts.
+// Scratch memory of the calling thread, for joined parts. The product resets
+// `team_scratch`.
 Scratch& joined_scratch() {
   static thread_local Scratch scratch;
   return scratch;
@@ -436,12 +441,12 @@ const float* join(MXTensor* all, int parts, Scratch& memory) {
 }
 
 // Return memory for the joined gradients of parts, or null if no part needs a
-// gradient. For a single part it is the memory of its gradient.
+// gradient. A single part needs no copy: return the memory of its gradient.
 float* joined_gradient(MXTensor* all, int parts, Scratch& memory) {
   if (parts == 1) return floats(all[0]);
-  bool wanted = false;
-  for (int k = 0; k < parts; k++) wanted |= !!floats(all[k]);
-  return wanted ? memory.take<float>(joined_size(all, parts)) : nullptr;
+  bool is_needed = false;
+  for (int k = 0; k < parts; k++) is_needed |= floats(all[k]) != nullptr;
+  return is_needed ? memory.take<float>(joined_size(all, parts)) : nullptr;
 }
 
 // Copy the joined gradients to the parts that need a gradient.
@@ -451,8 +456,8 @@ void split_gradient(const float* joined, MXTensor* all, int parts) {
     if (floats(all[k])) std::copy_n(joined, all[k].size(), floats(all[k]));
 }
 
-// 2 if a gradient is wanted that needs the argument of the activation, which is
-// then the second output; else 1.
+// 2 if a gradient is wanted that needs the argument of the activation. The
+// argument is then the second output. Otherwise 1.
 int num_outputs(const Attrs& attrs, Act act) {
   return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
 }
@@ -523,7 +528,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   if (at.parts > 1) memory.reset(8 * N * (K + 1) + 256);
   const float* W = join(&arrays.inputs[at.W], at.parts, memory);
   // MXNet passes memory for gradients that are not needed, too. With frozen=1
-  // the caller promises that W needs none.
+  // the caller promises that W needs no gradient.
   const bool frozen = number(attrs, "frozen", 0) != 0;
   float* dW =
       frozen ? nullptr : joined_gradient(&(*out)[at.W], at.parts, memory);
@@ -539,20 +544,20 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 
 }  // namespace
 
-// The CPU seconds of one thread for Y = X W^T by the kernel `product`: the time
-// of the fastest of `runs` runs. Infinite if the kernel uses tiles, and the
-// system denies them.
-double trial(Product product, long R, long K, long N, const float* X,
+// The CPU seconds of one thread for Y = X W^T by `kernel`: the time of the
+// fastest of `runs` runs. Infinite if the kernel uses tiles, and the system
+// denies tiles.
+double trial(Kernel kernel, long R, long K, long N, const float* X,
              const float* W, float* Y, int runs) {
-  decltype(&forward<Fp32>) kernels[] = {D2LBERT_PRODUCTS(forward)};
+  decltype(&forward<Fp32>) functions[] = {D2LBERT_PRODUCTS(forward)};
   double fastest = INFINITY;
-  if (product >= TILES && !tiles_permitted()) return fastest;
+  if (kernel >= TILES && !tiles_permitted()) return fastest;
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   for (int i = 0; i < runs; i++) {
     timespec from, to;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
-    kernels[product](R, K, N, X, W, nullptr, NONE, Y, nullptr);
+    functions[kernel](R, K, N, X, W, nullptr, NONE, Y, nullptr);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
     fastest = std::min(fastest, to.tv_sec - from.tv_sec +
                                     1e-9 * (to.tv_nsec - from.tv_nsec));
@@ -571,10 +576,10 @@ REGISTER_OP(d2lbert_dense)
 }  // namespace d2lbert
 
 // For Python: `trial`, infinite if memory runs out.
-extern "C" double d2lbert_trial(int product, long R, long K, long N,
+extern "C" double d2lbert_trial(int kernel, long R, long K, long N,
                                 const float* X, const float* W, float* Y,
                                 int runs) try {
-  return d2lbert::trial((d2lbert::Product)product, R, K, N, X, W, Y, runs);
+  return d2lbert::trial((d2lbert::Kernel)kernel, R, K, N, X, W, Y, runs);
 } catch (const std::bad_alloc&) {
   return INFINITY;
 }

@@ -24,7 +24,7 @@ from d2lbert.machine.processor import find_processor
 __all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'describe', 'mode', 'record',
            'resume', 'time_product', 'use']
 
-#: The names of the kernels, in the order of `Product` in amx.h.
+#: The names of the kernels, in the order of `Kernel` in amx.h.
 NAMES = 'plain', 'pairs', 'tiles', 'split'
 DESCRIPTIONS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
                 'tiles': 'bfloat16 tiles (AMX)',
