@@ -1,6 +1,6 @@
 // This file computes the operator d2lbert_dense by AMX tiles. dense.cc includes
-// it, and has functions of the same names for vectors. R, K, N: see dense.cc.
-// P: see amx.h.
+// this file, and has functions of the same names for vectors. R, K, N: see
+// dense.cc. P: see amx.h.
 
 namespace tiled {
 
@@ -9,9 +9,9 @@ using namespace amx;
 constexpr long STRIP = 2 * SIDE;  // rows or columns multiplied at a time
 
 // The number of rows in a block: whole strips, 8 at most. A block takes
-// row_bytes for each row. It has at most two strips, or at most 600 kB, less
-// than half of the second-level cache of a CPU with AMX (2 MB). Each thread
-// gets two blocks or more, if there are enough rows.
+// row_bytes for each row. More than two strips take at most 600 kB, less than
+// half of the second-level cache of a CPU with AMX (2 MB). Each thread gets two
+// blocks or more, if there are enough rows.
 inline long tile_block_rows(long rows, int threads, double row_bytes) {
   const long max_strips = std::max(2L, (long)(600e3 / row_bytes) / STRIP);
   const long strips = ceil_div(ceil_div(rows, 2 * threads), STRIP);
@@ -64,6 +64,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
           marks[r] = !bias_fits ||
                      !tiles_can_multiply<P>(range_of(X + (first + r) * K, K),
                                             weight_range, K);
+        // All groups of a block have the same marks
         if (!g) std::copy(marks, marks + m, excluded.marks() + first);
         pack_rows<P, LEFT>(X + first * K, K, m, K, x_rows, marks);
         long s0, s1;
@@ -98,9 +99,9 @@ void forward(long R, long K, long N, const float* X, const float* W,
   if (Z) excluded.scatter(z, Z, N);
 }
 
-// True if tiles can compute what the row dz (N,) of dZ adds to the gradients
-// that are wanted: to dX = dZ W, where W has the range weight_range, and to
-// dW = dZ^T X, a sum over R rows. x (K,): the row of X.
+// True if tiles can compute the terms of one row in the gradients that are
+// wanted: in dX = dZ W, where W has the range weight_range, and in dW = dZ^T X,
+// a sum over R rows. dz (N,) and x (K,): this row of dZ and of X.
 template <int P>
 bool tiles_can_add_row(const float* dz, long N, const float* x, long K, long R,
                        const Range& weight_range, bool wants_dX,
@@ -111,7 +112,8 @@ bool tiles_can_add_row(const float* dz, long N, const float* x, long K, long R,
 }
 
 // Pack W (N x K) as the right factor of dX = dZ W, and extend `weight_range` by
-// the range of W. All threads of a team call it. It ends with a barrier.
+// the range of W. All threads of a team call this function, which ends with a
+// barrier.
 template <int P>
 void pack_weights(const float* W, long N, long K, char* to,
                   Range* weight_range) {
@@ -127,8 +129,9 @@ void pack_weights(const float* W, long N, long K, char* to,
 #pragma omp barrier
 }
 
-// Like the function of the same name in dense.cc. Marks the rows outside the
-// range of tiles, and leaves out their dX, and what they add to dW.
+// Like `backward_by_rows` in dense.cc, except for rows outside the range of
+// tiles. These rows are marked in `excluded`. Their dX and their terms in dW
+// are left out, but not their terms in db.
 template <int P>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -140,7 +143,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   shared.reset(packed_bytes<P>(K, N) + 64 + Sums::bytes(N * K, threads) +
                Sums::bytes(N, threads));
   char* packed = shared.take<char>(packed_bytes<P>(K, N));
-  const Sums weights(shared, N * K, threads), biases(shared, N, threads);
+  const Sums sums_W(shared, N * K, threads), sums_b(shared, N, threads);
   Range weight_range;
   ThreadScratch& scratch = thread_scratch(
       threads, block * N * 4 + packed_bytes<P>(block, N) +
@@ -148,7 +151,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
 #pragma omp parallel num_threads(threads)
   {
     const ConfiguredTiles tiles;
-    float *const own_W = weights.cleared(), *const own_b = biases.cleared();
+    float *const own_dW = sums_W.cleared(), *const own_db = sums_b.cleared();
     Scratch& own = scratch.mine();
     float* dZ = own.take<float>(block * N);
     char* dz_rows = own.take<char>(packed_bytes<P>(block, N));
@@ -159,7 +162,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
     for (long i = 0; i < blocks; i++) {
       const long first = i * block, m = std::min(block, R - first);
       const float* dy = dY + first * N;
-      activation_gradient(act, m, N, dy, saved + first * N, dZ, own_b);
+      activation_gradient(act, m, N, dy, saved + first * N, dZ, own_db);
       const float* dz = act == NONE ? dy : dZ;
       char* marks = excluded->marks() + first;
       for (long r = 0; r < m; r++)
@@ -178,17 +181,17 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         if (act != NONE) ahead.add(saved + (first + m) * N, next_m * N * 4);
         ahead.add(X + (first + m) * K, next_m * K * 4);
         if (dX) ahead.add(dX + (first + m) * K, next_m * K * 4);
-        multiply<P>(N, K, m, dz_columns, x_columns, own_W, K, ADD, nullptr,
+        multiply<P>(N, K, m, dz_columns, x_columns, own_dW, K, ADD, nullptr,
                     &ahead);
       }
     }
-    weights.add_up(dW);
-    biases.add_up(db);
+    sums_W.add_up(dW);
+    sums_b.add_up(db);
   }
 }
 
-// Like the function of the same name in dense.cc. Marks the rows outside the
-// range of tiles, and leaves out their dX, and what they add to dW.
+// Like `backward_by_columns` in dense.cc, with the same exception as
+// `backward_by_rows` above.
 template <int P>
 void backward_by_columns(long R, long K, long N, const float* X,
                          const float* W, Act act, const float* dY,
@@ -261,6 +264,7 @@ void backward(long R, long K, long N, const float* X, const float* W,
   const std::vector<float> dy = excluded.gather(dY, N);
   std::vector<float> saved_rows, dx(dX ? n * K : 0), dw(dW ? N * K : 0);
   if (act != NONE) saved_rows = excluded.gather(saved, N);
+  // No db: the db of tiles has the terms of all rows
   d2lbert::backward<Fp32>(n, K, N, x.data(), W, act, dy.data(),
                           saved_rows.data(), dX ? dx.data() : nullptr,
                           dW ? dw.data() : nullptr, nullptr);
