@@ -1,6 +1,6 @@
 // This file computes the operator d2lbert_vocab_ce by AMX tiles. vocab.cc
-// includes it, and has `vocab_loss` for vectors, and the functions and structs
-// that both files use. P: see amx.h.
+// includes this file, and has `vocab_loss` for vectors, and the functions and
+// structs that both files use. P: see amx.h.
 
 namespace tiled {
 
@@ -12,10 +12,11 @@ constexpr long CHUNK_ROWS = 256;   // rows of X in a chunk, at most
 // db[j] += sum over r of factor[r] * e[r, j]. e: the columns of exponentials (m
 // x n), packed as a left factor with P = 1. `factor` has zeros after its m
 // numbers, up to a multiple of 32.
-inline void add_rows(const char* e, long m, long n, const float* factor,
-                     float* db) {
+inline void add_weighted_rows(const char* e, long m, long n,
+                              const float* factor, float* db) {
   const long sum_tiles = tiles_along(m);
-  // Column j is a row of 64 bytes in each of its tiles
+  // Column j is a row of 64 bytes in each of its tiles. The next column is the
+  // next row of these tiles, or row 0 of the next row of tiles.
   const long to_next_tiles = sum_tiles * TILE_BYTES - 15 * 64;
   for (long j = 0; j < n; j++, e += j % SIDE ? 64 : to_next_tiles) {
     vf total{};
@@ -38,9 +39,10 @@ void loss_in_range(const Job& job) {
   const long chunk = ceil_div(ceil_div(M, chunks), DEPTH) * DEPTH;
   const long tile_pairs = ceil_div(V, 2 * SIDE);  // threads divide these
   // With one part, W is packed for both products in the first chunk, and kept
-  // for the others; packed exponentials are kept until dW is computed. With
-  // three parts, both would take more memory than their matrices in fp32. So W
-  // is packed again in each chunk, and exponentials are kept in fp32.
+  // for the other chunks. Packed exponentials are kept until dW is computed.
+  // With three parts, packed W and packed exponentials would take more memory
+  // than in fp32. So W is packed again in each chunk, and exponentials are kept
+  // in fp32.
   const bool packs_once = P == 1 && chunks > 1;
   if (grad) {
     std::memset(job.dX, 0, 4 * M * H);
@@ -59,9 +61,10 @@ void loss_in_range(const Job& job) {
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
     // Each thread has a part of the vocabulary, `widest` words at most, divided
-    // into blocks, of which num_blocks are kept. It has memory for w_blocks
-    // blocks of packed W, for logit_blocks blocks of logits, which become
-    // exponentials in place, and for e_blocks blocks of packed exponentials.
+    // into blocks. The exponentials of num_blocks blocks are kept. A thread has
+    // memory for w_blocks blocks of packed W, for logit_blocks blocks of
+    // logits, which become exponentials in place, and for e_blocks blocks of
+    // packed exponentials.
     const long widest = ceil_div(tile_pairs, team_size) * 2 * SIDE;
     const long num_blocks = grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
     const long w_blocks = packs_once ? ceil_div(widest, VOCAB_BLOCK) : 1;
@@ -131,48 +134,47 @@ void loss_in_range(const Job& job) {
             pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n,
                                   e_columns + block * e_size);
         }
-#pragma omp barrier
+#pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, shares);
         if (grad) {
           std::fill(factor, factor + chunk, 0.f);
           for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
             const long n = std::min(VOCAB_BLOCK, v1 - v);
             const float* reference = mine.references + block * chunk;
+            // The factors of two blocks differ only if their references do
             if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
               scale_rows(job, first, m, reference, tops, shares, factor,
                          scaled);
               pack_columns<P, RIGHT>(scaled, H, m, H, x_columns);
             }
-            const char* a = e_columns + (P == 3 ? 0 : block * e_size);
+            const char* e = e_columns + (P == 3 ? 0 : block * e_size);
             if (P == 3) {
               const float* l = L + block * chunk * VOCAB_BLOCK;
               pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n, e_columns);
-              d2lbert::add_rows(l, VOCAB_BLOCK, m, n, factor, job.db + v,
-                                Prefetcher(m));
+              d2lbert::add_weighted_rows(l, VOCAB_BLOCK, m, n, factor,
+                                         job.db + v, Prefetcher(m));
             } else {
-              add_rows(a, m, n, factor, job.db + v);
+              add_weighted_rows(e, m, n, factor, job.db + v);
             }
             Prefetcher ahead(ceil_div(n, 2 * SIDE) * ceil_div(H, 2 * SIDE));
             const long next_n =
                 std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
             ahead.add(job.dW + (v + n) * H, next_n * H * 4);
-            multiply<P>(n, H, m, a, x_columns, job.dW + v * H, H,
+            multiply<P>(n, H, m, e, x_columns, job.dW + v * H, H,
                         first ? ADD : ZERO, nullptr, &ahead);
           }
           subtract_labels(job, first, m, v0, v1);
-#pragma omp for schedule(static) nowait
-          for (long r = 0; r < m; r++)
-            sum_row(job, first, r, parts, shares[r], tops[r]);
+          sum_rows(job, first, m, parts, tops, shares);
         }
-#pragma omp barrier
+#pragma omp barrier  // until no thread reads the parts
       }
     }
   }
   if (!fits) throw std::bad_alloc();
 }
 
-// Compute the losses of all rows, and the gradients if they are wanted. Vector
-// code computes the rows outside the range of tiles, and tiles the other rows.
+// Compute the losses of all rows, and the gradients if they are wanted. Vectors
+// compute the rows outside the range of tiles, and tiles the other rows.
 template <int P>
 void vocab_loss(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -186,6 +188,7 @@ void vocab_loss(const Job& job) {
     w_range.add(own_range);
   }
   ExcludedRows excluded(M);
+  // The weight of a row becomes a factor of the row (`scale_rows`)
   for (long r = 0; r < M; r++)
     excluded.marks()[r] =
         !tiles_can_multiply<P>(range_of(job.X + r * H, H), w_range, H) ||
@@ -221,7 +224,7 @@ void vocab_loss(const Job& job) {
   tile_job.weights = tile_weights.data();
   if (n < M) {
     loss_in_range<P>(tile_job);
-  } else if (job.dW) {
+  } else if (job.dW) {  // no row for tiles
     std::memset(job.dW, 0, 4 * V * H);
     std::memset(job.db, 0, 4 * V);
   }

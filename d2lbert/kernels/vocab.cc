@@ -1,11 +1,11 @@
 // This file computes cross-entropy with integer labels, in three operators.
 //
-// d2lbert_vocab_ce: from M rows of H hiddens, and W (V, H) and b (V,) of the
-// layer that computes logits for a vocabulary of V words. No array (M, V)
-// exists: each thread takes a part of the vocabulary, and computes logits for a
-// chunk of rows and a block of words at a time.
-// d2lbert_first: selects the first output of d2lbert_vocab_ce, the loss.
-// d2lbert_softmax_ce: from logits (M, V).
+// d2lbert_vocab_ce computes the loss from X, M rows of H hiddens, and from W
+// (V, H) and b (V,) of the layer that computes logits for a vocabulary of V
+// words. No array (M, V) exists. Each thread takes a part of the vocabulary,
+// and computes logits for a chunk of rows and a block of words at a time.
+// d2lbert_first selects the first output of d2lbert_vocab_ce, the loss.
+// d2lbert_softmax_ce computes the loss from logits (M, V).
 #include <cmath>
 
 #include "op.h"
@@ -14,9 +14,9 @@ namespace d2lbert {
 namespace {
 
 constexpr long gcd(long a, long b) { return b ? gcd(b, a % b) : a; }
-// BLOCK: the number of words in a block, about 224. It is a multiple of UNIT,
-// the least common multiple of MR and NR, since words are columns of tiles in
-// one product and rows of tiles in another.
+// BLOCK: the number of vocabulary words in a block, about 224. It is a multiple
+// of UNIT, the least common multiple of MR and NR, since the words of a block
+// are columns of tiles in one product and rows of tiles in another.
 constexpr long UNIT = MR / gcd(MR, NR) * NR;
 constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
 // The largest number of rows in a chunk. The exponentials of a chunk (CHUNK x
@@ -25,10 +25,10 @@ constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
 // are larger: products are faster, so packing takes a larger share of the time.
 constexpr long CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
 
-// db (n,) += the sum over r of factor[r] * e[r], for e (m x n) with rows ld
-// apart. ahead: prefetches the next block meanwhile.
-void add_rows(const float* e, long ld, long m, long n, const float* factor,
-              float* db, Prefetcher ahead) {
+// db (n,) += the sum over r of factor[r] * e[r], for e (m x n), whose rows
+// begin ld numbers apart. ahead: prefetches the next block meanwhile.
+void add_weighted_rows(const float* e, long ld, long m, long n,
+                       const float* factor, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r++) {
     ahead.step();
     for (long j = 0; j < n; j += VL)
@@ -38,9 +38,10 @@ void add_rows(const float* e, long ld, long m, long n, const float* factor,
   }
 }
 
-// Like `add_rows` above, for words: pairs of bfloat16 of adjacent rows of e.
-void add_rows(const uint32_t* e, long ld, long m, long n,
-              const float* factor, float* db, Prefetcher ahead) {
+// The same for e of words (gemm.h). A word has the numbers of two adjacent rows
+// of e, in bfloat16.
+void add_weighted_rows(const uint32_t* e, long ld, long m, long n,
+                       const float* factor, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r += 2) {
     ahead.step();
     ahead.step();
@@ -55,7 +56,8 @@ void add_rows(const uint32_t* e, long ld, long m, long n,
   }
 }
 
-// The arrays of a call. row_losses (M,): the losses without their weights.
+// The sizes and arrays of a call. labels and weights (M,): the label and the
+// weight of each row. row_losses (M,): the losses without the weights.
 struct Job {
   long M, H, V;
   const float *X, *W, *b;
@@ -65,16 +67,18 @@ struct Job {
 };
 
 // The results of one thread, from its part of the vocabulary, for each row of a
-// chunk. reference: a number that is subtracted from all logits before exp; no
-// logit is above it by more than 30. total: the sum of exponentials. label: the
-// logit of the label, or 0 if another thread has this word. references: copies
-// of `reference`, one after each block. dX: the exponentials times W.
+// chunk. reference: a number that is subtracted from all logits before exp. No
+// logit so far is above it by more than 30, so exp stays below 1.1e13. total:
+// the sum of exponentials. label: the logit of the label, or 0 if another
+// thread has this word. references: for each block, a copy of the `reference`
+// that was subtracted there. dX: the exponentials times W.
 struct Part {
   float *reference, *total, *label, *references, *dX;
 };
 
 // Take memory for the `Part` of each thread from `shared`. chunk: the number of
-// rows. num_blocks: the number of blocks of a thread. H: 0 without gradients.
+// rows. num_blocks: the number of blocks of a thread. H: the size of a row of
+// dX, or 0 without gradients.
 std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
                                  long num_blocks, long H) {
   shared.reset(team_size * 4 * (chunk * (3 + num_blocks + H) + 96));
@@ -97,10 +101,10 @@ void reset_part(const Part& part, long m) {
 }
 
 // Replace the logits L (m x n) of words [v, v + n) by exp(logit - reference),
-// and add them to the totals. The m rows begin with row `first` of X. If a
-// logit is far above the reference of its row, it becomes the reference, and
-// the totals are scaled. A logit just above the reference does not, so that
-// usually all exponentials of a row have the same scale.
+// and add them to the totals. The m rows begin with row `first` of X. If the
+// largest logit is above the reference of its row by more than 30, it becomes
+// the reference, and the sums so far are scaled. With this distance, usually
+// all exponentials of a row have the same reference.
 void exponentiate(const Job& job, long first, long m, long v, long n,
                   float* L, long ld, const Part& part, Prefetcher ahead) {
   const vi lane = lane_indices();
@@ -152,7 +156,7 @@ void combine_parts(const Job& job, long first, long m,
   }
 }
 
-// Compute factor (m,): the exponentials of row r of a block, exp(logit -
+// Compute factor (m,) for a block. The exponentials of row r, exp(logit -
 // reference[r]), times factor[r] are the softmax times the weight of the row.
 // scaled: the rows of X times their factors. So the product of the transposed
 // exponentials and `scaled` is a part of dW.
@@ -185,24 +189,30 @@ void subtract_labels(const Job& job, long first, long m, long v0, long v1) {
   }
 }
 
-// Compute row first + r of dX: sum the parts of all threads, and subtract the
-// term of the label.
-void sum_row(const Job& job, long first, long r,
-             const std::vector<Part>& parts, float share, float top) {
+// Compute m rows of dX, from row `first`: sum the parts of all threads, and
+// subtract the terms of the labels. tops and shares: see `combine_parts`. All
+// threads of a team call this function. Each computes some of the rows, and
+// does not wait for the others.
+void sum_rows(const Job& job, long first, long m,
+              const std::vector<Part>& parts, const float* tops,
+              const float* shares) {
   const long H = job.H;
-  const float weight = job.weights[first + r];
-  float* to = job.dX + (first + r) * H;
-  for (const Part& part : parts) {
-    const float f = share * std::exp(part.reference[r] - top);
+#pragma omp for schedule(static) nowait
+  for (long r = 0; r < m; r++) {
+    const float weight = job.weights[first + r];
+    float* to = job.dX + (first + r) * H;
+    for (const Part& part : parts) {
+      const float f = shares[r] * std::exp(part.reference[r] - tops[r]);
+      for (long j = 0; j < H; j += VL)
+        store(to + j,
+              load(to + j, H - j) + f * load(part.dX + r * H + j, H - j),
+              H - j);
+    }
+    const float* wr = job.W + clipped(job.labels[first + r], job.V) * H;
     for (long j = 0; j < H; j += VL)
-      store(to + j,
-            load(to + j, H - j) + f * load(part.dX + r * H + j, H - j),
+      store(to + j, load(to + j, H - j) - weight * load(wr + j, H - j),
             H - j);
   }
-  const float* wr = job.W + clipped(job.labels[first + r], job.V) * H;
-  for (long j = 0; j < H; j += VL)
-    store(to + j, load(to + j, H - j) - weight * load(wr + j, H - j),
-          H - j);
 }
 
 // Compute the losses of all rows, and the gradients if they are wanted.
@@ -219,11 +229,11 @@ void vocab_loss(const Job& job) {
   const long panels = ceil_div(V, NR);
   // In fp32 the exponentials of all blocks stay in L, where the logits were. In
   // bf16 they are copied, as words, to e_blocks.
-  const bool in_place = sizeof(word<E>) == sizeof(float) && E::words(2) == 2;
+  const bool in_place = E::PER_WORD == 1;
   if (grad) {
     if (M)
       std::memset(job.dX, 0, 4 * M * H);
-    else
+    else  // no chunk writes dW
       std::memset(job.dW, 0, 4 * V * H);
     std::memset(job.db, 0, 4 * V);
   }
@@ -303,15 +313,17 @@ void vocab_loss(const Job& job) {
           pack<E>(job.W + v * H, H, n, H, w);
           multiply<E>(false, m, H, E::words(n), e, ld, w, mine.dX, H, ADD);
           ld = BLOCK;
+          // In fp32 this call does nothing
           as_columns(l, ld, m, n, e_blocks + block * m_words * BLOCK);
         }
-#pragma omp barrier
+#pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, shares);
         if (grad) {
           // Rows [v0, v1) of dW and db
           for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
             const long n = std::min(BLOCK, v1 - v);
             const float* reference = mine.references + block * chunk;
+            // The factors of two blocks differ only if their references do
             if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
               scale_rows(job, first, m, reference, tops, shares, factor,
                          scaled);
@@ -331,14 +343,12 @@ void vocab_loss(const Job& job) {
                                                          BLOCK)
                                  : e_blocks + (block + 1) * m_words * BLOCK,
                         E::words(m) * BLOCK * 4);
-            add_rows(e, ld, m, n, factor, job.db + v, ahead);
+            add_weighted_rows(e, ld, m, n, factor, job.db + v, ahead);
           }
           subtract_labels(job, first, m, v0, v1);
-#pragma omp for schedule(static) nowait
-          for (long r = 0; r < m; r++)
-            sum_row(job, first, r, parts, shares[r], tops[r]);
+          sum_rows(job, first, m, parts, tops, shares);
         }
-#pragma omp barrier
+#pragma omp barrier  // until no thread reads the parts
       }
     }
   }
@@ -426,21 +436,20 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
       store(grad + i, upstream * load(unit + i, n - i), n - i);
   }
   zero_gradient((*out)[LABELS]);
-  float* dweights = floats((*out)[WEIGHTS]);
+  float* d_weights = floats((*out)[WEIGHTS]);
   MXTensor& rows = arrays.outputs[ROWS];
-  if (dweights)
+  if (d_weights)
     for (long i = 0; i < rows.size(); i++)
-      dweights[i] = upstream * floats(rows)[i];
+      d_weights[i] = upstream * floats(rows)[i];
   return MX_SUCCESS;
 }
 
 }  // namespace vocab
 
 // d2lbert_first returns the first of several arrays. d2lbert_vocab_ce has
-// further outputs, for its own backward pass. Without d2lbert_first, MXNet
-// would fill the gradients of these outputs with zeros in each step. Here the
-// gradients of all inputs except the first stay uninitialized, since no code
-// reads them.
+// further outputs, which only its backward pass reads. Without d2lbert_first,
+// MXNet would fill the gradients of these outputs with zeros in each step.
+// d2lbert_first leaves them uninitialized, since no code reads them.
 namespace first {
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
@@ -464,7 +473,7 @@ MXReturnValue run(const Attrs&, Tensors* in, Tensors* out, const OpResource&) {
 
 }  // namespace first
 
-// d2lbert_softmax_ce: the weighted cross-entropy of each row of logits.
+// d2lbert_softmax_ce computes the weighted cross-entropy of each row of logits.
 namespace logits {
 
 enum { LOGITS, LABELS, WEIGHTS, INPUTS };
@@ -507,22 +516,24 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
     const float largest = std::max(maximum(x, V), -1e30f);
     stats[2 * i] = largest;
     if (is_narrow(V)) {
-      double all = 0;
-      for (long j = 0; j < V; j++) all += std::exp((double)x[j] - largest);
-      stats[2 * i + 1] = (float)(1 / all);
-      const double label = x[clipped(labels[i], V)];
-      loss[i] = (float)(weights[i] * (largest - label + std::log(all)));
+      double total = 0;
+      for (long j = 0; j < V; j++) total += std::exp((double)x[j] - largest);
+      stats[2 * i + 1] = (float)(1 / total);
+      const double label_logit = x[clipped(labels[i], V)];
+      loss[i] =
+          (float)(weights[i] * (largest - label_logit + std::log(total)));
       continue;
     }
-    vf total{};
+    vf totals{};
     for (long j = 0; j < V; j += VL) {
       vf e = exp(load(x + j, V - j) - largest);
       if (V - j < VL) e = pick(lane < (int)(V - j), e, vf{});
-      total += e;
+      totals += e;
     }
-    const float all = sum(total);
-    stats[2 * i + 1] = 1 / all;
-    loss[i] = weights[i] * (largest - x[clipped(labels[i], V)] + std::log(all));
+    const float total = sum(totals);
+    stats[2 * i + 1] = 1 / total;
+    loss[i] =
+        weights[i] * (largest - x[clipped(labels[i], V)] + std::log(total));
   }
   return MX_SUCCESS;
 }
@@ -536,16 +547,17 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
   const float* weights = floats(arrays.inputs[WEIGHTS]);
   const float* stats = floats(arrays.outputs[STATS]);
   const long M = logits.shape[0], V = logits.shape[1];
-  float *dX = floats((*out)[LOGITS]), *dweights = floats((*out)[WEIGHTS]);
+  float *dX = floats((*out)[LOGITS]), *d_weights = floats((*out)[WEIGHTS]);
   zero_gradient((*out)[LABELS]);
 #pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
     const long label = clipped(labels[i], V);
     const float largest = stats[2 * i], inverse = stats[2 * i + 1];
-    if (dweights)
-      dweights[i] = d[i] * (largest - x[label] - std::log(inverse));
+    if (d_weights)
+      d_weights[i] = d[i] * (largest - x[label] - std::log(inverse));
     if (!dX) continue;
+    // The gradient of the logits is c * (softmax - one-hot label)
     const float c = d[i] * weights[i], scale = c * inverse;
     if (is_narrow(V))
       for (long j = 0; j < V; j++)
