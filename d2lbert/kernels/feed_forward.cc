@@ -1,5 +1,5 @@
 // The operator d2lbert_feed_forward, the second half of an encoder block:
-// LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)). It takes a few rows at a time
+// LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)). A few rows at a time go
 // through all steps, which is fast if W1 and W2 stay in cache. R: the number of
 // rows. H: numbers in a row. F: numbers in a row between the two products.
 #include "act.h"
@@ -31,10 +31,12 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   const int threads = team(4.0 * R * H * F);
   const long block = rows_at_a_time(R, threads, H + F);
   const long blocks = ceil_div(R, block);
+  // Words (gemm.h) of H and of F numbers
   const long h_words = E::words(H), f_words = E::words(F);
-  // Panels (gemm.h) of a matrix with F columns, and of one with H columns
+  // Panels (gemm.h) of a matrix with F columns, and of a matrix with H columns
   const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
   Scratch& shared = team_scratch();
+  // + 256: each array may need up to 64 bytes more for alignment
   shared.reset(4 * (padded(F) * (h_words + 1) + padded(H) * (f_words + 1)) +
                256);
   word<E>* w1 = shared.take<word<E>>(padded(F) * h_words);
@@ -88,16 +90,16 @@ struct Gradients {
   float *X, *W1, *b1, *W2, *b2, *gamma, *beta;
 };
 
-// Compute the gradients of the inputs, `to`, from dY, the gradient of Y.
+// Compute the gradients of the inputs from dY, the gradient of Y.
 template <class E>
 void backward(const Job& job, const Saved& saved, const float* dY,
-              const Gradients& to) {
+              const Gradients& grads) {
   const long R = job.R, H = job.H, F = job.F;
   const int threads = team(8.0 * R * H * F);
   const long block = rows_at_a_time(R, threads, H + F);
   const long h_words = E::words(H), f_words = E::words(F);
   const long block_words = E::words(block);  // of a column of a block
-  // Panels (gemm.h) of a matrix with F columns, and of one with H columns
+  // Panels (gemm.h) of a matrix with F columns, and of a matrix with H columns
   const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
   const bool saves_argument = needs_argument(job.act);
   Scratch& shared = team_scratch();
@@ -124,8 +126,9 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     float* dz = own.take<float>(block * H);  // of W2 act(W1 X + b1) + b2
     float* dh = own.take<float>(block * F);  // of act(...), then of W1 X + b1
     float* activated = own.take<float>(saves_argument ? block * F : 0);
-    word<E>* grad_words = own.take<word<E>>(block * std::max(h_words, f_words));
-    word<E>* transposed = own.take<word<E>>(block_words * std::max(H, F));
+    // Left factors: words of dz or dh, in the layouts "rows" and "columns"
+    word<E>* row_words = own.take<word<E>>(block * std::max(h_words, f_words));
+    word<E>* column_words = own.take<word<E>>(block_words * std::max(H, F));
     word<E>* x_panels = own.take<word<E>>(block_words * padded(H));
     word<E>* h_panels = own.take<word<E>>(block_words * padded(F));
     packing.complete(num_f_panels + num_h_panels, [&](long p) {
@@ -154,7 +157,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       Prefetcher ahead(num_stripes(m, F));
       ahead.add(hidden, m * F * 4);
       ahead.add(x, m * H * 4);
-      multiply_rows<E>(dz, m, H, grad_words, w2, F, dh, F, ZERO, &ahead);
+      multiply_rows<E>(dz, m, H, row_words, w2, F, dh, F, ZERO, &ahead);
       for (long j = 0, all = m * F; j < all; j += VL) {
         const vf h = load(hidden + j, all - j);
         if (saves_argument) store(activated + j, apply(job.act, h), all - j);
@@ -162,23 +165,23 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       }
       add_rows_to(db1, dh, F, m, F);
       add_transposed<E>(dz, H, saves_argument ? activated : hidden, F, m,
-                        transposed, h_panels, dW2);
-      if (to.X) {
-        float* const dX = to.X + first * H;
+                        column_words, h_panels, dW2);
+      if (grads.X) {
+        float* const dX = grads.X + first * H;
         std::copy(dx, dx + m * H, dX);
         Prefetcher later(num_stripes(m, H));
         later.add(dY + (first + m) * H, next_m * H * 4);
         later.add(saved.normalized.hat + (first + m) * H, next_m * H * 4);
-        multiply_rows<E>(dh, m, F, grad_words, w1, H, dX, H, ADD, &later);
+        multiply_rows<E>(dh, m, F, row_words, w1, H, dX, H, ADD, &later);
       }
-      add_transposed<E>(dh, F, x, H, m, transposed, x_panels, dW1);
+      add_transposed<E>(dh, F, x, H, m, column_words, x_panels, dW1);
     }
 #pragma omp barrier
-    sums_W1.add_up(to.W1);
-    sums_W2.add_up(to.W2);
-    sums_b1.add_up(to.b1);
-    sums_b2.add_up(to.b2);
-    norms.add_up(to.gamma, to.beta);
+    sums_W1.add_up(grads.W1);
+    sums_W2.add_up(grads.W2);
+    sums_b1.add_up(grads.b1);
+    sums_b2.add_up(grads.b2);
+    norms.add_up(grads.gamma, grads.beta);
   }
 }
 

@@ -1,7 +1,7 @@
 // The operator d2lbert_self_attention, the first half of an encoder block:
-// LayerNorm(X + dropout(Wo attention(X) + bo)), for X (R, H). It takes a few
-// sequences at a time through all steps, so that intermediate results stay in
-// cache. R: the rows of all sequences. H: the numbers in a row.
+// LayerNorm(X + dropout(Wo attention(X) + bo)), for X (R, H). A few sequences
+// at a time go through all steps, so that intermediate results stay in cache.
+// R: the number of rows of all sequences. H: numbers in a row.
 #include "attend.h"
 #include "sublayer.h"
 
@@ -56,7 +56,9 @@ void share_sequences(const Problem& p, int parts, int part, long* begin,
   for (int k = 0; k < 2; k++) {
     const long row = p.R * (part + k) / parts;  // the ideal border
     long b = std::lower_bound(p.offsets, last, row) - p.offsets;
-    // A sequence that spans the border goes to the part with more of its rows
+    // A sequence that spans the border goes to the part with more of its rows.
+    // The first part begins with sequence 0, and the last part ends with the
+    // last sequence, even if these sequences have no rows.
     if (b && p.offsets[b] - row > row - p.offsets[b - 1]) b--;
     *borders[k] = part + k == parts ? p.B : part + k ? b : 0;
   }
@@ -86,7 +88,8 @@ void copy_streamed(const float* from, long n, float* to) {
 template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const Problem& p = job.attention;
-  const long H = p.H, N = 3 * H, words = E::words(H);
+  const long H = p.H, N = 3 * H;  // N: queries, keys and values of a row
+  const long words = E::words(H);  // a word: see gemm.h
   const int threads = team(8.0 * p.R * H * H);
   const std::vector<Group> groups =
       all_groups(p, rows_at_a_time(p.R, threads, 4 * H));
@@ -94,7 +97,7 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   const long T = p.longest_sequence();
   Scratch& shared = team_scratch();
   shared.reset(4 * 4 * padded(H) * (words + 1) + 512);
-  word<E>* packed[4];  // for queries, keys, values and the output
+  word<E>* packed[4];  // the weights for queries, keys, values and the output
   const float* bias[4];
   for (int k = 0; k < 4; k++) {
     packed[k] = shared.take<word<E>>(padded(H) * words);
@@ -156,13 +159,13 @@ template <class E>
 void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& grads) {
   const Problem& p = job.attention;
-  const long H = p.H, N = 3 * H;
+  const long H = p.H, N = 3 * H;  // N: queries, keys and values of a row
   const long words = E::words(H), n_words = E::words(N);
   const int threads = team(16.0 * p.R * H * H);
   const long group_rows = rows_at_a_time(p.R, threads, 4 * H);
   // A group of one sequence may have more than group_rows
   const long T = p.longest_sequence(), max_rows = std::max(group_rows, T);
-  const long sum_words = E::words(max_rows);  // of a column of a group
+  const long m_words = E::words(max_rows);  // of a column of a group
   const long panels = ceil_div(H, NR);
   Scratch& shared = team_scratch();
   shared.reset(4 * padded(H) * (words + n_words) + 128 +
@@ -181,7 +184,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
       threads, 4 * (max_rows * (2 * H + H + N + n_words) +
-      sum_words * (padded(H) + N)) + 512 + AttendBackMemory<E>::bytes(p, T));
+      m_words * (padded(H) + N)) + 512 + AttendBackMemory<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
     float *dW = sums_W.cleared(), *dWo = sums_Wo.cleared();
@@ -193,9 +196,10 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     float* dz = own.take<float>(max_rows * H);  // of Wo attention(X) + bo
     float* d_joined = own.take<float>(max_rows * H);
     float* d_qkv = own.take<float>(max_rows * N);
+    // Left factors: words of dz or d_qkv, in the layouts "rows" and "columns"
     word<E>* row_words = own.take<word<E>>(max_rows * n_words);
-    word<E>* column_words = own.take<word<E>>(sum_words * N);
-    word<E>* x_panels = own.take<word<E>>(sum_words * padded(H));
+    word<E>* column_words = own.take<word<E>>(m_words * N);
+    word<E>* x_panels = own.take<word<E>>(m_words * padded(H));
     const AttendBackMemory<E> head_memory(p, T, own);
     packing.complete(2 * panels, [&](long i) {
       const long column = i % panels * NR, n = std::min<long>(NR, H - column);
@@ -229,13 +233,13 @@ void backward(const Job& job, const Saved& saved, const float* dY,
                        {d, d + H, d + 2 * H, N}, head_memory);
       add_rows_to(db, d_qkv, N, m, N);
       if (grads.X) {
-        float* const rows_X = grads.X + first * H;
-        std::copy(dx, dx + m * H, rows_X);
+        float* const dX = grads.X + first * H;
+        std::copy(dx, dx + m * H, dX);
         Prefetcher later(num_stripes(m, H));
         later.add(dY + after * H, next_m * H * 4);
         later.add(saved.normalized.hat + after * H, next_m * H * 4);
         later.add(saved.joined + after * H, next_m * H * 4);
-        multiply_rows<E>(d_qkv, m, N, row_words, w, H, rows_X, H, ADD, &later);
+        multiply_rows<E>(d_qkv, m, N, row_words, w, H, dX, H, ADD, &later);
       }
       add_transposed<E>(d_qkv, N, x, H, m, column_words, x_panels, dW);
     }
@@ -254,7 +258,8 @@ struct Inputs : IndexedInputs {
   const bool has_bias;
   const int X, W, b;  // W and b: four each, of queries, keys, values, output
   const int gamma, beta, offsets, lens;
-  const int weights_noise, noise;  // random bits for both uses of dropout
+  // Random bits for dropout of the attention weights, and of the output
+  const int weights_noise, noise;
   explicit Inputs(const Attrs& attrs)
       : has_bias(number(attrs, "bias", 1) != 0), X(next()), W(next_n(4)),
         b(next_n(has_bias ? 4 : 0)), gamma(next()), beta(next()),
@@ -302,8 +307,8 @@ class SelfAttention : public SavingOp {
     const Job job = job_of(in);
     const Problem& p = job.attention;
     if (!covers_all_rows(p))
-      return fail("self_attention needs offsets that rise from 0 to " +
-                  std::to_string(p.R) + ", the number of rows");
+      return fail("self_attention needs offsets that never decrease, from 0 "
+                  "to " + std::to_string(p.R) + ", the number of rows");
     if (wants_grad) {
       memory.reset(4 * p.R * (5 * p.H + 1) + 256);
       saved_.qkv = memory.take<float>(p.R * 3 * p.H);

@@ -1,13 +1,14 @@
 // This file has the code that is common to the two halves of an encoder block,
 // attention and feed-forward. Each half computes LayerNorm(X + dropout(f(X))).
-// It takes a few rows at a time through all steps, so that intermediate results
-// stay in cache. Each thread sums the gradients of weights over its own rows.
+// A few rows at a time go through all steps, so that intermediate results stay
+// in cache. Each thread sums the gradients of weights over the rows that it
+// computes.
 #pragma once
 #include "norm.h"
 
 namespace d2lbert {
 
-// Settings of the residual connection and LayerNorm, for rows of H numbers.
+// Arguments of the residual connection and LayerNorm, for rows of H numbers.
 struct Residual {
   long H;
   float eps;
@@ -52,9 +53,10 @@ inline void add_and_norm(const Residual& residual, long first, long m,
   }
 }
 
-// Compute dx and dz, the gradients of X and Z for m rows from row `first`, from
-// dY, the gradient of all rows of Y. The gradients of gamma and beta are added
-// to `sums`.
+// Compute dz and dx for m rows from row `first`, from dY, the gradient of all
+// rows of Y. dz: the gradient of Z. dx: the gradient of X through the residual
+// connection alone, not through f. The gradients of gamma and beta are added to
+// `sums`.
 inline void add_and_norm_gradient(const Residual& residual, long first, long m,
                                   const float* dY, const Normalized& saved,
                                   const NormSums& sums, float* dx, float* dz) {
@@ -114,7 +116,8 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
   }
 
  protected:
-  // Compute Y from the inputs. Store in `memory` what run_back needs.
+  // Compute Y from the inputs, and store the results that `run_back` needs in
+  // `memory`.
   virtual MXReturnValue run(MXTensor* in, float* Y) = 0;
   // Compute the gradients of the inputs from dY.
   virtual void run_back(MXTensor* in, const float* dY, Tensors* grads) = 0;
@@ -131,7 +134,7 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
     return {H, (float)number(attrs, "eps", 1e-5), dropout, floats(gamma),
             floats(beta)};
   }
-  // Take the memory for R rows of H numbers from `memory`.
+  // Take the arrays of `Normalized`, for R rows of H numbers, from `memory`.
   Normalized take_normalized(long R, long H) {
     float* const hat = memory.take<float>(R * H);
     return {hat, memory.take<float>(R)};
