@@ -4,8 +4,9 @@ A library is compiled and loaded at its first use, never by an import. The
 environment variable D2LBERT_KERNELS controls this: `auto` uses a library if it
 can be built, `off` uses none, and `require` raises an error if a library
 cannot be built. One library has the fused operators, which extend MXNet:
-`ops.py` declares them, and README.md describes them. The other libraries are
-loaded without MXNet, since its import takes longer than encoding a text.
+`ops.py` declares these operators, and README.md describes them. The other
+libraries are loaded without MXNet, since importing MXNet takes longer than
+encoding a text.
 """
 import ctypes
 import os
@@ -28,15 +29,15 @@ FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
            'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc', 'rows.cc',
            'self_attention.cc', 'vocab.cc']
-#: Attempts to build and open a library. Another process may remove its file
-#: between the two steps.
+#: Attempts to build and open a library. Between the two steps, another process
+#: may remove the library's file.
 ATTEMPTS = 3
 
 State = namedtuple('State', 'mode loaded path reason')
 State.__doc__ = """The state of the fused operators, for `d2lbert doctor`.
 
 mode: auto, off or require. loaded: True if the operators are loaded. path: the
-path of their library, or None. reason: why they are not loaded, or None.
+path of their library, or None. reason: why no operators are loaded, or None.
 """
 
 
@@ -120,7 +121,7 @@ class Library:
         try:
             with build.checked(path) as checked_path:
                 self._opened = self._open_library(checked_path)
-        except BuildError:      # a RuntimeError, too
+        except BuildError:      # a RuntimeError with a complete message
             raise
         except (OSError, AttributeError, RuntimeError) as error:
             last_line = ([type(error).__name__] + str(error).splitlines())[-1]
@@ -147,16 +148,16 @@ class Library:
 def _open_operators(path):
     """Register the operators of the library at `path` with MXNet."""
     from d2lbert.machine.backend import mx
-    # First by ctypes, whose errors are clearer than those of mx.library.load
+    # First by ctypes, since mx.library.load has less clear errors
     library = ctypes.CDLL(str(path))
-    library.d2lbert_bf16    # AttributeError if it is not our library
+    library.d2lbert_bf16    # AttributeError if another library is at `path`
     library.d2lbert_isa.restype = ctypes.c_char_p
     products.choose(library, path)
     mx.library.load(MXNetPath(path), verbose=False)
-    for source in SOURCES:      # AttributeError if an operator is missing
+    for source in SOURCES:
         for name in re.findall(r'^REGISTER_OP\((\w+)\)',
                                (FOLDER / source).read_text('utf-8'), re.M):
-            getattr(mx.nd, name)
+            getattr(mx.nd, name)    # AttributeError if it is not registered
     return library
 
 
@@ -188,7 +189,7 @@ def enabled(*arrays):
     They can take MXNet's float32 and int32 arrays on a CPU. Only the device of
     the first array is checked. Compiles the operators if they are missing.
     """
-    # hasattr(array, 'ctx') would construct a new Context each time
+    # The type has `ctx`, too, and array.ctx would construct a new Context
     return load() and all(
         hasattr(type(array), 'ctx')
         and array.dtype in (numpy.float32, numpy.int32)

@@ -42,7 +42,8 @@ inline vf normal_cdf(vf z, vf e) {
 }
 
 // The argument of tanh in the approximation of GELU by 0.5 z (1 +
-// tanh(argument)), from the same paper. The first constant is sqrt(2 / pi).
+// tanh(argument)), from Hendrycks and Gimpel. The first constant is
+// sqrt(2 / pi).
 inline vf tanh_argument(vf z) {
   return 0.79788456f * z * (1.f + 0.044715f * z * z);
 }
@@ -59,7 +60,7 @@ inline vf apply(Act act, vf z) {
 }
 
 // True if the gradient is computed from the argument of the activation, false
-// if it is computed from the output.
+// if the gradient is computed from the output.
 inline bool needs_argument(Act act) { return act == GELU || act == GELU_NEW; }
 
 // The gradient of the argument, from the gradient dy of the output. saved: the
@@ -74,7 +75,7 @@ inline vf gradient(Act act, vf dy, vf saved) {
       return dy * (normal_cdf(saved, e) + saved * 0.39894228f * e);
     }
     case GELU_NEW: {
-      // The constant 0.134145 is 3 * 0.044715
+      // 0.79788456 (1 + 0.134145 z²) is the derivative of tanh_argument(z)
       const vf t = tanh(tanh_argument(saved));
       return dy * 0.5f * (1.f + t + (1.f - t * t) * saved * 0.79788456f *
                                         (1.f + 0.134145f * saved * saved));

@@ -17,8 +17,9 @@
 namespace d2lbert {
 namespace {
 
-// Functions of the loaded MXNet library, filled in by `fused.py`. `array` is a
-// handle. Each function returns 0, or another number after an error.
+// Functions of the loaded MXNet library. `fused.py` passes their addresses in
+// this order. `array` is a handle. Each function returns 0, or another number
+// after an error.
 struct MXNetFunctions {
   int (*wait)(void* array);  // wait until the writes to the array are done
   int (*device)(void* array, int* kind, int* number);
@@ -29,7 +30,8 @@ struct MXNetFunctions {
   int (*share)(void* array, void** other);  // make a handle of the same memory
   int (*release)(void* array);
   // Queue run(context, work), then free(work). The engine calls `run` when no
-  // other operation writes the arrays in `read`, or uses those in `written`.
+  // other operation writes the arrays in `read`, or uses the arrays in
+  // `written`.
   // The last three arguments are properties (null), a priority and a name.
   int (*push)(void (*run)(void* context, void* work), void* work,
               void (*free)(void*), const int* device, void** read,
@@ -78,7 +80,8 @@ int count_elements(const MXNetFunctions& mxnet, void* array, long* size) {
   return DONE;
 }
 
-// The sum of the squares of n numbers, by 16 sums that fill vectors.
+// The sum of the squares of n numbers. 16 separate sums allow the compiler to
+// use vectors.
 double sum_of_squares(const float* x, long n) {
   double sums[16] = {}, all = 0;
   for (; n >= 16; x += 16, n -= 16)
@@ -142,23 +145,24 @@ class Step {
       if (gradient) mxnet_.release(gradient);
   }
 
-  // Store the size and the addresses of parameter i, and return a status. The
-  // arguments are those of d2lbert_adam. Waits until the previous step has
+  // Store the size and the addresses of parameter i, and return a status. See
+  // d2lbert_adam for the other arguments. Waits until the previous step has
   // written the weight and the running means. If MXNet has reordered a weight
   // for oneDNN, `mxnet_.data` restores the order; `fused.adam` ensures that
-  // MXNet does not reorder the weight again. `run` reads the address of the
-  // gradient, when the gradient has been computed.
+  // MXNet does not reorder the weight again. The address of the gradient is not
+  // stored here: `run` reads it, after the gradient has been computed.
   int set_parameter(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = parameters_[i];
-    float** const to[] = {&p.weight, nullptr, &p.mean, &p.variance};
+    float** const addresses[] = {&p.weight, nullptr, &p.mean, &p.variance};
     for (int k = 0; k < 4; k++) {
       long size;
       if (int failed = count_elements(mxnet_, arrays[k], &size)) return failed;
       if (k && size != p.size) return UNSUPPORTED;
       p.size = size;
-      if (k == 1 ? mxnet_.share(arrays[k], &gradients_[i])
-                 : mxnet_.wait(arrays[k]) ||
-                       mxnet_.data(arrays[k], (void**)to[k]))
+      const bool is_gradient = !addresses[k];
+      if (is_gradient ? mxnet_.share(arrays[k], &gradients_[i])
+                      : mxnet_.wait(arrays[k]) ||
+                            mxnet_.data(arrays[k], (void**)addresses[k]))
         return MXNET_FAILED;
     }
     p.rate = (float)rate;
@@ -166,8 +170,9 @@ class Step {
     return DONE;
   }
 
-  // True if all written arrays that have elements begin at different addresses.
-  bool are_distinct() const {
+  // True if no two arrays that the step writes have the same address. Arrays
+  // without elements do not count.
+  bool writes_distinct_arrays() const {
     std::vector<float*> written;
     for (const Parameter& p : parameters_)
       if (p.size)
@@ -219,7 +224,7 @@ class Step {
 
   const MXNetFunctions mxnet_;
   std::vector<Parameter> parameters_;
-  std::vector<void*> gradients_;  // handles, which the step owns
+  std::vector<void*> gradients_;  // handles, which the destructor releases
   Update update_;
   double rescale_, clip_;
 };
@@ -228,16 +233,17 @@ class Step {
 
 // Queue a step of Adam for n parameters, without waiting for the step. Returns
 // a status. arrays (4n): for each parameter the weight, the gradient, and the
-// running means of the gradient and of its square. rates: the learning rate of
-// each parameter, with bias correction. decays: the share of each weight that
-// the step takes away. Gradients are multiplied by rescale. If their global
-// norm is then above clip, they are scaled down to the norm clip; a clip of 0
+// running means of the gradient and of its square. rates (n): learning rates,
+// with bias correction. decays (n): the share of a weight that weight decay
+// subtracts. All gradients are multiplied by rescale. If the global norm is
+// then above clip, the gradients are scaled down to the norm clip. A clip of 0
 // means no limit.
 extern "C" int d2lbert_adam(const MXNetFunctions* mxnet, long n, void** arrays,
                             const double* rates, const double* decays,
                             double beta1, double beta2, double epsilon,
                             double rescale, double clip) try {
   if (!n) return DONE;
+  // Step::run sets the last member of Update, `scale`
   std::unique_ptr<Step> step(new Step(
       *mxnet, n, {(float)beta1, (float)beta2, (float)epsilon, 1}, rescale,
       clip));
@@ -249,7 +255,7 @@ extern "C" int d2lbert_adam(const MXNetFunctions* mxnet, long n, void** arrays,
     read.push_back(arrays[1]);
   }
   // The engine would wait forever for an array that is written twice
-  if (!step->are_distinct()) return UNSUPPORTED;
+  if (!step->writes_distinct_arrays()) return UNSUPPORTED;
   int device[2];
   if (mxnet->device(written[0], &device[0], &device[1])) return MXNET_FAILED;
   // From here on MXNet deletes the step, even after an error

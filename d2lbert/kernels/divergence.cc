@@ -1,7 +1,7 @@
-// The operator d2lbert_divergence, the loss of distillation: the KL divergence
-// KL(softmax(taught / temperature) || softmax(scores / temperature)) of each
-// row. scores (M, V): the logits of the student. taught (M, V): the logits of
-// the teacher, which get no gradient.
+// The operator d2lbert_divergence, the loss of distillation. It computes the KL
+// divergence KL(softmax(teacher / temperature) || softmax(scores /
+// temperature)) of each row. scores (M, V): the logits of the student. teacher
+// (M, V): the logits of the teacher, which get no gradient.
 #include <cmath>
 
 #include "op.h"
@@ -10,8 +10,8 @@ namespace d2lbert {
 namespace {
 
 // The largest logit of a row, and the logarithm of the sum of exp((logit -
-// largest) / temperature). One number, the logarithm of the sum of exp(logit /
-// temperature), would do, but lose digits for large logits.
+// largest) / temperature). The logarithm of the sum of exp(logit / temperature)
+// would be enough, but would lose digits for large logits.
 struct Normalizer {
   float largest, log_sum;
   // The softmax of some logits of the row.
@@ -20,22 +20,23 @@ struct Normalizer {
   }
 };
 
-enum { SCORES, TAUGHT, INPUTS };
+enum { SCORES, TEACHER, INPUTS };
 // Outputs. DIVERGENCES (M,). NORMALIZERS (M, 4): for each row, the `Normalizer`
-// of scores and the `Normalizer` of taught.
+// of scores and the `Normalizer` of the teacher.
 enum { DIVERGENCES, NORMALIZERS, OUTPUTS };
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape x = (*in)[SCORES];
   if (x.size() != 2) return fail("divergence needs scores (M, V)");
-  (*in)[TAUGHT] = x;
+  (*in)[TEACHER] = x;
   *out = {{x[0]}, {x[0], 4}};
   return MX_SUCCESS;
 }
 
 MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
-  const float *X = floats((*in)[SCORES]), *Y = floats((*in)[TAUGHT]);
+  // x: of scores. y: of the teacher
+  const float *X = floats((*in)[SCORES]), *Y = floats((*in)[TEACHER]);
   const long M = (*in)[SCORES].shape[0], V = (*in)[SCORES].shape[1];
   const float inverse_temperature = 1 / (float)number(attrs, "temperature", 1);
   float* divergences = floats((*out)[DIVERGENCES]);
@@ -74,15 +75,15 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   const BackwardArrays arrays(*in, OUTPUTS);
-  MXTensor &scores = arrays.inputs[SCORES], &taught = arrays.inputs[TAUGHT];
+  MXTensor &scores = arrays.inputs[SCORES], &teacher = arrays.inputs[TEACHER];
   const float* d = floats(arrays.gradients[DIVERGENCES]);
-  const float *X = floats(scores), *Y = floats(taught);
+  const float *X = floats(scores), *Y = floats(teacher);
   const Normalizer* normalizers =
       (const Normalizer*)floats(arrays.outputs[NORMALIZERS]);
   const long M = scores.shape[0], V = scores.shape[1];
   const float inverse_temperature = 1 / (float)number(attrs, "temperature", 1);
   float* dX = floats((*out)[SCORES]);
-  zero_gradient((*out)[TAUGHT]);
+  zero_gradient((*out)[TEACHER]);
   if (!dX) return MX_SUCCESS;
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {

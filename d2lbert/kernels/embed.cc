@@ -7,8 +7,8 @@ namespace d2lbert {
 namespace {
 
 // The inputs are three arrays of indices (R,), for tokens, segments and
-// positions, then the three tables in the same order. INDEX and TABLE are the
-// first input of each kind.
+// positions, then the three tables in the same order. INDEX is the first array
+// of indices, and TABLE the first table.
 constexpr int TABLES = 3;
 enum { INDEX, TABLE = TABLES, INPUTS = 2 * TABLES };
 
@@ -71,29 +71,29 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
   const int threads = team(3.0 * R * H);
 #pragma omp parallel num_threads(threads)
   {
-    const int t = omp_get_thread_num(), parts = omp_get_num_threads();
+    const int t = omp_get_thread_num(), team_size = omp_get_num_threads();
     for (int k = 0; k < TABLES; k++) {
       float* dW = floats((*out)[TABLE + k]);
       if (!dW) continue;
       const int32_t* index = ints(arrays.inputs[INDEX + k]);
       const long rows = arrays.inputs[TABLE + k].shape[0];
-      // Each thread computes its own part of dW: some of the rows, or some of
-      // the columns if the table has few rows. The thread reads all indices,
-      // and adds what the rows of dY add to its part. So each sum has the order
-      // of the rows of dY, for any number of threads.
-      const bool by_columns = rows < 64 * parts;
+      // Each thread computes a part of dW: some of the rows, or some of the
+      // columns if the table has few rows. The thread goes through all rows of
+      // dY, and adds the numbers that belong to this part. So each sum has the
+      // order of the rows of dY, for any number of threads.
+      const bool by_columns = rows < 64 * team_size;
       long first_row, end_row, first_column = 0, end_column = H;
-      share(rows, parts, t, &first_row, &end_row);
+      share(rows, team_size, t, &first_row, &end_row);
       if (by_columns) {
-        share(ceil_div(H, VL), parts, t, &first_column, &end_column);
+        share(ceil_div(H, VL), team_size, t, &first_column, &end_column);
         first_column *= VL;
         end_column = std::min(end_column * VL, H);
         first_row = 0;
         end_row = rows;
-        for (long r = 0; r < rows; r++)
-          if (first_column < end_column)
-            std::memset(dW + r * H + first_column, 0,
-                        4 * (end_column - first_column));
+        const bool has_columns = first_column < end_column;
+        for (long r = 0; has_columns && r < rows; r++)
+          std::memset(dW + r * H + first_column, 0,
+                      4 * (end_column - first_column));
       } else {
         std::memset(dW + first_row * H, 0, 4 * (end_row - first_row) * H);
       }
@@ -121,7 +121,7 @@ REGISTER_OP(d2lbert_embed)
 
 }  // namespace d2lbert
 
-// MXNet calls this once when it loads the library of all operators.
+// MXNet calls this function once when it loads the library, for all operators.
 mxnet::ext::MXReturnValue initialize(int version) {
   if (version >= 10900) return mxnet::ext::MX_SUCCESS;
   MX_ERROR_MSG << "the fused operators need MXNet 1.9 or newer";

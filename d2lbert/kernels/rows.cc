@@ -1,7 +1,7 @@
 // The operator d2lbert_rows selects rows of X (R, H) by several lists of row
 // indices. Each list (S,) gives one output (S, H). The backward pass adds the
-// gradients of all outputs to one dX. With a call of an operator for each list,
-// MXNet would compute a dX for each list, and add these arrays.
+// gradients of all outputs to one dX. With a separate call for each list, MXNet
+// would compute a dX for each call, and add these arrays.
 #include "op.h"
 
 namespace d2lbert {
@@ -70,9 +70,9 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   if (!dX) return MX_SUCCESS;
   const MXTensor& X = arrays.inputs[at.X];
   const long R = X.shape[0], H = X.shape[1];
-  // Each thread computes rows [begin, end) of dX. It reads all lists, and adds
-  // the rows of dY whose index is in this range. So each sum has the order of
-  // the lists, for any number of threads.
+  // Each thread computes rows [begin, end) of dX. The thread reads all lists,
+  // and adds the rows of dY whose index is in this range. So each sum has the
+  // order of the lists, for any number of threads.
 #pragma omp parallel num_threads(team(1.0 * R * H))
   {
     long begin, end;

@@ -12,7 +12,7 @@
 
 namespace {
 
-// `first_places`, see below, for types that are integers of class T.
+// `first_places` (see below) for types that are integers of class T.
 template <typename T>
 void update_first(const T* types, int64_t size, int64_t num_types,
                   int64_t num_paragraphs, const int64_t* lengths,
@@ -31,7 +31,7 @@ void update_first(const T* types, int64_t size, int64_t num_types,
   }
 }
 
-// `look_up` for a table with integers of class T.
+// `look_up` (see below) for a table with integers of class T.
 template <typename T>
 void look_up_in(const T* table, int64_t table_size, const int32_t* types,
                 int64_t size, T* to) {
@@ -42,11 +42,12 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
 
 // The number of entries that `spread` copies at a time. Most words have only
 // one or two entries (pieces). But the processor could not predict a branch on
-// their number, so for each word at least this many entries are copied.
+// the number of entries. So for each word at least kAtATime entries are copied.
 constexpr int64_t kAtATime = 4;
 
-// `spread` for a table with integers of class T. Both `table` and `to` have
-// kAtATime unused entries at the end, which may be read and written.
+// `spread` (see below) for a table with integers of class T. Both `table` and
+// `to` have kAtATime unused entries at the end. Those of `table` may be read,
+// and those of `to` written.
 template <typename T>
 void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,
@@ -87,8 +88,8 @@ void require_spread(int64_t table_size, const int64_t* begins,
 // All functions return a Status (door.h). types (size): the type of each word.
 extern "C" {
 
-// Add the occurrences of each type to counts (num_types). Unless table
-// (num_types) is null, replace types by table[types], too.
+// Add the occurrences of each type to counts (num_types). If table (num_types)
+// is not null, then replace each type by table[type].
 int count_types(int32_t* types, int64_t size, const int32_t* table,
                 int64_t num_types, int64_t* counts) try {
   require_range(types, size, 0, num_types);
@@ -119,12 +120,12 @@ int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
   return failure();
 }
 
-// For each word, copy the entries that its type has in a table, one after the
-// other: type k (num_types) has the lengths[k] entries from begins[k] on. table
-// (table_size) and `to` have integers of entry_bytes, 2 or 4. The last four
-// entries of the table belong to no type. `to` has memory for to_size + 4
-// entries. ends (num_ends): increasing indices of words, which are replaced by
-// the matching indices of `to`.
+// For each word, copy the entries of the word's type in a table to `to`, one
+// after the other: type k (num_types) has lengths[k] entries from begins[k] on.
+// table (table_size) and `to` have integers of entry_bytes, 2 or 4. The last
+// four entries of the table belong to no type. `to` has memory for to_size + 4
+// entries. ends (num_ends): increasing indices of words. Each is replaced by
+// the number of entries that are copied for the words before this index.
 int spread(const void* table, int64_t entry_bytes, int64_t table_size,
            const int64_t* begins, const int32_t* lengths, int64_t num_types,
            const int32_t* types, int64_t size, int64_t* ends,
@@ -144,9 +145,10 @@ int spread(const void* table, int64_t entry_bytes, int64_t table_size,
 }
 
 // Replace first[type] (num_types) by the first position of the type in these
-// words, if that is smaller. types: integers of type_bytes, 2 or 4. The words
-// are those of num_paragraphs paragraphs, one after the other: paragraph q has
-// lengths[q] words, and the first of them has position positions[q].
+// words, if this position is smaller. types: integers of type_bytes, 2 or 4.
+// The words are num_paragraphs paragraphs of a larger text, one after the
+// other. Paragraph q has lengths[q] words, and its first word has position
+// positions[q] in the larger text.
 int first_places(const void* types, int64_t type_bytes, int64_t size,
                  int64_t num_types, int64_t num_paragraphs,
                  const int64_t* lengths, const int64_t* positions,
