@@ -1,12 +1,12 @@
 """Compile and load the C++ libraries of the package.
 
 A library is compiled and loaded at its first use, never by an import. The
-environment variable D2LBERT_KERNELS controls this: `auto` uses a library if it
-can be built, `off` uses none, and `require` raises an error if a library
-cannot be built. One library has the fused operators, which extend MXNet:
-`ops.py` declares these operators, and README.md describes them. The other
-libraries are loaded without MXNet, since importing MXNet takes longer than
-encoding a text.
+environment variable D2LBERT_KERNELS controls which libraries are used: `auto`
+uses a library if it can be built, `off` uses none, and `require` raises an
+error if a library cannot be built. One library has the fused operators, which
+replace operators of MXNet on a CPU: `ops.py` declares them, and README.md
+describes them. The other libraries are loaded without MXNet, since importing
+MXNet takes longer than encoding a text.
 """
 import ctypes
 import os
@@ -62,7 +62,7 @@ class Library:
     compiler.
 
     Attribute path: the path of the open library, or None. Attribute reason:
-    the reason why it could not be compiled or opened, or None.
+    why the library could not be compiled or opened, or None.
     """
 
     _lock = threading.Lock()
@@ -177,8 +177,8 @@ def state():
 def load():
     """Compile and load the fused operators; return True if they are loaded.
 
-    If they cannot be loaded, raises BuildError with D2LBERT_KERNELS=require;
-    with `auto`, prints a line unless an earlier failure did.
+    If they cannot be loaded, raises BuildError with D2LBERT_KERNELS=require.
+    With `auto`, prints a line if no library has failed before.
     """
     return OPERATORS.get() is not None
 
@@ -189,7 +189,7 @@ def enabled(*arrays):
     They can take MXNet's float32 and int32 arrays on a CPU. Only the device of
     the first array is checked. Compiles the operators if they are missing.
     """
-    # The type has `ctx`, too, and array.ctx would construct a new Context
+    # Checks the type, since array.ctx would construct a new Context
     return load() and all(
         hasattr(type(array), 'ctx')
         and array.dtype in (numpy.float32, numpy.int32)

@@ -31,8 +31,8 @@ struct MXNetFunctions {
   int (*release)(void* array);
   // Queue run(context, work), then free(work). The engine calls `run` when no
   // other operation writes the arrays in `read`, or uses the arrays in
-  // `written`.
-  // The last three arguments are properties (null), a priority and a name.
+  // `written`. The last three arguments are properties (null), a priority and a
+  // name.
   int (*push)(void (*run)(void* context, void* work), void* work,
               void (*free)(void*), const int* device, void** read,
               int num_read, void** written, int num_written, const void*, int,
@@ -65,8 +65,8 @@ struct Block {
 // The status that d2lbert_adam returns to `fused.adam`.
 enum { DONE, UNSUPPORTED, MXNET_FAILED, NO_MEMORY };
 
-// Store the number of elements of an array in *size. Returns a status, which is
-// UNSUPPORTED if the array is not on a CPU, dense and float32.
+// Store the number of elements of an array in *size, and return a status. It is
+// UNSUPPORTED for arrays other than dense float32 arrays on a CPU.
 int count_elements(const MXNetFunctions& mxnet, void* array, long* size) {
   int kind, number, type, storage, dims;
   const int* shape;

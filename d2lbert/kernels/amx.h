@@ -7,10 +7,10 @@
 // parts, instead of all nine, give the accuracy of fp32 (Henry, Tang and
 // Heinecke 2019).
 //
-// Both factors are packed: copied into contiguous tiles of words. A word is a
-// pair of bfloat16. Of every 32 numbers along the sum, numbers i and i + 16
-// share a word. The order of a sum depends on its length only, so a row of C
-// does not depend on the number of rows.
+// A and B are packed: copied into contiguous tiles of words. A word is a pair
+// of bfloat16. Of every 32 numbers of a row of A or a column of B, numbers i
+// and i + 16 share a word. The order of a sum depends on its length only, so a
+// row of C does not depend on the number of rows.
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -120,7 +120,7 @@ namespace amx {
 // The smallest `min_dim` for which tiles are used.
 constexpr long MIN_TILE_DIM = 16;
 
-// Ask the operating system for permission to use tiles; true if it is granted.
+// Ask the operating system for permission to use tiles. True if it is granted.
 inline bool request_permission() {
   constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
   return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM,
@@ -128,7 +128,7 @@ inline bool request_permission() {
 }
 
 // These functions are assembly, because GCC's intrinsics do not declare that
-// they access memory, and GCC 12 drops or moves the stores before them. T, C, A
+// they access memory: GCC 12 drops or moves stores before an intrinsic. T, C, A
 // and B: tile registers, 0 to 7. ld: bytes from one row to the next. `dot`
 // computes C += A B.
 inline void configure(const Config& config) {
@@ -188,7 +188,7 @@ inline void pair_words<1>(vf x, vf y, vu* to) {
 template <>
 inline void pair_words<3>(vf x, vf y, vu* to) {
   constexpr uint32_t upper = 0xffff0000u;  // the bits of a bfloat16
-  constexpr uint32_t half = 0x8000u;       // to round: half of its lowest bit
+  constexpr uint32_t half = 0x8000u;       // to round: half of the lowest bit
 #pragma GCC unroll 3
   for (int p = 0; p < 3; p++) {
     const vu a = (vu)x + half, b = (vu)y + half;
@@ -467,8 +467,9 @@ inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
 template <int P>
 constexpr long min_exponent() { return P == 3 ? -102 : -126; }
 
-// The numbers of a factor are below 2^MAX_EXPONENT. The largest product in a
-// sum is at least 2^MIN_PRODUCT_EXPONENT.
+// The numbers of a factor must be below 2^MAX_EXPONENT. The largest number of a
+// row times the largest number of a column must have an exponent of at least
+// MIN_PRODUCT_EXPONENT, since sums near 2^-126 would lose digits.
 constexpr long MAX_EXPONENT = 60, MIN_PRODUCT_EXPONENT = -60;
 
 // True if the numbers of one factor are in the range of tiles.
@@ -505,7 +506,7 @@ class ExcludedRows {
  public:
   explicit ExcludedRows(long rows) : marks_(rows) {}
   char* marks() { return marks_.data(); }
-  // The number of marked rows. Call it after all marks are set, and before
+  // The number of marked rows. Call this after all marks are set, and before
   // `gather` and `scatter`.
   long count() {
     if (marked_.empty())

@@ -16,9 +16,9 @@ bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   const Range q = range_of_rows(in.q + begin, in.ld, m, D);
   const Range k = range_of_rows(in.k + begin, in.ld, n, D);
   const Range v = range_of_columns(in.v + begin, in.ld, n, D);
-  // The other factor of V is the weights, which are 1 at most before dropout.
-  // So no product with a column of V is larger than the largest number of this
-  // column.
+  // V is multiplied by the weights. The largest weight of a query is between
+  // 1 / n and 1 before dropout, so it hardly changes the exponent of a product.
+  // So the exponent of V is compared with the limit for products.
   return tiles_can_multiply<P>(q, k, D) && in_tile_range<P>(v) &&
          v.least_top >= bits_of_power(MIN_PRODUCT_EXPONENT);
 }
@@ -164,9 +164,9 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
     char* keys = own.take<char>(packed_bytes<P>(D, T));
     char* queries = own.take<char>(packed_bytes<P>(D, TILE_QUERIES));
     char* d_outs = own.take<char>(packed_bytes<P>(D, TILE_QUERIES));
-    float* S = own.take<float>(TILE_QUERIES * width);   // scores, then weights
-    float* dS = own.take<float>(TILE_QUERIES * width);  // their gradients: of
-                                                        // weights, then scores
+    // S: scores, then weights. dS: the gradient of weights, then of scores
+    float* S = own.take<float>(TILE_QUERIES * width);
+    float* dS = own.take<float>(TILE_QUERIES * width);
     // Left factors: rows of queries, d_out or dS, and columns of S or dS
     char* left_rows =
         own.take<char>(packed_bytes<P>(TILE_QUERIES, std::max(D, T)));

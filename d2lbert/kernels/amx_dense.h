@@ -99,9 +99,9 @@ void forward(long R, long K, long N, const float* X, const float* W,
   if (Z) excluded.scatter(z, Z, N);
 }
 
-// True if tiles can compute the terms of one row in the gradients that are
-// wanted: in dX = dZ W, where W has the range weight_range, and in dW = dZ^T X,
-// a sum over R rows. dz (N,) and x (K,): this row of dZ and of X.
+// True if tiles can multiply one row dz (N,) of dZ and the same row x (K,) of X
+// for the gradients that are wanted. dX = dZ W, and W has the range
+// weight_range. dW = dZ^T X is a sum over R rows.
 template <int P>
 bool tiles_can_add_row(const float* dz, long N, const float* x, long K, long R,
                        const Range& weight_range, bool wants_dX,
@@ -167,7 +167,8 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       char* marks = excluded->marks() + first;
       for (long r = 0; r < m; r++)
         marks[r] = !tiles_can_add_row<P>(dz + r * N, N, X + (first + r) * K, K,
-                                         R, weight_range, dX, dW);
+                                         R, weight_range, dX != nullptr,
+                                         dW != nullptr);
       if (dX) {
         pack_rows<P, LEFT>(dz, N, m, N, dz_rows, marks);
         multiply<P>(m, K, N, dz_rows, packed, dX + first * K, K, ZERO);
@@ -228,7 +229,8 @@ void backward_by_columns(long R, long K, long N, const float* X,
       char* marks = excluded->marks() + first;
       for (long r = first; r < first + m; r++)
         excluded->marks()[r] = !tiles_can_add_row<P>(
-            dz + r * N, N, X + r * K, K, R, weight_range, dX, dW);
+            dz + r * N, N, X + r * K, K, R, weight_range, dX != nullptr,
+            dW != nullptr);
       if (!dX) continue;
       pack_rows<P, LEFT>(dz + first * N, N, m, N, dz_rows, marks);
       multiply<P>(m, K, N, dz_rows, packed, dX + first * K, K, ZERO);

@@ -89,6 +89,9 @@ void loss_in_range(const Job& job) {
       v1 = std::min(v1 * 2 * SIDE, V);
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
+      // w_t and w: blocks of W^T and of W, packed as right factors. L: logits,
+      // then exponentials. e_rows and e_columns: exponentials, packed as left
+      // factors by rows and by columns. scaled: see `scale_rows`.
       char* w_t = own.take<char>(w_blocks * w_t_size);
       char* w = own.take<char>(w_blocks * w_size);
       char* e_columns = own.take<char>(e_blocks * e_size);
@@ -103,6 +106,7 @@ void loss_in_range(const Job& job) {
       float* shares = own.take<float>(chunk);
       for (long first = 0; first < M; first += chunk) {
         const long m = std::min(chunk, M - first);
+        const bool packs_W = !packs_once || first == 0;
         reset_part(mine, m);
         if (grad) std::memset(mine.dX, 0, 4 * tile_padded(m) * H);
         pack_rows<P, LEFT>(job.X + first * H, H, m, H, x_rows);
@@ -111,23 +115,23 @@ void loss_in_range(const Job& job) {
           char* const block_w_t = w_t + (packs_once ? block : 0) * w_t_size;
           char* const block_w = w + (packs_once ? block : 0) * w_size;
           float* l = P == 3 && grad ? L + block * chunk * VOCAB_BLOCK : L;
-          if (!packs_once || !first)
+          if (packs_W)
             pack_rows<P, RIGHT>(job.W + v * H, H, n, H, block_w_t);
           std::fill(bias, bias + VOCAB_BLOCK, 0.f);
           std::copy(job.b + v, job.b + v + n, bias);
           multiply<P>(tile_padded(m), tile_padded(n), H, x_rows, block_w_t, l,
                       VOCAB_BLOCK, BIAS, bias);
           Prefetcher ahead(m);
+          // The number of words in the next block
           const long next_n =
               std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
-          if (!packs_once || !first)
-            ahead.add(job.W + (v + n) * H, next_n * H * 4);
+          if (packs_W) ahead.add(job.W + (v + n) * H, next_n * H * 4);
           exponentiate(job, first, m, v, n, l, VOCAB_BLOCK, mine, ahead);
           if (!grad) continue;
           std::copy(mine.reference, mine.reference + m,
                     mine.references + block * chunk);
           pack_rows<P, LEFT>(l, VOCAB_BLOCK, m, n, e_rows);
-          if (!packs_once || !first)
+          if (packs_W)
             pack_columns<P, RIGHT>(job.W + v * H, H, n, H, block_w);
           multiply<P>(tile_padded(m), H, n, e_rows, block_w, mine.dX, H, ADD);
           if (P == 1)

@@ -18,8 +18,8 @@ struct QueryKeyValue {
 
 // The arguments of attention: R rows of H hiddens, B sequences, and the number
 // of heads. head_size is H / heads. offsets (B + 1,): the row at which each
-// sequence begins, and the end of the last one. lens (B,): the number of rows
-// of each sequence before its padding.
+// sequence begins, and the end of the last sequence. lens (B,): the number of
+// rows of each sequence before the padding.
 struct Problem {
   long R, H, B, heads, head_size;
   const int32_t *offsets, *lens;
@@ -219,8 +219,8 @@ struct AttendMemory {
   }
 };
 
-// Compute the output of u, one head of one sequence. in, out: the matrices with
-// all rows and heads.
+// Compute the output of u, a head of a sequence. in, out: the matrices with all
+// rows and heads.
 template <class E>
 void attend(const Problem& p, const SequenceHead& u, const QueryKeyValue& in,
             float* out, const AttendMemory<E>& memory) {

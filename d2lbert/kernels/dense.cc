@@ -18,7 +18,7 @@ class RowBlocks {
   RowBlocks(long R, int threads, long max_rows)
       : R_(R), max_rows_(max_rows), count_(ceil_div(R, max_rows)),
         even_(count_ < 16 * threads) {
-    // As many blocks for each thread
+    // The same number of blocks for each thread
     if (even_) count_ = ceil_div(R, threads * max_rows) * threads;
   }
   long count() const { return count_; }

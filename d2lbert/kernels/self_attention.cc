@@ -30,7 +30,8 @@ struct Group {
 };
 
 // The longest group of sequences that starts at `begin`, ends at `end` or
-// before, and has at most max_rows rows. It has at least one sequence.
+// before, and has at most max_rows rows. If the first sequence alone has more
+// rows, it is the group.
 Group next_group(const Problem& p, long begin, long end, long max_rows) {
   long last = begin + 1;
   while (last < end && p.offsets[last + 1] - p.offsets[begin] <= max_rows)
@@ -56,11 +57,11 @@ void share_sequences(const Problem& p, int parts, int part, long* begin,
   for (int k = 0; k < 2; k++) {
     const long row = p.R * (part + k) / parts;  // the ideal border
     long b = std::lower_bound(p.offsets, last, row) - p.offsets;
-    // A sequence that spans the border goes to the part with more of its rows.
-    // The first part begins with sequence 0, and the last part ends with the
-    // last sequence, even if these sequences have no rows.
+    // A sequence that spans the border goes to the part with more of its rows
     if (b && p.offsets[b] - row > row - p.offsets[b - 1]) b--;
-    *borders[k] = part + k == parts ? p.B : part + k ? b : 0;
+    // Sequences without rows at the start or the end belong to a part, too
+    const bool is_start = part + k == 0, is_end = part + k == parts;
+    *borders[k] = is_start ? 0 : is_end ? p.B : b;
   }
 }
 

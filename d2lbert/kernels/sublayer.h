@@ -76,7 +76,8 @@ inline void add_and_norm_gradient(const Residual& residual, long first, long m,
 }
 
 // The number of rows that go through all steps together, so that their data,
-// `width` numbers for each row, fit in cache.
+// `width` numbers for each row, fit in cache. If there are enough rows, each
+// thread gets 12 such groups of rows.
 inline long rows_at_a_time(long R, int threads, long width) {
   return block_rows(R, threads, 12, 4.0 * width);
 }

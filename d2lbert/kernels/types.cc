@@ -46,8 +46,7 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
 constexpr int64_t kAtATime = 4;
 
 // `spread` (see below) for a table with integers of class T. Both `table` and
-// `to` have kAtATime unused entries at the end. Those of `table` may be read,
-// and those of `to` written.
+// `to` end with kAtATime unused entries, which may be read or written.
 template <typename T>
 void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,

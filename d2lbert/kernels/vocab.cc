@@ -38,8 +38,8 @@ void add_weighted_rows(const float* e, long ld, long m, long n,
   }
 }
 
-// The same for e of words (gemm.h). A word has the numbers of two adjacent rows
-// of e, in bfloat16.
+// Like the function above, for e that consists of words (gemm.h). A word has
+// the numbers of two adjacent rows, in bfloat16.
 void add_weighted_rows(const uint32_t* e, long ld, long m, long n,
                        const float* factor, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r += 2) {
@@ -68,12 +68,12 @@ struct Job {
 
 // The results of one thread, from its part of the vocabulary, for each row of a
 // chunk. reference: a number that is subtracted from all logits before exp. No
-// logit so far is above it by more than 30, so exp stays below 1.1e13. total:
-// the sum of exponentials. label: the logit of the label, or 0 if another
-// thread has this word. references: for each block, a copy of the `reference`
-// that was subtracted there. dX: the exponentials times W.
+// logit so far exceeds `reference` by more than 30, so exp stays below 1.1e13.
+// total: the sum of exponentials. label_logit: 0 if another thread has the word
+// of the label. references: for each block, a copy of the `reference` that was
+// subtracted there. dX: the exponentials times W.
 struct Part {
-  float *reference, *total, *label, *references, *dX;
+  float *reference, *total, *label_logit, *references, *dX;
 };
 
 // Take memory for the `Part` of each thread from `shared`. chunk: the number of
@@ -86,7 +86,7 @@ std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
   for (Part& part : parts) {
     part.reference = shared.take<float>(chunk);
     part.total = shared.take<float>(chunk);
-    part.label = shared.take<float>(chunk);
+    part.label_logit = shared.take<float>(chunk);
     part.references = shared.take<float>(chunk * num_blocks);
     part.dX = H ? shared.take<float>(chunk * H) : nullptr;
   }
@@ -97,14 +97,14 @@ std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
 void reset_part(const Part& part, long m) {
   std::fill(part.reference, part.reference + m, -1e30f);
   std::fill(part.total, part.total + m, 0.f);
-  std::fill(part.label, part.label + m, 0.f);
+  std::fill(part.label_logit, part.label_logit + m, 0.f);
 }
 
 // Replace the logits L (m x n) of words [v, v + n) by exp(logit - reference),
-// and add them to the totals. The m rows begin with row `first` of X. If the
-// largest logit is above the reference of its row by more than 30, it becomes
-// the reference, and the sums so far are scaled. With this distance, usually
-// all exponentials of a row have the same reference.
+// and add the exponentials to the totals. The m rows begin with row `first` of
+// X. If the largest logit of a row exceeds the reference by more than 30, this
+// logit becomes the reference, and the sums so far are scaled. Smaller excesses
+// are allowed, so that usually all exponentials of a row have one reference.
 void exponentiate(const Job& job, long first, long m, long v, long n,
                   float* L, long ld, const Part& part, Prefetcher ahead) {
   const vi lane = lane_indices();
@@ -112,7 +112,7 @@ void exponentiate(const Job& job, long first, long m, long v, long n,
     ahead.step();
     float* l = L + r * ld;
     const long label = clipped(job.labels[first + r], job.V) - v;
-    if (label >= 0 && label < n) part.label[r] = l[label];
+    if (label >= 0 && label < n) part.label_logit[r] = l[label];
     const float largest = maximum(l, n);
     if (largest > part.reference[r] + 30) {
       const float old = part.reference[r];
@@ -143,16 +143,16 @@ void combine_parts(const Job& job, long first, long m,
                    const std::vector<Part>& parts, bool writes_losses,
                    float* tops, float* shares) {
   for (long r = 0; r < m; r++) {
-    float top = parts[0].reference[r], total = 0, label = 0;
+    float top = parts[0].reference[r], total = 0, label_logit = 0;
     for (const Part& part : parts) top = std::max(top, part.reference[r]);
     for (const Part& part : parts) {
       total += part.total[r] * std::exp(part.reference[r] - top);
-      label += part.label[r];  // zero in all parts except one
+      label_logit += part.label_logit[r];  // zero in all parts except one
     }
     tops[r] = top;
     shares[r] = job.weights[first + r] / total;
     if (writes_losses)
-      job.row_losses[first + r] = top - label + std::log(total);
+      job.row_losses[first + r] = top - label_logit + std::log(total);
   }
 }
 
@@ -269,8 +269,9 @@ void vocab_loss(const Job& job) {
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
       // w_t and w: the panels of a block of W^T and of W. L: logits, then
-      // exponentials. e_words: the exponentials of a block in layout "rows".
-      // e_blocks: the exponentials of all blocks in layout "columns".
+      // exponentials. e_words: the exponentials of a block in the layout
+      // "rows". e_blocks: the exponentials of all blocks in the layout
+      // "columns". scaled: see `scale_rows`.
       word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
       word<E>* w = own.take<word<E>>(padded(H) * b_words);
       word<E>* x_words = own.take<word<E>>(chunk * h_words);
@@ -300,6 +301,7 @@ void vocab_loss(const Job& job) {
           multiply<E>(false, m, n, h_words, x, x_ld, w_t, l, BLOCK, BIAS,
                       nullptr, bias);
           Prefetcher ahead(m);
+          // The number of words in the next block
           const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
           ahead.add(job.W + (v + n) * H, next_n * H * 4);
           if (next_n && in_place && grad)
@@ -313,7 +315,7 @@ void vocab_loss(const Job& job) {
           pack<E>(job.W + v * H, H, n, H, w);
           multiply<E>(false, m, H, E::words(n), e, ld, w, mine.dX, H, ADD);
           ld = BLOCK;
-          // In fp32 this call does nothing
+          // Does nothing in fp32
           as_columns(l, ld, m, n, e_blocks + block * m_words * BLOCK);
         }
 #pragma omp barrier  // until all parts are complete
