@@ -254,7 +254,7 @@ def test_rows_of_no_sequence_are_refused(fused, draw, monkeypatch, offsets):
     # By the operator that does all at once, whatever this processor prefers
     monkeypatch.setattr(compiled, '_is_faster_as_one', lambda *arguments: True)
     half = attend(fused, offsets, [20, 20], 2)
-    with pytest.raises(mx.base.MXNetError, match='rise from 0 to 60'):
+    with pytest.raises(mx.base.MXNetError, match='from 0 to 60'):
         half(*map(array, attend_values(draw, 60, 40))).asnumpy()
 
 
