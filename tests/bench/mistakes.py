@@ -159,7 +159,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_add_norm_with_dropout_uses_one_mask_both_ways'),
     ('two threads share a row of the gradient of the embedding',
      'if (r < first_row || r >= end_row) continue;',
-     'if (r < first || r > last) continue;',
+     'if (r < first_row || r > end_row) continue;',
      'test_no_row_of_a_long_table_is_summed_by_two_threads'),
     ('the cross-entropy forgets the label in the gradient of the bias',
      'job.db[label] -= weight;',
