@@ -522,7 +522,7 @@ def test_a_server_that_sends_too_much_is_cut_off(server, monkeypatch,
     monkeypatch.setitem(hub.MAX_BYTES, 'x.csv', 1_000_000)
     server.answers['/x.csv'] = answer
     with pytest.raises(HubError, match=r'x.csv: sends [\d,]+ bytes or more, '
-                                       'and the file has 1,000,000 at most'):
+                                       'but the file has at most 1,000,000'):
         hub.download('x', tmp_path / 'data')
     assert files_in(tmp_path) == []
 

@@ -115,7 +115,7 @@ def check_out(out, force, example, reads=(), flag='--out'):
 
     Call it before a long computation. force: if true, `out` may be replaced.
     reads: paths of files and folders that the command reads; `out` must not be
-    among these files. The other arguments are those of `check_out_path`.
+    among these files. out, example, flag: as for `check_out_path`.
     """
     check_out_path(out, example, flag)
     if not Path(out).is_file():
@@ -130,7 +130,10 @@ def check_out(out, force, example, reads=(), flag='--out'):
 
 
 def _find_same_file(out, reads):
-    """The path in `reads`, or in its folders, of the file `out`; or None."""
+    """Find the file `out` among files and folders to read.
+
+    Returns its path below one of the paths `reads`, or None.
+    """
     for path in map(Path, reads):
         files = path.rglob('*') if path.is_dir() else [path]
         for file in files:
@@ -144,8 +147,8 @@ def _find_same_file(out, reads):
 def writing(out, force, flag='--out'):
     """Yield the path of a temporary file; rename the file to `out` on success.
 
-    Raises ValueError if `out` cannot be written, and, unless `force` is true,
-    if a file was created at `out` after `check_out`.
+    Raises ValueError if `out` cannot be written. If `force` is false, it also
+    raises ValueError if a file was created at `out` after `check_out`.
     """
     temporary = None
     try:
@@ -173,7 +176,7 @@ def split_devices(text):
     kind, _, indices_or_count = text.partition(':')
     numbers = [int(digits) for digits in re.findall(r'\d+', indices_or_count)]
     if (not re.fullmatch(r'auto|cpu|gpu|cpu:\d+|gpu:\d+(,\d+)*', text)
-            or kind == 'cpu' and numbers == [0]):
+            or (kind == 'cpu' and numbers == [0])):
         raise ValueError(f"devices are {text!r}; they must be 'auto', 'cpu', "
                          "'cpu:2' (two CPU devices), 'gpu' or 'gpu:0,1'")
     return kind, numbers
@@ -187,7 +190,7 @@ def check_model(net, tokenizer):
         return
     if hasattr(net, 'encode_batch') and hasattr(tokenizer, 'encoder'):
         raise TypeError('net and tokenizer are swapped: give the net first')
-    name, value = ('net', net) if not is_net else ('tokenizer', tokenizer)
+    name, value = ('tokenizer', tokenizer) if is_net else ('net', net)
     raise TypeError(f'{name} must be a {name} as load_model gives it, not '
                     f'{short_repr(value)}')
 
@@ -272,7 +275,7 @@ def write_rows(path, extension, rows):
     {column: value}, all with the same columns.
     """
     with open(path, 'w', encoding='utf-8', newline='') as file:
-        writer = None       # the first row has the names of the columns
+        writer = None       # made when the first row gives the columns
         for row in rows:
             if extension == '.jsonl':
                 file.write(json.dumps(row, ensure_ascii=False) + '\n')

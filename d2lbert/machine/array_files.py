@@ -67,7 +67,7 @@ def stored_params(path):
 
 
 def read_params(path):
-    """{name: array} of a .params file; errors are those of `stored_params`."""
+    """{name: array} of a .params file; raises OSError or ValueError."""
     arrays = {}
     stored = stored_params(path)
     with open(path, 'rb') as file:
@@ -138,7 +138,8 @@ class _ParamsReader:
         num_axes = version if is_old else self._read_integer(4, signed=True)
         # Only V3 has arrays without axes (scalars). For an array without
         # data, MXNet writes -1 axes in V3, and 0 axes in earlier versions
-        if not (0 if version == V3 else 1) <= num_axes <= MAX_AXES:
+        min_axes = 0 if version == V3 else 1
+        if not min_axes <= num_axes <= MAX_AXES:
             raise ValueError(
                 'it holds an array without numbers' if num_axes in (-1, 0)
                 else f'it holds an array of {num_axes} axes')
@@ -146,17 +147,19 @@ class _ParamsReader:
             self._read_integer(4) if is_old else
             self._read_integer(8, signed=True) for _ in range(num_axes))
         self._read(8)       # type and index of the device
-        number = self._read_integer(4, signed=True)
-        if number not in TYPES:
-            raise ValueError(f'it holds numbers of the unknown type {number}')
+        type_number = self._read_integer(4, signed=True)
+        if type_number not in TYPES:
+            raise ValueError('it holds numbers of the unknown type '
+                             f'{type_number}')
+        dtype = TYPES[type_number]
         offset = self._file.tell()
-        num_bytes = math.prod(shape) * onp.dtype(TYPES[number]).itemsize
+        num_bytes = math.prod(shape) * onp.dtype(dtype).itemsize
         if min(shape, default=0) < 0 or num_bytes > self._remaining:
             raise ValueError('it holds an array of the shape '
                              f'{"x".join(map(str, shape))}, which its '
                              f'{self._size} bytes cannot hold')
         self._file.seek(num_bytes, 1)
-        return StoredArray(TYPES[number], shape, offset)
+        return StoredArray(dtype, shape, offset)
 
     def _read_name(self):
         try:
@@ -195,8 +198,9 @@ def npy_header(file, max_bytes):
         raise ValueError('an array has no header of NumPy')
     dtype = onp.dtype(match.group(1).decode())
     shape = tuple(int(n) for n in match.group(3).split(b',') if n.strip())
-    if (len(shape) > MAX_AXES or math.prod(shape) * dtype.itemsize
-            > max_bytes - 8 - length_bytes - length):
+    header_bytes = 8 + length_bytes + length
+    data_bytes = math.prod(shape) * dtype.itemsize
+    if len(shape) > MAX_AXES or header_bytes + data_bytes > max_bytes:
         raise ValueError(f'an array of the shape {shape} is larger than the '
                          'file')
     return dtype, shape, 'F' if match.group(2) == b'True' else 'C'
@@ -234,8 +238,8 @@ def read_array(file, max_bytes):
 def read_npz(path):
     """{name: array} of a .npz file with uncompressed members.
 
-    Raises ValueError for a compressed file; ValueError, or an exception of
-    `zipfile`, for a damaged file.
+    Raises ValueError for a compressed file, and ValueError or an exception of
+    `zipfile` for a damaged file.
     """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):    # opening a pipe would block
@@ -267,7 +271,8 @@ MAX_NAMES = 4
 def count_not_finite(array):
     """The number of NaN and infinite values in an array."""
     # If the sum is finite, all values are finite, and computing the sum takes
-    # less time than isfinite. Only the kind 'f' has NaN and infinite values
+    # less time than isfinite. Kind 'f' is floating point; integers and
+    # booleans are always finite
     with onp.errstate(over='ignore', invalid='ignore'):
         if array.dtype.kind != 'f' or onp.isfinite(array.sum()):
             return 0

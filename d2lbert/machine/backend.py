@@ -150,7 +150,7 @@ def _import_mxnet():
 
 
 def last_line(error):
-    """The last line of an error's message, without a place in the C++ code.
+    """The last line of an error's message, without its position in C++ code.
 
     In an error of MXNet, the earlier lines are a traceback of C++ functions.
     """
@@ -166,7 +166,7 @@ class _NumPyMode(threading.local):
     """
 
     def __init__(self):     # runs once in each thread that reads the state
-        self.value = mx.util.np_array(True)     # set_np() stores this value
+        self.value = mx.util.np_array(True)     # set_np() sets it to this
         mx.util.set_np_shape(True)
 
 

@@ -25,9 +25,9 @@ except ImportError:  # not a POSIX system
     grp = pwd = None
 
 #: {kind of cache entries: pattern of the names of its files and folders}. Two
-#: names with the same text in the pattern's first group belong to one entry.
-#: Only files and folders whose names match one of these patterns or TEMPORARY
-#: are ever removed, since D2LBERT_CACHE may point at any folder.
+#: names belong to one entry if the pattern's first group matches the same text
+#: in both. Only files and folders whose names match one of these patterns or
+#: TEMPORARY are ever removed, since D2LBERT_CACHE may point at any folder.
 KINDS = {
     'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256|\.products)?',
     'tokens': r'([0-9a-f]{32}\.npz|unchanged\.json)',
@@ -59,6 +59,11 @@ def enabled():
     return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
 
 
+def _setting():
+    """$D2LBERT_CACHE, or '' if this variable does not name a folder."""
+    return os.environ.get('D2LBERT_CACHE', '') if enabled() else ''
+
+
 def root():
     """The absolute path of the cache folder, which may not exist yet.
 
@@ -68,8 +73,8 @@ def root():
     relative D2LBERT_CACHE refers to the working directory of the first call. A
     relative XDG_CACHE_HOME is ignored, as the XDG specification demands.
     """
-    setting = os.environ.get('D2LBERT_CACHE')
-    if setting and enabled():
+    setting = _setting()
+    if setting:
         path = os.path.expanduser(setting)
         if path.startswith('~'):
             raise CacheError(f'D2LBERT_CACHE is {setting!r}, and there is no '
@@ -81,8 +86,7 @@ def root():
 
 def is_root_temporary():
     """True if `root` is temporary, because the default is not usable."""
-    setting = os.environ.get('D2LBERT_CACHE')
-    return not (setting and enabled()) and _default_root() is None
+    return not _setting() and _default_root() is None
 
 
 @functools.lru_cache(maxsize=None)
@@ -224,9 +228,10 @@ def _unsafe_parent(path):
         mode = status.st_mode
         if status.st_uid not in owners:
             return parent
-        if (stat.S_ISDIR(mode) and not mode & stat.S_ISVTX
-                and (mode & 0o002 or (mode & 0o020 and not _is_own_group(
-                    status.st_gid)))):
+        others_can_write = mode & 0o002 or (
+            mode & 0o020 and not _is_own_group(status.st_gid))
+        is_sticky = mode & stat.S_ISVTX
+        if stat.S_ISDIR(mode) and others_can_write and not is_sticky:
             return parent
     return None
 
@@ -257,6 +262,7 @@ def _parents_and_links(path):
             if num_links > 40:
                 return          # a loop of links, which the system rejects
             target = Path(os.readlink(current))
+            # An absolute target has the first part /, which is left out
             remaining += reversed(target.parts[target.is_absolute():])
             current = '/' if target.is_absolute() else previous
         elif remaining:
@@ -267,7 +273,7 @@ def _is_own_group(group_id):
     """True if the group is the private group of this user.
 
     Many systems give each user a primary group of the user's name, without
-    other members. A umask of 002 lets it write to the user's new files.
+    other members. The umask 002 then lets no other user write.
     """
     if grp is None:
         return False
@@ -357,6 +363,7 @@ def clear(kind, older_than=0):
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
+        # Hold all locks, so that no other process writes an entry meanwhile
         for entry in entries([kind]):
             if entry.is_temporary and entry.paths[0].suffix == '.lock':
                 stack.enter_context(locked(entry.paths[0], wait=False))

@@ -49,7 +49,7 @@ class HubError(OSError):    # named after the book's DATA_HUB in hub.py
 
 
 def is_web_page(head):
-    """True if `head`, the first bytes of a file, are those of HTML or XML."""
+    """True if a file that begins with the bytes `head` is HTML or XML."""
     return bool(re.match(rb'(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml|'
                          rb'error)\b', head, re.IGNORECASE))
 
@@ -98,7 +98,7 @@ class _Transfer(threading.Thread):
     def _check_size(self, num_bytes):
         if num_bytes > self.max_bytes:
             raise HubError(f'{self.url}: sends {num_bytes:,} bytes or more, '
-                           f'and the file has {self.max_bytes:,} at most')
+                           f'but the file has at most {self.max_bytes:,}')
 
 
 def _watch(transfer, label):
@@ -207,10 +207,11 @@ DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
 
 def _is_damage(error):
     """True if a damaged archive, and not the disk, caused an OSError."""
-    # An ArchiveError already has a message for the user
+    # An ArchiveError, which is an OSError, already has a message for the user
     return not isinstance(error, ArchiveError) and error.errno in (
         None,                   # gzip: wrong checksum; bzip2: invalid data
         errno.EINVAL,           # an offset before the start of the file
+        # Names of members: too long, or the same for a file and a folder
         errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
@@ -273,8 +274,8 @@ def _members(archive):
                         'device, so nothing of the archive is unpacked')
                 yield info.name, info.isdir(), (
                     lambda info=info: f.extractfile(info))
-            # Read the rest, which tarfile does not: gzip compares its checksum
-            # only at the end of its data
+            # Read on to the end of the data: only there gzip compares its
+            # checksum, and tarfile stops before
             while f.fileobj.read(1 << 20):
                 pass
     else:

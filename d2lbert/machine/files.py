@@ -30,10 +30,10 @@ UNFINISHED = 'unfinished'
 def replacing(path, overwrite=True):
     """Yield the path of a temporary file; rename it to `path` on success.
 
-    The file is empty and is in the same folder. Its name is random, so that no
-    other user can prepare a link with this name. On failure, the file is
-    removed, and `path` is unchanged. overwrite: if false, raise
-    FileExistsError instead of replacing a file at `path`.
+    The temporary file is empty and is in the folder of `path`. Its name is
+    random, so that no other user can prepare a link with this name. On
+    failure, the file is removed, and `path` is unchanged. overwrite: if false,
+    raise FileExistsError instead of replacing a file at `path`.
     """
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -61,7 +61,8 @@ def replacing(path, overwrite=True):
 def _rename_without_overwriting(temporary, path):
     """Move a temporary file to `path`; raise FileExistsError if `path` exists.
 
-    `temporary` may remain as a second name; the caller removes it.
+    `temporary` may remain as a second name of the file, for the caller to
+    remove.
     """
     try:
         os.link(temporary, path)    # unlike os.replace, it never overwrites
@@ -137,8 +138,8 @@ def new_folder(path):
 def write_text(path, text):
     """Write `text` to `path` as UTF-8, atomically.
 
-    Bytes of a file name that Python cannot decode become lone surrogates in
-    its string. They are written as escapes such as \\udce9, which a parser of
+    If Python cannot decode a file name, the name as a string has lone
+    surrogates. They are written as escapes such as \\udce9, which a parser of
     JSON reads as the same surrogates.
     """
     with replacing(path) as temporary:
@@ -175,7 +176,7 @@ class MXNetPath(str):
 def locked(path, wait=True, before_wait=None):
     """Hold an exclusive lock against other threads and other processes.
 
-    path: the lock file, which is created at first and removed at the end.
+    path: the lock file, which is created on entry and removed on exit.
     wait: if false, raise BlockingIOError instead of waiting for another
     holder. before_wait: a function to call before waiting, for example to
     print a message. Yields True if the lock is held, and False if locking is
@@ -201,7 +202,7 @@ def locked(path, wait=True, before_wait=None):
 
 
 def _acquire_lock(path, wait, before_wait):
-    """Lock the file `path`; the arguments are those of `locked`.
+    """Lock the file `path`; wait, before_wait: as for `locked`.
 
     Returns a descriptor of the lock file, or None if Python lacks `fcntl`.
     """
@@ -244,7 +245,7 @@ def missing_folders(path):
 
 
 def remove_empty(folders):
-    """Remove the given folders in order; leave those that are not empty."""
+    """Remove each of the folders, in order, if it is empty."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -288,6 +289,7 @@ def is_run(path):
             'model.params', 'checkpoints', UNFINISHED, 'losses.csv')):
         return True
     try:
+        # The config.json of a released model does not have this key
         return 'model' in read_json(path / 'config.json')
     except (OSError, ValueError, TypeError):
         return False

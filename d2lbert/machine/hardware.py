@@ -8,6 +8,7 @@ import ctypes
 import functools
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,12 +19,12 @@ from typing import List, NamedTuple, Optional, Tuple
 MXNET_VERSION = '1.9.1'
 #: {build of MXNet: name of its wheel}.
 WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
-# How to install what the Arm wheel needs; see `load_arm` in mxnet_libraries.py
+# Command for the libraries of the Arm wheel; see mxnet_libraries.load_arm
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
-# 8.0 and 8.6. A GPU can run code for its own major version, if the minor
-# version of the code is not later than its own. GPUs from 9.0 on would need
-# PTX code, and mxnet-cu112 contains none
+# 8.0 and 8.6. A GPU runs code that was compiled for its major version and for
+# its minor version or a lower one. So 8.6 works up to 8.9. GPUs from 9.0 on
+# would need PTX code, which mxnet-cu112 lacks
 FIRST_CAPABILITY, LAST_CAPABILITY = (5, 0), (8, 9)
 OLDEST_CUDA = (11, 0)  # a driver for 11.0 also runs programs for a later 11.x
 
@@ -78,7 +79,7 @@ _LINE_START = 'd2lbert driver: '  # of the line that _print_driver prints
 def _print_driver():
     """Print the driver's version and its GPUs as a line of JSON.
 
-    A process of its own runs this, since libcuda may crash.
+    `probe_driver` runs this in a separate process, since libcuda may crash.
     """
     version, gpus, problem = 0, [], ''
     count, value = ctypes.c_int(), ctypes.c_int()
@@ -90,7 +91,10 @@ def _print_driver():
             raise OSError(code, f'{function} returned an error')
 
     def query(default, function, *args):
-        """Call a function; return `value`, which it may set, or `default`."""
+        """Call a function that may set `value`; return `value`.
+
+        If the call fails, return `default`.
+        """
         try:
             call(function, *args)
         except (AttributeError, OSError):
@@ -150,7 +154,7 @@ def probe_driver(timeout=30):
     """Ask libcuda.so.1 for its GPUs; return a `Driver`, even on failure.
 
     A separate process loads the library, because a stub library or a partly
-    updated driver may crash or hang. timeout: seconds to wait for it.
+    updated driver may crash or hang. timeout: seconds to wait for the process.
     """
     if not sys.platform.startswith('linux') or not sys.executable:
         return Driver(None, [], NO_DRIVER)
@@ -216,7 +220,8 @@ def mxnet_wheels():
             continue
         parent = Path(str(distribution.locate_file(''))).resolve()
         # A wheel in another folder of sys.path is never imported
-        if not parents or parent in parents:    # no parents: files missing
+        # Without parents, pip lists a wheel whose folder mxnet is missing
+        if not parents or parent in parents:
             found[wheel] = distribution.version
     return found
 
@@ -330,7 +335,7 @@ def physical_cores(cpus=None, root='/'):
             cores.add(cpu)      # unknown: count the CPU as a core
     quota = _cpu_quota(root)
     if quota is not None:
-        return max(1, min(len(cores), int(-(-quota // 1))))
+        return max(1, min(len(cores), math.ceil(quota)))
     return max(1, len(cores))
 
 

@@ -1,5 +1,6 @@
-"""Define what MXNet 1.9.1 lacks: removed names of NumPy, and corrections.
+"""Names that MXNet 1.9.1 imports, so that it works with current packages.
 
+They are names that NumPy and Python removed, and corrections of MXNet.
 `mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`
 and changes MXNet's modules to import from it. So this file does not import
 d2lbert. It imports `mxnet/_libraries.py`, a copy of `mxnet_libraries.py`.
@@ -73,7 +74,7 @@ class _NumPy(types.ModuleType):
         # In 1.19, numpy.bool was Python's bool. NumPy 1.20 to 1.23 warn about
         # the name, and NumPy 2 gives it to numpy.bool_
         self.bool = builtins.bool
-        # Let Python call the method below, and not a copy of NumPy's function
+        # Without this copy of NumPy's function, Python calls the method below
         vars(self).pop('__getattr__', None)
 
     def __getattr__(self, name):    # for modules that NumPy loads on demand
@@ -84,7 +85,7 @@ numpy = _NumPy()
 
 
 class LooseVersion:
-    """A version to compare by >=; distutils had it before Python 3.12."""
+    """A version to compare by >=, as in distutils before Python 3.12."""
 
     def __init__(self, version):
         self.numbers = [int(n) for n in re.findall(
@@ -117,8 +118,8 @@ def adopt_parameter(block, name, parameter):
 
     block: a Gluon block with `self.NAME = parameter`, where NAME is `name`.
     The stock MXNet 1.9.1 finds only parameters that `block.params` created,
-    and neither initializes nor trains other parameters. If the parameter's own
-    name is NAME, it gets the prefix of the block.
+    and neither initializes nor trains other parameters. If `parameter.name` is
+    NAME, too, this function puts the prefix of the block before it.
     """
     collected = block.params._params
     if any(other is parameter for other in collected.values()):
@@ -137,7 +138,7 @@ def _signal_handlers_kept():
     sigaction = ctypes.CDLL(None).sigaction
     actions = []
     for number in signal.valid_signals():
-        action = ctypes.create_string_buffer(256)   # enough for any struct
+        action = ctypes.create_string_buffer(256)   # a struct sigaction fits
         if sigaction(int(number), None, action) == 0:
             actions.append((int(number), action))
     try:

@@ -133,12 +133,14 @@ def empty_library(name, machine):
     strings_at = header_size + 2 * program_header_size
     symbols_at = (strings_at + len(strings) + 7) // 8 * 8
     dynamic_at = symbols_at + symbol_size
-    # DT_SONAME, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_NULL
+    # Pairs (tag, value): DT_SONAME (an offset in `strings`), DT_STRTAB,
+    # DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_NULL
     dynamic = struct.pack('<12Q', 14, 1, 5, strings_at, 6, symbols_at, 10,
                           len(strings), 11, symbol_size, 0, 0)
     size = dynamic_at + len(dynamic)
     ident = b'\x7fELF' + bytes([2, 1, 1]) + bytes(9)    # 64 bits, LSB first
     return b''.join([
+        # ELF header: `ident`, then e_type (3: shared library) to e_shstrndx
         ident, struct.pack('<HHIQQQIHHHHHH', 3, ELF_MACHINES[machine], 1, 0,
                            header_size, 0, 0, header_size,
                            program_header_size, 2, 0, 0, 0),
@@ -230,6 +232,7 @@ def thread_settings():
     if os.environ.get('OMP_MAX_ACTIVE_LEVELS', '').strip() == '0':
         limit = 1       # parallel regions have a single thread
     if limit:
+        # Where the user set no count, MXNet's default may exceed the limit
         counts = {name: min(count or physical_cores(), limit)
                   for name, count in counts.items()}
     for name, count in counts.items():
@@ -254,7 +257,7 @@ def _check_openmp(openmp):
     openmp: the result of `_loaded_openmp`. libgomp read its environment
     variables when it was loaded, so it is too late to correct them.
     """
-    answers = []    # [true if there may be too few threads]
+    answers = []    # one entry: true if there may be too few threads
 
     def ask():
         answers.append(openmp.omp_get_dynamic()
@@ -262,8 +265,8 @@ def _check_openmp(openmp):
                        or openmp.omp_get_max_threads()
                        > openmp.omp_get_thread_limit())
 
-    # A new thread has the settings that libgomp read. In the present thread,
-    # the program may have changed them
+    # A new thread has the settings that libgomp read. The settings of the
+    # present thread may have been changed by the program
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
@@ -279,9 +282,10 @@ def _check_openmp(openmp):
 def threads_for_import():
     """Context to load MXNet in, so that MXNet uses all cores.
 
-    Without it, MXNet uses half of the CPUs, to skip second hardware threads,
-    even if each CPU is a whole core. MXNet reads THREAD_VARIABLES once, while
-    it is loaded. If the user has set one of them, the other gets no default.
+    Without this context, MXNet uses half of the CPUs, to skip second hardware
+    threads, even if each CPU is a whole core. MXNet reads THREAD_VARIABLES
+    once, while it is loaded. If the user has set one of them, the other gets a
+    value only if a limit of threads is set, too (see `thread_settings`).
     GOMP_SPINCOUNT=1000 lets a waiting thread yield after microseconds instead
     of milliseconds, which matters when two programs share the cores.
 

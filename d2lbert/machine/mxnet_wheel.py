@@ -27,8 +27,8 @@ ADDED = {'mxnet_compat.py': '_compat.py', 'hardware.py': '_hardware.py',
 
 _FROM_COMPAT = 'from mxnet._compat import '
 #: (pattern of file names, pattern of text, replacement). MXNet's command-line
-#: tools in mxnet/tools remain as they are: the only pattern of file names that
-#: includes them is the one for distutils, which they do not import.
+#: tools in mxnet/tools remain as they are: only the pattern of file names for
+#: distutils includes them, and they do not import distutils.
 CHANGES = [
     # Import a NumPy that has the old names; NumPy itself remains unchanged
     (r'mxnet/(?!tools/).*\.py', r'(?m)^( *)import numpy(?=$| +as | +#)',
@@ -166,11 +166,11 @@ def _download(project, folder):
 
 
 def _pip_settings(environ):
-    """The environment for `pip download`; settings of uv hold for pip, too."""
+    """The environment for `pip download`, with uv's settings as pip's."""
     environ = dict(environ)
 
     def translate(pip_name, *uv_names):
-        """Set pip's variable, if unset, to the first of uv's with a value."""
+        """Set pip's variable, if unset, to the first set variable of uv."""
         value = next((environ[name] for name in uv_names if environ.get(name)),
                      '')
         # uv separates values by commas, pip by spaces. Only uv accepts a name
@@ -202,7 +202,7 @@ def change_wheel(stock, target):
     # The folder of the metadata is for example mxnet-1.9.1.dist-info
     stock_suffix = f'-{MXNET_VERSION}.dist-info/'
     new_suffix = f'-{version()}.dist-info/'
-    unused = set(range(len(CHANGES)))   # indices of changes
+    unused = set(range(len(CHANGES)))   # indices of changes not applied yet
     with zipfile.ZipFile(stock) as old, zipfile.ZipFile(
             target, 'w', zipfile.ZIP_DEFLATED) as new:
         infos = {info.filename: info for info in old.infolist()}
@@ -257,16 +257,16 @@ def _copy_info(info, name):
 def _apply_changes(archive, info):
     """Return the changed bytes of a file, and the applied changes.
 
-    info: the ZipInfo of the file. The bytes are None if nothing changes. The
-    changes are a set of indices in CHANGES.
+    info: the ZipInfo of the file. The bytes are None for a file without
+    changes. The changes are a set of indices in CHANGES.
     """
     name = info.filename
-    matching = [k for k, (file, _, _) in enumerate(CHANGES)
-                if re.fullmatch(file, name)]
+    candidates = [k for k, (file, _, _) in enumerate(CHANGES)
+                  if re.fullmatch(file, name)]
     used, text = set(), None
-    if matching:
+    if candidates:
         text = before = archive.read(info).decode('utf-8')
-        for k in matching:
+        for k in candidates:
             text, num_replaced = re.subn(CHANGES[k][1], CHANGES[k][2], text)
             if num_replaced:
                 used.add(k)

@@ -22,8 +22,8 @@ VENDORS = {'GenuineIntel': 'Intel', 'AuthenticAMD': 'AMD', '0x41': 'Arm',
            '0x4e': 'NVIDIA', '0x46': 'Fujitsu', '0x6d': 'Microsoft'}
 
 #: {feature in /proc/cpuinfo: name of an instruction set for matrix products}.
-#: The kernels use the first of VECTOR_SETS that the processor has, and all of
-#: EXTRA_SETS that it has.
+#: `Processor.sets` names the first of VECTOR_SETS that the processor has, and
+#: all of EXTRA_SETS that it has.
 VECTOR_SETS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX',
                'sse2': 'SSE', 'asimd': 'NEON'}
 EXTRA_SETS = {'avx512_bf16': 'bf16', 'bf16': 'bf16', 'amx_bf16': 'AMX',

@@ -36,20 +36,23 @@ def close_broken(stream):
 _PANIC = re.compile(rb"\n?thread '[^\n]*panicked at [^\n]*\n[^\n]*\n"
                     rb'(?:stack backtrace:\n(?: +[^\n]*\n)*)?'
                     rb'(?:note: [^\n]*\n)?')
-_is_capturing = threading.Lock()
+# The thread in `without_panics` that captures standard error holds this lock
+_capture_lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def without_panics():
     """Context in which Rust code of the tokenizers library prints no panics.
 
-    Rust prints a panic, in any thread, before Python gets the exception. In
-    this context, descriptor 2 is a temporary file. On exit, the text of the
-    file without the panics is written to standard error. In another thread at
-    the same time, the context does nothing, since overlapping calls could
-    delay the output without end.
+    Rust prints a panic before Python gets the exception. In this context,
+    descriptor 2 is a temporary file. On exit, the text of the file without the
+    panics is written to standard error.
+
+    While one thread captures, the context changes nothing in other threads. A
+    shared capture could end only when no thread is in the context. If calls
+    overlap, this may never happen.
     """
-    if not _is_capturing.acquire(blocking=False):
+    if not _capture_lock.acquire(blocking=False):
         yield
         return
     try:
@@ -66,7 +69,7 @@ def without_panics():
                 if text:
                     os.write(2, text)
     finally:
-        _is_capturing.release()
+        _capture_lock.release()
 
 
 #: The logger of the package. It has no handler; unless the application adds
@@ -88,12 +91,12 @@ _warned = weakref.WeakKeyDictionary()
 
 
 def warn_once(owner, kind, line):
-    """Issue the warning `line`, unless `owner` had a warning of this kind.
+    """Issue the warning `line`, unless `owner` already had one of its kind.
 
     owner: an object, for example a tokenizer. kind: any text that tells the
     kinds apart. Later lines of a kind are logged at level INFO, so that a
-    server does not print a line for each request. Python shows the warning at
-    the line that called this package.
+    server does not print a line for each request. The warning names the line
+    of code that called this package.
     """
     kinds = _warned.setdefault(owner, set())
     if kind in kinds:
@@ -121,13 +124,13 @@ def printed_warnings(hidden=False):
     hidden: if true, hide the warnings and progress bars (--quiet).
     """
     logger_state = LOG.handlers, LOG.propagate
-    show = warnings.showwarning
+    default_show = warnings.showwarning
 
-    def show_text(message, category, *args, **kwargs):
+    def show(message, category, *args, **kwargs):
         if issubclass(category, TextWarning):
             note(message)
         else:
-            show(message, category, *args, **kwargs)
+            default_show(message, category, *args, **kwargs)
     # Without a handler, Python would print warnings in spite of --quiet
     LOG.handlers = [_Stderr(logging.WARNING)]
     # Otherwise a handler of the root logger would print each line once more
@@ -135,7 +138,7 @@ def printed_warnings(hidden=False):
     try:
         with quiet(hidden), warnings.catch_warnings():
             warnings.simplefilter('always', TextWarning)
-            warnings.showwarning = show_text
+            warnings.showwarning = show
             yield
     finally:
         LOG.handlers, LOG.propagate = logger_state
@@ -174,10 +177,10 @@ class FailsafeStream:
 
     stream: the stream to write to, or None if its descriptor was closed before
     Python started. A write fails if a disk is full, or a pipe or a terminal is
-    closed. The log lines of a run that are lost here are in its log.txt.
+    closed. A run writes its log lines to log.txt, too, so they are not lost.
     """
 
-    # Other code reads these attributes, also if the stream is None
+    # Other code reads these attributes, even if the stream is None
     encoding, errors = 'utf-8', 'replace'
 
     def __init__(self, stream):
@@ -187,12 +190,12 @@ class FailsafeStream:
         return getattr(self._stream, name)
 
     def write(self, text):
-        """Write the text, unless a write has failed."""
+        """Write the text, unless an earlier write has failed."""
         self._attempt('write', text)
         return len(text)
 
     def flush(self):
-        """Flush the stream, unless a write has failed."""
+        """Flush the stream, unless an earlier write has failed."""
         self._attempt('flush')
 
     def isatty(self):
@@ -200,7 +203,7 @@ class FailsafeStream:
         return bool(self._attempt('isatty'))
 
     def _attempt(self, name, *args):
-        """Call a method of the stream; return None after a failed write."""
+        """Call a method of the stream; after a failure, return None."""
         if self._stream is None:
             return None
         try:
@@ -211,24 +214,26 @@ class FailsafeStream:
             return None
 
 
-# The number of open contexts of `failsafe_output`, and the original streams
-_lock = threading.Lock()
-_num_contexts, _original = 0, None
+# The number of open contexts of `failsafe_output`, the original streams, and
+# the lock that a thread holds while it changes them
+_num_contexts, _original_streams = 0, None
+_streams_lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def failsafe_output():
     """Context in which printing never raises an OSError.
 
-    On exit, it flushes the streams, so that Python's own flush cannot fail.
-    All threads share sys.stdout and sys.stderr. So the context that is entered
-    first replaces both, and the context that is left last restores both.
+    On exit, the streams are flushed, so that Python's flush at its end cannot
+    fail. All threads share sys.stdout and sys.stderr. So the context that is
+    entered first replaces both, and the context that is left last restores
+    both.
     """
-    global _num_contexts, _original
-    with _lock:
+    global _num_contexts, _original_streams
+    with _streams_lock:
         if not _num_contexts:
-            _original = sys.stdout, sys.stderr
-            sys.stdout, sys.stderr = map(FailsafeStream, _original)
+            _original_streams = sys.stdout, sys.stderr
+            sys.stdout, sys.stderr = map(FailsafeStream, _original_streams)
         _num_contexts += 1
         streams = sys.stdout, sys.stderr
     try:
@@ -236,7 +241,7 @@ def failsafe_output():
     finally:
         for stream in streams:
             stream.flush()
-        with _lock:
+        with _streams_lock:
             _num_contexts -= 1
             if not _num_contexts:
-                sys.stdout, sys.stderr = _original
+                sys.stdout, sys.stderr = _original_streams

@@ -21,7 +21,8 @@ def interruptible(work):
     signals only in the main thread, between two bytecode instructions. So
     `work` runs in another thread. If a signal handler raises an exception, the
     exception leaves this function, and `is_abandoned()` returns True from then
-    on. `work` should call it often, and end when it returns True.
+    on. `work` should call `is_abandoned` often, and end when the result is
+    True.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)
@@ -63,7 +64,7 @@ def in_order(work, items, num_threads=None):
                     try:
                         futures.append(pool.submit(work, next(items)))
                     except StopIteration:
-                        items = None        # there are no more
+                        items = None        # all items are read
                     except Exception as exception:
                         items, error = None, exception
                 if not futures:
@@ -101,7 +102,7 @@ def kvstore():
         def broadcast(self, key, value, out, priority=0):
             super().broadcast(key, value, out, priority)
             # Wait until the weights have arrived: otherwise a worker could
-            # push a gradient first, and the store would return the gradient
+            # push a gradient first, and get this gradient as the weights
             for array in out if isinstance(out, (list, tuple)) else [out]:
                 array.wait_to_read()
 

@@ -330,7 +330,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'except OSError:   # ValueError',
      'test_a_stream_that_fails_goes_silent'),
     ('half a core of quota is rounded down',
-     'int(-(-quota // 1))',
+     'math.ceil(quota)',
      'int(quota)',
      'test_a_cpu_quota_limits_the_cores'),
     ('a GPU that MXNet has no kernels for is used',
