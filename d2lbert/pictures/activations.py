@@ -25,10 +25,11 @@ from d2lbert.text import special_of
 from d2lbert.texts.examples import pad_rows
 
 #: Maximum number of tokens in a batch of `vectors_by_layer`, padding included.
-#: A longer text is a batch of its own.
+#: A longer text alone is a batch.
 MAX_TOKENS = 1 << 12
 
-#: The same for `guesses_of`.
+#: Maximum number of tokens in a batch of `guesses_of`, which repeats one text.
+#: A longer text alone is a batch.
 MAX_GUESS_TOKENS = 1 << 13
 
 #: Number of guesses that are kept for each masked token.
@@ -50,9 +51,9 @@ def attention_of(net, ids, segments=None):
     """
     T = len(ids)
     weights = []
-    # The fused operators do not store attention weights; within
-    # `keep_attention` a block does not use them. Blocks run one at a time, so
-    # that the device never holds the weights of all blocks
+    # The fused operators do not store attention weights, so a block computes
+    # without these operators within `keep_attention`. Blocks run one at a
+    # time, so that the device never holds the weights of all blocks
     with autograd.pause():
         X = _embed(net, [ids], [segments or [0] * T], [T])[0]
         for blk in net.encoder.blks.up_to(-1):
@@ -68,8 +69,11 @@ def attention_of(net, ids, segments=None):
 def _find_attention(blk):
     """Return the only `DotProductAttention` within a block of the encoder."""
     found = []
-    blk.apply(lambda layer: isinstance(layer, DotProductAttention)
-              and found.append(layer))
+
+    def visit(layer):
+        if isinstance(layer, DotProductAttention):
+            found.append(layer)
+    blk.apply(visit)
     if len(found) != 1:
         raise ValueError(f'a block of this net ({type(blk).__name__}) has '
                          f'{len(found)} DotProductAttention in it; attention '
@@ -80,11 +84,11 @@ def _find_attention(blk):
 def clearest_head(weights, special):
     """Find the head in which words attend most strongly to few other words.
 
-    weights: (L, N, T, T); special: T booleans, True for special tokens. Here
-    a word is any other token. Returns the (layer, head), counted from 0, with
-    the largest sum of squared weights from words to other words; (0, 0) for a
-    text of fewer than two words. The sum is small for heads in which words
-    attend to all tokens alike, to special tokens, or to themselves.
+    weights: (L, N, T, T); special: T booleans, True for special tokens. All
+    other tokens are words here. Returns the (layer, head), counted from 0,
+    with the largest sum of squared weights from words to other words; (0, 0)
+    for a text of fewer than two words. The sum is small for heads in which
+    words attend to all tokens alike, to special tokens, or to themselves.
     """
     words = onp.flatnonzero(~onp.asarray(special))      # indices of tokens
     squares = weights[:, :, words][:, :, :, words] ** 2
@@ -147,17 +151,18 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
                      for layer in layers for head in heads)
     for row, layer in zip(axes, layers):
         for ax, head in zip(row, heads):
+            is_left, is_bottom = head == heads[0], layer == layers[-1]
             image = ax.imshow(weights[layer - 1, head - 1], vmin=0,
                               vmax=max_weight, cmap='Greys',
                               interpolation='nearest')
             ax.set_xticks(ticks)
             ax.set_yticks(ticks)
-            ax.tick_params(labelsize=FONT_POINTS, length=2, labelleft=head ==
-                           heads[0], labelbottom=layer == layers[-1])
-            if head == heads[0]:
+            ax.tick_params(labelsize=FONT_POINTS, length=2, labelleft=is_left,
+                           labelbottom=is_bottom)
+            if is_left:
                 ax.set_yticklabels(labels)
                 ax.set_ylabel(f'layer {layer}', fontsize=FONT_POINTS + 1)
-            if layer == layers[-1]:
+            if is_bottom:
                 ax.set_xticklabels(labels, rotation=90)
             if layer == layers[0]:
                 ax.set_title(f'head {head}', fontsize=FONT_POINTS + 1)
@@ -222,13 +227,14 @@ def vectors_by_layer(net, encoded, pad_id=0):
                     for batch in batches])
         return
     with autograd.pause():
+        # For each batch, the input of the next block and the lengths
         inputs = [_embed(net, batch.ids, batch.segments, batch.lens)
                   for batch in batches]
     yield _split_batches(batches, [X for X, _ in inputs])
     for layer, blk in enumerate(net.encoder.blks.up_to(-1), 1):
         with autograd.pause():
             inputs = [(blk(X, lens), lens) for X, lens in inputs]
-            # For the last layer of a pre-LN encoder: the final LayerNorm
+            # `finish` applies the final LayerNorm of a pre-LN encoder
             outputs = [net.encoder.finish(X, layer) for X, _ in inputs]
         yield _split_batches(batches, outputs)
 
@@ -236,7 +242,7 @@ def vectors_by_layer(net, encoded, pad_id=0):
 def _embed(net, ids, segments, lens):
     """Return the input of the first block, X (B, T, H), and lens as an array.
 
-    ids, segments: (B, T); lens: the B lengths without padding. Both results
+    ids, segments: (B, T); lens: the B lengths without padding. X and the array
     are on the device of the net.
     """
     X = net.encoder(onp.array(ids, 'int32'), onp.array(segments, 'int32'),
@@ -257,6 +263,7 @@ def _make_batches(encoded, pad_id):
     """Return a list of `_Batch`es, each of texts of similar length."""
     batches, indices = [], []
     for k in sorted(range(len(encoded)), key=lambda k: len(encoded[k].ids)):
+        # Text k is the longest so far, so others would be padded to its length
         if indices and len(encoded[k].ids) * (len(indices) + 1) > MAX_TOKENS:
             batches.append(_pad(encoded, indices, pad_id))
             indices = []

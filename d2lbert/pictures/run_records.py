@@ -16,6 +16,9 @@ STYLES = (dict(linestyle='-', color='#1f3a5f'),
           dict(linestyle='-.', color='#5c8a3a'),
           dict(linestyle=':', color='#8a4f9e'))
 
+#: Markers of accuracies, so that they differ without colours.
+ACCURACY_MARKERS = 'os^Dv'
+
 #: Losses in nats per token. They share a panel of a figure.
 TOKEN_LOSSES = 'mlm', 'clm', 'denoise'
 
@@ -29,7 +32,7 @@ class RunRecord(NamedTuple):
     name: str           # of the run folder; '' for a `History`
     losses: dict        # {name of a loss: (curve of the loss at each logged
                         # step, curve of the mean since step 1)}
-    held_out: dict      # {metric, without the prefix held_out_: its curve}
+    held_out: dict      # {metric, without the prefix held_out_: curve}
     config: dict        # the content of config.json; {} for a `History`
     log: str            # the content of log.txt, or ''
 
@@ -68,7 +71,7 @@ def _make_record(name, rows, config, log):
 
     rows: {column: value} for each logged step, as `history_rows` returns.
     """
-    curves = {}     # {column: its curve}
+    curves = {}     # {column: curve}
     for row in rows:
         for column, value in row.items():
             if math.isfinite(value):
@@ -80,11 +83,11 @@ def _make_record(name, rows, config, log):
                 if column.startswith('held_out_')}
     # For example, column mlm_loss is the loss at a step, and column mlm is the
     # mean of mlm_loss since step 1
-    losses = {column[:-len('_loss')]: (curve, curves.get(
-                  column[:-len('_loss')], ([], [])))
-              for column, curve in curves.items()
-              if column.endswith('_loss')
-              and not column.startswith('held_out_')}
+    losses = {}
+    for column, curve in curves.items():
+        if column.endswith('_loss') and not column.startswith('held_out_'):
+            loss_name = column[:-len('_loss')]
+            losses[loss_name] = curve, curves.get(loss_name, ([], []))
     return RunRecord(name, losses, held_out, config, log)
 
 
@@ -113,6 +116,7 @@ def plot_history(run: Any, *others: Any,
         name for record in records for name in record.held_out
         if 'accuracy' in name))
     panels = _panels(losses)
+    has_several = len(records) > 1
     num_panels = len(panels) + bool(accuracies)
     fig = Picture(figsize=figsize or (4.6 * num_panels, 3.7),
                   layout='constrained')
@@ -120,10 +124,10 @@ def plot_history(run: Any, *others: Any,
     for ax, names in zip(axes, panels):
         for k, record in enumerate(records):
             for name in names:
-                _plot_loss(ax, record, name, k, len(records) > 1,
-                           f'{_title(name)}, ' * (len(names) > 1))
+                _plot_loss(ax, record, name, k, has_several,
+                           f'{_title(name)}, ' if len(names) > 1 else '')
         title = ' and '.join(map(_title, names))
-        # A title of acronyms would not tell that they are losses
+        # Acronyms alone would not show that the panel has losses
         ax.set(xlabel='step', ylabel='loss, nats',
                title=title if title == names[0] else f'{title} loss')
     if accuracies:
@@ -131,10 +135,11 @@ def plot_history(run: Any, *others: Any,
             for i, name in enumerate(accuracies):
                 if name in record.held_out:
                     axes[-1].plot(
-                        *record.held_out[name], 'os^Dv'[i % 5],
+                        *record.held_out[name],
+                        ACCURACY_MARKERS[i % len(ACCURACY_MARKERS)],
                         markersize=4, **STYLES[k % len(STYLES)],
                         label=_legend_label(record, name.replace('_', ' '),
-                                            len(records) > 1))
+                                            has_several))
         axes[-1].set(xlabel='step', ylabel='share', title='held-out accuracy')
     max_letters = max(len(label) for ax in axes for label
                       in ax.get_legend_handles_labels()[1])
@@ -162,24 +167,27 @@ def _title(name):
     return name.upper() if len(name) < 5 else name
 
 
-def _plot_loss(ax, record, name, k, is_one_of_several, label_prefix=''):
-    """Draw the loss `name` of the k-th record, unless the record lacks it."""
+def _plot_loss(ax, record, name, k, has_several, label_prefix):
+    """Draw the loss `name` of the k-th record, if the record has it.
+
+    has_several: True if there are several records.
+    """
     if name not in record.losses:
         return
     each_step, mean = record.losses[name]
     style = STYLES[k % len(STYLES)]
-    if not is_one_of_several:
+    if not has_several:
         ax.plot(*each_step, color='#9a9a9a', linewidth=0.8, label='each step',
                 **_marker(each_step))
     if mean[0]:
         ax.plot(*mean, **style, label=_legend_label(
-            record, f'{label_prefix}mean since step 1', is_one_of_several),
+            record, f'{label_prefix}mean since step 1', has_several),
             **_marker(mean))
     held_out = record.held_out.get(f'{name}_loss')
     if held_out:
         ax.plot(*held_out, 'o', markersize=4, **dict(style, linestyle=':'),
                 label=_legend_label(record, f'{label_prefix}held out',
-                                    is_one_of_several))
+                                    has_several))
 
 
 def _marker(curve):
@@ -187,6 +195,6 @@ def _marker(curve):
     return POINT if len(curve[0]) == 1 else {}
 
 
-def _legend_label(record, label, is_one_of_several):
-    """Return the label, after the name of the run if there are several."""
-    return f'{record.name or "this"}: {label}' if is_one_of_several else label
+def _legend_label(record, label, has_several):
+    """Return the label, after the run's name if there are several runs."""
+    return f'{record.name or "this"}: {label}' if has_several else label

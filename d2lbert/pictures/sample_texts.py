@@ -69,7 +69,7 @@ def short(name, max_letters=14):
 MAX_SENTENCES, MAX_SENTENCES_OF_WORD = 250, 20
 
 #: Limits of `sentences_of`: characters in all, and words of a sentence.
-MAX_CHARS, MAX_WORDS = 1 << 24, 48
+MAX_CHARS, MAX_SENTENCE_WORDS = 1 << 24, 48
 
 #: White space after the end of a sentence, in text without ' . '.
 _SENTENCE_GAP = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
@@ -119,9 +119,9 @@ def sample_of_run(folder):
         paths = [corpus] if isinstance(corpus, str) else list(corpus)
         name = ', '.join(Path(path).name for path in paths)
     # Only files and folders can be read again; standard input and pipes cannot
-    if not paths or not all(
-            path.is_file() or path.is_dir() for path in (
-                Path(path).expanduser() for path in paths)):
+    expanded = [Path(path).expanduser() for path in paths]
+    if not paths or not all(path.is_file() or path.is_dir()
+                            for path in expanded):
         warn(f'the text of {folder} ({corpus}) is no longer on this '
              'machine: neighbours come from the sample corpus')
         return bundled_sample()
@@ -153,7 +153,7 @@ def sentences_of(paths):
     """
     sentences, chars_left = [], MAX_CHARS
     for path in paths:
-        # The second argument of `paragraphs_of` gets the progress
+        # Ignore the progress, which `paragraphs_of` reports to the function
         for paragraphs in paragraphs_of(path, lambda num_bytes: None):
             for text in paragraphs.texts:
                 chars_left -= len(text)
@@ -164,7 +164,7 @@ def sentences_of(paths):
 
 
 def _split_sentences(text, is_tokenized):
-    """Return the sentences of a paragraph that have 3 to MAX_WORDS words.
+    """Return the sentences of 3 to MAX_SENTENCE_WORDS words in a paragraph.
 
     is_tokenized: True if punctuation marks have blanks around them. Then, or
     if the paragraph contains ' . ', sentences end at ' . '.
@@ -173,7 +173,7 @@ def _split_sentences(text, is_tokenized):
     parts = (text.split(STOP) if is_tokenized or STOP in text
              else _SENTENCE_GAP.split(text))
     return [part for part in map(str.strip, parts)
-            if 3 <= len(part.split()) <= MAX_WORDS]
+            if 3 <= len(part.split()) <= MAX_SENTENCE_WORDS]
 
 
 def pick_sentences(sample, words):
@@ -196,9 +196,9 @@ def pick_sentences(sample, words):
 
 
 def common_words(sample):
-    """Return the words in more than 1/30 of the sentences, a set.
+    """Return the set of words that are in more than 1/30 of the sentences.
 
-    They are stop words. At most 3,000 sentences of the sample are counted.
+    They count as stop words. At most 3,000 sentences of the sample are used.
     """
     sentences = _pick_evenly(sample.sentences, 3000)
     counts = collections.Counter(
@@ -237,13 +237,17 @@ def _find_word(word, sentence):
         if begin < 0:
             return None
         end = begin + len(word)
+        # At an edge of the sentence the slice is '', and ''.isalnum() is False
         if not (sentence[begin - 1:begin].isalnum()
                 or sentence[end:end + 1].isalnum()):
             return begin, end
 
 
 def labelled_uses(word):
-    """Return the sample corpus's labelled `Use`s of a word in this form."""
+    """Return the labelled `Use`s of a word in the sample corpus.
+
+    Other forms of the word do not count.
+    """
     return _uses_by_form().get(word.lower(), [])
 
 
@@ -260,7 +264,10 @@ def labelled_words():
 
 
 def _base_form(form, forms):
-    """Return the singular of a form, by IRREGULAR or `forms`, or the form."""
+    """Return the singular of a form, by IRREGULAR or by `forms`.
+
+    Returns the form itself if there is no singular.
+    """
     if form in IRREGULAR:
         return IRREGULAR[form]
     return next((form[:-k] for k in (1, 2) if form[-k:] in ('s', 'es')

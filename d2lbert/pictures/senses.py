@@ -199,9 +199,9 @@ def _check_layers(layers, count):
 def _plot_points(ax, points, uses, sense_names):
     """Draw the points (n, 2) of a layer, with a marker for each sense."""
     for k, name in enumerate(sense_names):
-        of_sense = points[[use.sense == name for use in uses]]
+        points_of_sense = points[[use.sense == name for use in uses]]
         color = STYLES[k % len(STYLES)]['color']
-        ax.plot(*of_sense.T, MARKERS[k % len(MARKERS)], color=color,
+        ax.plot(*points_of_sense.T, MARKERS[k % len(MARKERS)], color=color,
                 markersize=6,
                 markerfacecolor=color if k % 2 == 0 else 'none',
                 label=None if name is None else short(name, 30))
@@ -210,9 +210,10 @@ def _plot_points(ax, points, uses, sense_names):
 
 
 def _label_points(ax, renderer, points, uses):
-    """Label each point, at the first of `OFFSETS` without an overlap.
+    """Label each point, at the first of `OFFSETS` where the label fits.
 
-    A point has no label if the label would overlap at all offsets.
+    A label fits if it is within the panel and overlaps no marker or label. A
+    point gets no label if it fits nowhere.
     """
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
@@ -314,10 +315,11 @@ def _labelled_uses(words):
 def _compute_accuracy(uses, layers):
     """Return the `SenseAccuracy` for uses, {word: list of `Use`s}.
 
-    layers: for each layer an array with H columns, whose rows are the vectors
-    of the uses of the first word, then those of the second, and so on.
+    layers: for each layer an array with H columns. Its rows are the vectors of
+    all uses, in the order of `uses`.
     """
     ends = onp.cumsum([len(word_uses) for word_uses in uses.values()])
+    # For each word (n,): the senses of its uses
     senses = [onp.array([use.sense for use in word_uses])
               for word_uses in uses.values()]
     # For each word (n, n): True for uses in different sentences
@@ -327,9 +329,9 @@ def _compute_accuracy(uses, layers):
     rates = [list(map(_nearest_accuracy, onp.split(vectors, ends[:-1]),
                       senses, comparable)) for vectors in layers]
     return SenseAccuracy(
-        list(uses), onp.array([len(labels) for labels in senses]),
-        onp.array([onp.unique(labels, return_counts=True)[1].max()
-                   / len(labels) for labels in senses]), onp.array(rates))
+        list(uses), onp.array([len(of_word) for of_word in senses]),
+        onp.array([onp.unique(of_word, return_counts=True)[1].max()
+                   / len(of_word) for of_word in senses]), onp.array(rates))
 
 
 def _nearest_accuracy(X, senses, comparable):
@@ -391,8 +393,8 @@ def table(report):
     """Return lines of text: a row for each word, then for each checkpoint."""
     final = report.accuracy
     width = max(map(len, [*final.words, 'step']))
-    numbers = ''.join(f'{layer:7}' for layer in range(len(final.rates)))
-    titles = f'  uses  chance  layer 0{numbers[7:]}'
+    layer_numbers = ''.join(f'{k:7}' for k in range(1, len(final.rates)))
+    titles = f'  uses  chance  layer 0{layer_numbers}'
     lines = [f'{"word":{width}}{titles}']
     rows = [*zip(final.words, final.counts, final.chances, final.rates.T)]
     if len(rows) > 1:
@@ -424,7 +426,7 @@ def plot_reports(reports):
     has_steps = any(report.steps for report in reports)
     fig = Picture(figsize=(4.6 * (1 + has_steps), 3.6), layout='constrained')
     axes = fig.subplots(1, 1 + has_steps, squeeze=False, sharey=True)[0]
-    lines = []      # (panel, index of the report, x, y)
+    lines = []      # (panel, index of the report, x, rates)
     for k, report in enumerate(reports):
         lines.append((axes[0], k, range(len(report.accuracy.rates)),
                       report.accuracy.all_rates))

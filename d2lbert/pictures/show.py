@@ -35,19 +35,19 @@ from d2lbert.training.saved_runs import RunError, is_finetuned
 TEXTS = ('a crane is flying', ('a crane driver came', 'he just left'))
 PAIRS = (('a crane is flying', 'a bird is in the air'), TEXTS[1])
 
-#: Maximum number of words whose uses are shown, if the user names none.
-MAX_WORDS = 6
+#: Maximum number of words whose uses are shown, if the user names no words.
+MAX_SHOWN_WORDS = 6
 
-#: Minimum number of uses to show: of a word that the user named, and of a
-#: word of the texts.
+#: Minimum number of uses for a word to be shown: a word that the user named,
+#: and a word of the texts.
 MIN_USES_IF_NAMED, MIN_USES = 3, 6
 
 #: Maximum number of attention weights of a page. BERT base has 38 million for
 #: a text of 512 tokens.
 MAX_WEIGHTS = 40_000_000
 
-#: A page with up to this number of attention weights stores each in 16 bits, a
-#: page with more of them in 8 bits.
+#: A page with up to this number of attention weights stores each weight in 16
+#: bits; a page with more weights, in 8 bits.
 MAX_WEIGHTS_IN_16_BITS = 300_000
 
 #: The files of the page, in the order in which they are joined.
@@ -232,14 +232,15 @@ def _token_data(pair, encoded):
 
 
 def _guess_data(net, tokenizer, encoded):
-    """Return for each token [guesses, probability, rank]; None if special.
+    """Return [guesses, probability, rank] for each token; None if special.
 
-    A guess is [token, probability]. probability, rank: of the masked token.
+    Each token is masked in turn. A guess is [token, probability]. The
+    probability and the rank are those of the token that was masked.
     """
-    return [None if masked is None else
-            [[[guess.token, guess.probability] for guess in masked.guesses],
-             masked.own.probability, masked.rank]
-            for masked in guesses_of(net, tokenizer, encoded)]
+    return [None if found is None else
+            [[[guess.token, guess.probability] for guess in found.guesses],
+             found.own.probability, found.rank]
+            for found in guesses_of(net, tokenizer, encoded)]
 
 
 def _neighbour_data(neighbours, page_index):
@@ -249,7 +250,7 @@ def _neighbour_data(neighbours, page_index):
     lists [i, cosine, i, cosine, ...]: its neighbours among all tokens, and
     among occurrences of the same token. In place of the second list there is
     0 if the lists are equal. page_index: {index of a sample token: i, its
-    index on the page}, to which this function adds new neighbours.
+    index on the page}; this function adds the neighbours to it.
     """
     def flatten(neighbours_of_kind):
         numbers = []
@@ -278,10 +279,13 @@ def _sample_data(sample, sentences, sample_tokens, page_index):
                     sentence_index, key=sentence_index.get)])
 
 
-def _prediction_data(net, tokenizer, text, pair):
-    """Return the prediction of a fine-tuned model, as rows [name, value]."""
+def _prediction_data(net, tokenizer, text, text_b):
+    """Return the prediction of a fine-tuned model, as rows [name, value].
+
+    text_b: the second text of a pair, or None.
+    """
     [prediction] = predict(net, tokenizer, [text],
-                           None if pair is None else [pair])
+                           None if text_b is None else [text_b])
     kind = net.about.kind
     if kind == 'tag':
         return [[word, tag] for word, tag
@@ -311,7 +315,7 @@ def _sense_data(net, tokenizer, sample, text_words, words):
     candidates.sort(key=lambda word: not sample_texts.labelled_uses(word))
     data = []
     for word in candidates:
-        if len(data) < MAX_WORDS:
+        if len(data) < MAX_SHOWN_WORDS:
             try:
                 data.append(_word_data(net, tokenizer, sample, word,
                                        MIN_USES))
@@ -426,16 +430,16 @@ def render(data):
 
 
 def escape_json(data):
-    """Return JSON that is safe in a script of HTML, for any strings in it."""
+    """Return `data` as JSON that cannot end the HTML script around it."""
     text = json.dumps(_encodable(data), ensure_ascii=False,
                       separators=(',', ':'), allow_nan=False)
     return text.translate(_ESCAPES)
 
 
 def _encodable(data):
-    """Return the data with strings that UTF-8 can encode.
+    """Return the data with surrogates in strings as backslash escapes.
 
-    File names may contain surrogates, which become backslash escapes.
+    File names may contain surrogates, which UTF-8 cannot encode.
     """
     if isinstance(data, str):
         return data.encode('utf-8', 'backslashreplace').decode()
