@@ -64,7 +64,7 @@ def choose_build(machine, timeout=30):
         return wanted, f'D2LBERT_MXNET={wanted}'
     driver = machine.probe_driver(timeout)
     for gpu in driver.gpus:
-        if gpu.usable:
+        if gpu.is_usable:
             return 'cu112', (f'GPU {gpu.index} ({gpu.name}) has compute '
                              'capability {}.{}'.format(*gpu.capability))
     return 'cpu', '; '.join(

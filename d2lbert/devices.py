@@ -18,7 +18,7 @@ def _usable_gpus():
     """
     usable = []
     for gpu in backend.gpus():
-        if gpu.usable:
+        if gpu.is_usable:
             usable.append(gpu.index)
         elif gpu not in _warned_gpus:
             _warned_gpus.add(gpu)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from d2lbert._version import __version__
 from d2lbert.command.flags import add_json, print_json
 from d2lbert.machine import cache, hardware, mxnet_libraries
-from d2lbert.machine.processor import chosen_set, find_compiler, find_processor
+from d2lbert.machine.processor import chosen_isa, find_compiler, find_processor
 
 #: Values of `Row.status`.
 OK, WARN, BAD = 'ok', 'warn', 'bad'
@@ -197,7 +197,7 @@ def _driver_rows(mx):
         name = f'GPU {gpu.index}'
         value = '{}, compute capability {}.{}'.format(
             gpu.name, *gpu.capability)
-        if not gpu.usable:
+        if not gpu.is_usable:
             rows.append(Row(name, WARN, f'{value}: not usable',
                             f'{gpu.reason}; the CPU or another GPU is used'))
         elif mxnet_build == 'cpu':
@@ -298,7 +298,7 @@ def _processor_row(mx):
     if mx is not None:
         from d2lbert import kernels
         try:
-            chosen = chosen_set()
+            chosen = chosen_isa()
         except ValueError as error:
             return Row('processor', BAD, f'{value}; {error}',
                        '`d2lbert help environment` explains D2LBERT_ISA')

@@ -166,7 +166,7 @@ class _NumPyMode(threading.local):
     """
 
     def __init__(self):     # runs once in each thread that reads the state
-        self.value = mx.util.np_array(True)     # set_np() sets it to this
+        self.value = mx.util.np_array(True)     # as set_np() does
         mx.util.set_np_shape(True)
 
 

@@ -274,8 +274,8 @@ def _members(archive):
                         'device, so nothing of the archive is unpacked')
                 yield info.name, info.isdir(), (
                     lambda info=info: f.extractfile(info))
-            # Read on to the end of the data: only there gzip compares its
-            # checksum, and tarfile stops before
+            # Read the rest of the data, since tarfile stops before the end,
+            # and gzip compares its checksum only there
             while f.fileobj.read(1 << 20):
                 pass
     else:

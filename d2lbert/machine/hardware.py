@@ -59,8 +59,8 @@ class Gpu(NamedTuple):
     index: int
     name: str
     capability: Tuple[int, int]     # compute capability, (major, minor)
-    usable: bool  # True if mxnet-cu112, installed or not, can use it
-    reason: str   # why it is not usable, or ''
+    is_usable: bool     # True if mxnet-cu112, installed or not, can use it
+    reason: str         # why it is not usable, or ''
 
 
 class Driver(NamedTuple):
@@ -219,8 +219,8 @@ def mxnet_wheels():
         except metadata.PackageNotFoundError:
             continue
         parent = Path(str(distribution.locate_file(''))).resolve()
-        # A wheel in another folder of sys.path is never imported
-        # Without parents, pip lists a wheel whose folder mxnet is missing
+        # A wheel in another folder of sys.path is never imported. Without
+        # parents, the folder mxnet is missing, and each wheel counts
         if not parents or parent in parents:
             found[wheel] = distribution.version
     return found

@@ -119,7 +119,7 @@ def adopt_parameter(block, name, parameter):
     block: a Gluon block with `self.NAME = parameter`, where NAME is `name`.
     The stock MXNet 1.9.1 finds only parameters that `block.params` created,
     and neither initializes nor trains other parameters. If `parameter.name` is
-    NAME, too, this function puts the prefix of the block before it.
+    NAME, it becomes the block's prefix and NAME.
     """
     collected = block.params._params
     if any(other is parameter for other in collected.values()):

@@ -265,8 +265,8 @@ def _check_openmp(openmp):
                        or openmp.omp_get_max_threads()
                        > openmp.omp_get_thread_limit())
 
-    # A new thread has the settings that libgomp read. The settings of the
-    # present thread may have been changed by the program
+    # A new thread has the settings that libgomp read. The program may have
+    # changed the settings of the present thread
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()

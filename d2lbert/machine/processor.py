@@ -110,14 +110,14 @@ class InstructionSet(NamedTuple):
 
     machines: Tuple[str, ...]   # possible values of platform.machine()
     flags: Tuple[str, ...]
-    features: str   # names in /proc/cpuinfo, all of which are needed
+    features: str   # required names in /proc/cpuinfo, with blanks between
 
 
 # The features of -march=haswell. The flags below do not contain the newer name
 # -march=x86-64-v3, because old versions of GCC and clang do not know it
 _HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
 #: {value of D2LBERT_ISA: its instruction set}.
-SETS = {
+INSTRUCTION_SETS = {
     'avx512': InstructionSet(
         ('x86_64',), ('-march=haswell', '-mavx512f', '-mavx512bw',
                       '-mavx512cd', '-mavx512dq', '-mavx512vl'),
@@ -129,19 +129,19 @@ SETS = {
 }
 
 
-def chosen_set():
-    """The value of D2LBERT_ISA: 'native' or a key of SETS.
+def chosen_isa():
+    """The value of D2LBERT_ISA: 'native' or a key of INSTRUCTION_SETS.
 
     Raises ValueError for other values, and if this processor lacks the set.
     """
     name = os.environ.get('D2LBERT_ISA') or 'native'
     if name == 'native':
         return name
-    if name not in SETS:
+    if name not in INSTRUCTION_SETS:
+        *first, last = INSTRUCTION_SETS
         raise ValueError(f'D2LBERT_ISA is {name!r}: it must be native, '
-                         + ', '.join(list(SETS)[:-1])
-                         + f' or {list(SETS)[-1]}')
-    processor, chosen = find_processor(), SETS[name]
+                         f'{", ".join(first)} or {last}')
+    processor, chosen = find_processor(), INSTRUCTION_SETS[name]
     if processor.machine not in chosen.machines:
         raise ValueError(f'D2LBERT_ISA is {name}, an instruction set of '
                          f'{chosen.machines[0]}, and this processor is '
@@ -156,9 +156,11 @@ def chosen_set():
 
 
 def isa_flags():
-    """A list of the compiler flags for the result of `chosen_set`."""
-    name = chosen_set()
-    return ['-march=native'] if name == 'native' else [*SETS[name].flags]
+    """A list of the compiler flags for the result of `chosen_isa`."""
+    name = chosen_isa()
+    if name == 'native':
+        return ['-march=native']
+    return list(INSTRUCTION_SETS[name].flags)
 
 
 #: A compiler is not used if printing its version takes more seconds.

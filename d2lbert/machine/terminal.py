@@ -48,9 +48,9 @@ def without_panics():
     descriptor 2 is a temporary file. On exit, the text of the file without the
     panics is written to standard error.
 
-    While one thread captures, the context changes nothing in other threads. A
-    shared capture could end only when no thread is in the context. If calls
-    overlap, this may never happen.
+    While one thread captures, the context changes nothing in other threads.
+    If threads shared a capture, it could end only when no thread is in the
+    context, and with overlapping calls this may never happen.
     """
     if not _capture_lock.acquire(blocking=False):
         yield
@@ -224,10 +224,10 @@ _streams_lock = threading.Lock()
 def failsafe_output():
     """Context in which printing never raises an OSError.
 
-    On exit, the streams are flushed, so that Python's flush at its end cannot
-    fail. All threads share sys.stdout and sys.stderr. So the context that is
-    entered first replaces both, and the context that is left last restores
-    both.
+    On exit, the streams are flushed, so that Python's flush at the end of the
+    program cannot fail. All threads share sys.stdout and sys.stderr. So the
+    context that is entered first replaces both, and the context that is left
+    last restores both.
     """
     global _num_contexts, _original_streams
     with _streams_lock:

@@ -25,7 +25,7 @@ def interruptible(work):
     True.
     """
     if threading.current_thread() is not threading.main_thread():
-        return work(lambda: False)
+        return work(lambda: False)      # no signal handler runs in this thread
     done, abandoned = Future(), threading.Event()
 
     def run():

@@ -16,7 +16,7 @@ from d2lbert.machine.processor import Processor, find_processor
 
 HERE = Path(__file__).resolve().parent
 X86 = Processor('x86_64', 'Intel', '6', '94', '', frozenset(
-    processor.SETS['avx2'].features.split()))
+    processor.INSTRUCTION_SETS['avx2'].features.split()))
 
 
 def runs_here(name):
@@ -24,7 +24,7 @@ def runs_here(name):
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv('D2LBERT_ISA', name)
-            processor.chosen_set()
+            processor.chosen_isa()
     except ValueError as error:
         pytest.skip(str(error))
 
@@ -80,7 +80,7 @@ def test_the_operators_report_their_instruction_set():
     known = find_processor().sets
     assert floats == {'AVX-512': 16, 'AVX2': 8, 'AVX': 8}.get(
         name.split(' with ')[0], 4)
-    if processor.chosen_set() == 'native' and known:
+    if processor.chosen_isa() == 'native' and known:
         assert name.startswith(known[0])
 
 
@@ -107,7 +107,7 @@ def test_the_operators_on_an_emulated_arm(tmp_path):
     sources = [kernels.FOLDER / name for name in kernels.SOURCES]
     made = subprocess.run(
         ['g++' if native else cross,
-         *processor.SETS['neon'].flags, *flags, '-static',
+         *processor.INSTRUCTION_SETS['neon'].flags, *flags, '-static',
          f'-I{include}', f'-I{kernels.FOLDER}',
          str(HERE / 'arm.cc'), *map(str, sources), str(interface), '-o',
          str(program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
