@@ -25,11 +25,11 @@ from d2lbert.text import special_of
 from d2lbert.texts.examples import pad_rows
 
 #: Maximum number of tokens in a batch of `vectors_by_layer`, padding included.
-#: A longer text alone is a batch.
+#: A longer text forms a batch alone.
 MAX_TOKENS = 1 << 12
 
 #: Maximum number of tokens in a batch of `guesses_of`, which repeats one text.
-#: A longer text alone is a batch.
+#: For a longer text, each batch has one row.
 MAX_GUESS_TOKENS = 1 << 13
 
 #: Number of guesses that are kept for each masked token.
@@ -313,9 +313,9 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     found = [None] * T
     batch_size = max(1, MAX_GUESS_TOKENS // T)
     with bar(len(positions), 'guessing', 'tokens',
-             quiet=T < 40) as progress:     # a short text takes no time
+             quiet=T < 40) as progress:     # no bar for a short text
         for first in range(0, len(positions), batch_size):
-            # Row b of the batch is the text with the token masked[b] masked
+            # Row b of the batch is the text in which token masked[b] is masked
             masked = onp.array(positions[first:first + batch_size])
             rows = onp.arange(len(masked))
             ids = onp.tile(onp.array(encoded.ids, 'int32'), (len(masked), 1))

@@ -213,7 +213,7 @@ def _label_points(ax, renderer, points, uses):
     """Label each point, at the first of `OFFSETS` where the label fits.
 
     A label fits if it is within the panel and overlaps no marker or label. A
-    point gets no label if it fits nowhere.
+    point whose label fits nowhere gets no label.
     """
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels

@@ -108,10 +108,9 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     ctx: the device; None is the CPU. The other arguments are those of `show`.
     """
     net, tokenizer, folder = open_model(model, 'fp32', ctx)
-    fine_tuned = net.about      # the task and labels; None if not fine-tuned
+    about = net.about       # task and labels of a fine-tuned model, or None
     if texts is None:
-        texts = (PAIRS if fine_tuned is not None and fine_tuned.pair
-                 else TEXTS)
+        texts = PAIRS if about is not None and about.pair else TEXTS
     pairs = _check_texts(texts)
     encoded = [tokenizer.encode(*pair) for pair in pairs]
     num_weights = _count_weights(net, encoded)
@@ -138,14 +137,15 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
             guesses=(_guess_data(net, tokenizer, one_encoded) if can_fill
                      else None),
             near=_neighbour_data(near, page_index),
-            prediction=_prediction_data(net, tokenizer, *pair) if fine_tuned
-            else None))
+            prediction=(_prediction_data(net, tokenizer, *pair) if about
+                        else None)))
+    is_run_folder = folder is not None and is_run(folder)
     name = 'a net in memory' if folder is None else name_of(folder)
     return dict(
         title=f'What {name} learnt', name=name, version=__version__,
-        kind=('fine-tuned' if fine_tuned else 'run' if folder is not None
-              and is_run(folder) else 'released'),
-        task=fine_tuned.task if fine_tuned else None,
+        kind=('fine-tuned' if about else
+              'run' if is_run_folder else 'released'),
+        task=about.task if about else None,
         layers=net.encoder.blks.num_layers, heads=net.config['num_heads'],
         hiddens=net.config['num_hiddens'], tokens=len(tokenizer),
         parameters=sum(int(_num_elements(param)) for param
@@ -365,7 +365,8 @@ def _training_data(folder):
         settings={name: _setting_text(value) for name, value
                   in config.get('training', {}).items()},
         machine=config.get('machine'), version=config.get('d2lbert'),
-        log=[line for line in record.log.splitlines()[-3:]  # losses, speed
+        # At the end, the log has the losses and the speed
+        log=[line for line in record.log.splitlines()[-3:]
              if not line.startswith('step ')])
 
 
