@@ -191,7 +191,12 @@ class FailsafeStream:
 
     def write(self, text):
         """Write the text, unless an earlier write has failed."""
-        self._attempt('write', text)
+        try:
+            self._attempt('write', text)
+        except UnicodeEncodeError as error:
+            # The stream is intact, but its encoding lacks a character
+            self._attempt('write', text.encode(
+                error.encoding, 'backslashreplace').decode(error.encoding))
         return len(text)
 
     def flush(self):
@@ -208,6 +213,8 @@ class FailsafeStream:
             return None
         try:
             return getattr(self._stream, name)(*args)
+        except UnicodeEncodeError:
+            raise
         except (OSError, ValueError):   # ValueError: the file is closed
             close_broken(self._stream)
             self._stream = None

@@ -221,10 +221,10 @@ def vectors_by_layer(net, encoded, pad_id=0):
         # computes each layer from the tokens
         for layer in range(net.encoder.blks.num_layers + 1):
             with autograd.pause():
-                yield _split_batches(batches, [
-                    net.encoder(batch.ids, batch.segments,
-                                onp.array(batch.lens), layer)
-                    for batch in batches])
+                outputs = [net.encoder(batch.ids, batch.segments,
+                                       onp.array(batch.lens), layer)
+                           for batch in batches]
+            yield _split_batches(batches, outputs)
         return
     with autograd.pause():
         # For each batch, the input of the next block and the lengths

@@ -59,6 +59,14 @@ def test_a_stream_that_works_is_written_to():
     assert steady.closed is False
 
 
+def test_a_character_outside_of_the_encoding_does_not_end_the_output():
+    written = io.BytesIO()
+    steady = FailsafeStream(io.TextIOWrapper(written, 'ascii'))
+    print('naïve', file=steady)
+    print('plain', file=steady, flush=True)
+    assert written.getvalue() == b'na\\xefve\nplain\n'
+
+
 @pytest.mark.skipif(not os.path.exists('/dev/full'),
                     reason='no /dev/full on this system')
 @pytest.mark.parametrize('redirection', [
