@@ -22,7 +22,7 @@ from d2lbert.corpus import (
     word_types,
 )
 from d2lbert.corpus.cut_text import RARE_SHARE, SMALL_TEXT, describe_files
-from d2lbert.corpus.text_reader import Unchanged
+from d2lbert.corpus.text_reader import FileFacts
 from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.terminal import note, warn
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
@@ -47,7 +47,7 @@ class Corpus(NamedTuple):
     train: Any        # StoredText
     valid: Any        # StoredText, or None if nothing is held out
     vocab: Vocab      # numbers the words of both texts
-    fingerprint: str  # a hash of all that the examples depend on
+    fingerprint: str  # a hash of the texts, the split and the vocabulary
 
     def numbered_by(self, vocab):
         """Return this corpus with another vocabulary.
@@ -55,6 +55,7 @@ class Corpus(NamedTuple):
         Both texts are changed in place. Their files stay as they are, since
         `StoredText.numbers` maps the numbers in the files to the vocabulary.
         """
+        # The number in `vocab` for each number in self.vocab
         new_numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
         for text in filter(None, (self.train, self.valid)):
             text.numbers, text.vocab = new_numbers[text.numbers], vocab
@@ -74,23 +75,26 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     numbered words once, in files that are mapped into memory, and batches
     are drawn from these files.
 
-    paths: one path or several of files, folders (with all their files) and
-    pipes; '-' is standard input. Files are UTF-8, compressed or not (see
-    `texts.text_files`). Words are converted to lower case. text_field: the
-    field of JSON lines that holds a text of one or more paragraphs.
+    paths: one path or several. A path names a file, a folder (with all its
+    files) or a pipe; '-' is standard input. Files are UTF-8, compressed or
+    not (see `texts.text_files`). Words are converted to lower case.
+    text_field: the field of JSON lines that holds a text of one or more
+    paragraphs.
+
     In a file with WikiText's headings ( = Title = between blank lines) each
     line is a paragraph and each heading begins an article. In other files
     blank lines separate paragraphs, and the file is one article. A paragraph
     of more than 2^18 words or 16 MiB is split, with a warning.
 
-    split: how words and sentences are found. 'book': white space separates
-    words, and a sentence ends at ' . '. 'prose': sentences end as in
-    `splitters.prose_sentences`; each punctuation mark, symbol and Chinese
-    character is a word. WikiText's format is split as by 'book' if most of
-    the marks . ! ? are separate words. 'punkt': NLTK's Punkt, which learns
-    from the text itself, finds the sentences; words are as for 'prose'.
-    'auto': 'book' for files in which most of these marks are separate words,
-    and 'prose' for others. A paragraph of a single sentence is left out.
+    split: the rule that finds words and sentences. 'book': white space
+    separates words, and a sentence ends at ' . '. 'prose': sentences end as
+    in `splitters.prose_sentences`; each punctuation mark, symbol and Chinese
+    character is a word. A file in WikiText's format is split as by 'book' if
+    most of the marks . ! ? in it are separate words. 'punkt': NLTK's Punkt,
+    which learns from the text itself, finds the sentences; words are as for
+    'prose'. 'auto': 'book' for files in which most of the marks . ! ? are
+    separate words, and 'prose' for other files. With every rule, a paragraph
+    of a single sentence is left out.
 
     The files valid_paths are held out, or the share valid_share of the
     articles: one random article of each of several equal stretches. A text
@@ -102,18 +106,18 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     most max_vocab tokens. min_freq=None: the book's minimum, or less for a
     small text, see `cut_text.usual_min_freq`. If there are more than 2^21
     different words, rare words are dropped. Equally frequent words are
-    sorted by their first occurrence in the text. seed: sort them by their
-    first occurrence after the paragraphs are shuffled with this seed for the
-    first epoch, as on the book's page.
+    sorted by their first occurrence in the text. seed: sort equally frequent
+    words as on the book's page, by their first occurrence after the
+    paragraphs are shuffled with this seed for the first epoch.
 
     pieces: learn this number of word pieces from the training text, in place
     of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` has
-    word pieces, too. Words that are split into pieces keep their capitals
-    until then, none is dropped, and WikiText's <unk> is the unknown token.
+    word pieces, too. Then the tokenizer reads words with their capitals, no
+    word is dropped, and WikiText's <unk> is the unknown token.
 
     The result is kept in the user's cache. A later call with the same files
-    and settings opens it, and reads no file that has not changed (see
-    `text_reader.Unchanged`). Raises OSError or ValueError; an error in a file
+    and settings opens it, and reads only files that have changed (see
+    `text_reader.FileFacts`). Raises OSError or ValueError; an error in a file
     names the file and, if it is in a line, the line.
     """
     if split not in splitters.SPLITS:
@@ -140,45 +144,49 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     valid_files = [] if valid_paths is None else _find_sources(
         valid_paths, 'the held-out text', text_field)
     cutter_class = splitters.cutter_class(split, files + valid_files)
-    stamps = _stamps(files + valid_files)
+    states = _file_states(files + valid_files)
     digests = _digests(files + valid_files, progress)
-    for k, valid_file in enumerate(valid_files, len(files)):
-        if digests[k] in digests[:len(files)]:
-            train_file = files[digests[:len(files)].index(digests[k])]
+    train_digests, valid_digests = digests[:len(files)], digests[len(files):]
+    for valid_file, digest in zip(valid_files, valid_digests):
+        if digest in train_digests:
+            train_file = files[train_digests.index(digest)]
             raise ValueError(f'{valid_file} is a held-out file, but the '
                              f'training file {train_file} has the same '
                              'content: leave out one of the two')
-    # The examples depend on all of these
-    key_parts = [
-        text_store.VERSION, EXAMPLES_VERSION, unicodedata.unidata_version,
-        cutter_class.version(), text_reader.MAX_WORDS, word_types.MAX_TYPES,
-        word_types.MAX_CHARS, splitters.PUNKT_CHARS, text_reader.BLOCK_BYTES,
-        stored_text.CHUNK_TOKENS, stored_text.NUM_CANDIDATES, valid_share,
-        _vocab_key(vocab, min_freq, max_vocab, pieces),
-        digests[:len(files)], digests[len(files):]]
-    key = _hash(key_parts)
+
+    def key_with(vocab_key):
+        """A hash of all that can change the stored words or the examples."""
+        return _hash([
+            text_store.VERSION, EXAMPLES_VERSION, unicodedata.unidata_version,
+            cutter_class.version(), text_reader.MAX_WORDS,
+            word_types.MAX_TYPES, word_types.MAX_CHARS, splitters.PUNKT_CHARS,
+            text_reader.BLOCK_BYTES, stored_text.CHUNK_TOKENS,
+            stored_text.NUM_CANDIDATES, valid_share, vocab_key, train_digests,
+            valid_digests])
 
     def build(folder):
         text_store.build(folder, files, valid_files, valid_share, cutter_class,
                          vocab, min_freq, max_vocab, pieces, progress)
-        for file, before, after in zip(files + valid_files, stamps,
-                                       _stamps(files + valid_files)):
+        for file, before, after in zip(files + valid_files, states,
+                                       _file_states(files + valid_files)):
             if before != after:
                 raise ValueError(f'{file} was changed while it was read: '
                                  'try again')
 
+    key = key_with(_vocab_key(vocab, min_freq, max_vocab, pieces))
     sources = {'train': files, 'valid': valid_files or files}
     (stored_vocab, *texts, freqs), temporary = text_store.open_or_build(
         key, build, lambda folder: _open_store(
             folder, PieceVocab if uses_pieces else Vocab, sources))
-    if temporary:       # a folder outside of the cache, which is not usable
+    if temporary:
+        # The cache is not usable, and the store is in a temporary folder.
+        # Remove this folder when the training text is no longer used
         weakref.finalize(texts[0], shutil.rmtree, temporary,
                          ignore_errors=True)
     if uses_pieces:
         # Equal pieces give an equal fingerprint, whether they were learnt
-        # here or given as `vocab`. Entry -3 describes the vocabulary
-        key_parts[-3] = _vocab_key(stored_vocab)
-        key = _hash(key_parts)
+        # here or given as `vocab`
+        key = key_with(_vocab_key(stored_vocab))
     corpus = Corpus(*texts, stored_vocab, key)
     if seed is None or vocab is not None or uses_pieces:
         return corpus
@@ -192,29 +200,30 @@ def _open_store(folder, vocab_class, sources):
     text, held-out text, frequencies of the tokens]. The held-out text is None
     if there is none; the frequencies are None if the vocabulary was given.
     """
-    # A file that is not in this list never existed. A missing file in the list
-    # was removed by another process, and raises FileNotFoundError below
+    # The names of the files that the store was built with. If one of them is
+    # missing, another process has removed it, and FileNotFoundError is raised
     names = text_store.file_names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
     counts = text_store.read_counts(folder)
-    return [vocab, *(stored_text.StoredText(
+    texts = [stored_text.StoredText(
         folder / part, onp.arange(len(vocab), dtype='int32'), vocab,
         describe_files(files), counts.get(part))
         if f'{part}/ids.npy' in names else None
-        for part, files in sources.items()),
-        onp.load(folder / text_store.FREQS)
-        if text_store.FREQS in names else None]
+        for part, files in sources.items()]
+    freqs = (onp.load(folder / text_store.FREQS)
+             if text_store.FREQS in names else None)
+    return [vocab, *texts, freqs]
 
 
 def _page_vocab(seed, text, freqs):
-    """The vocabulary that the book's page gives a `StoredText` for a seed.
+    """The vocabulary that the book's page would build with a seed.
 
-    freqs (tokens,) int64: the frequency of each token in the text, 0 for
-    reserved tokens.
+    text: the training part, a `StoredText`. freqs (tokens,) int64: the
+    frequency of each token in the text, 0 for reserved tokens.
     """
     order = shuffled_paragraphs(text.num_paragraphs, random.Random(seed))
     types = types_by_frequency(text, freqs, order)
-    text.release()
+    text.release()      # `types_by_frequency` has read the whole text
     tokens = text.vocab.idx_to_token
     return Vocab.from_freqs(
         [(tokens[k], int(freqs[k])) for k in types.tolist() if freqs[k]],
@@ -229,15 +238,16 @@ def _vocab_key(vocab, min_freq=None, max_vocab=None, pieces=None):
         return vocab.idx_to_token
     if pieces is not None:
         return ['pieces', pieces]
-    return [[MIN_FREQ, SMALL_TEXT, RARE_SHARE] if min_freq is None
-            else min_freq, max_vocab]
+    if min_freq is None:    # `usual_min_freq` depends on these constants
+        min_freq = [MIN_FREQ, SMALL_TEXT, RARE_SHARE]
+    return [min_freq, max_vocab]
 
 
 def _load_vocab(vocab):
     """Return the argument `vocab` of `open_corpus` as a vocabulary or None.
 
-    Loads the vocabulary from a path; raises ValueError if it lacks a reserved
-    token.
+    Loads the vocabulary from a path. Raises ValueError for a `Vocab` that does
+    not begin with <unk> and the reserved tokens.
     """
     if isinstance(vocab, WordPiece):
         vocab = PieceVocab(vocab)
@@ -259,7 +269,7 @@ def _load_vocab(vocab):
 
 
 def _find_sources(paths, text_name, text_field):
-    """The `Source`s of one path or several; text_name is for the errors."""
+    """The `Source`s of one path or several; text_name: for messages."""
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     paths = list(paths)
@@ -272,7 +282,7 @@ def _find_sources(paths, text_name, text_field):
     return text_sources.sources(paths, text_field)
 
 
-def _stamps(files):
+def _file_states(files):
     """(size, time of change) of each `Source`."""
     return [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
@@ -284,35 +294,37 @@ def _hash(key_parts):
 
 def _digests(files, progress):
     """The SHA-256 digest of the text of each `Source`, cached or computed."""
-    unchanged = Unchanged()
+    facts = FileFacts()
     with bar(sum(file.stat().st_size for file in files), 'looking', 'B',
              unit_scale=True, quiet=not progress) as progress_bar:
-        digests = [unchanged.get(
+        digests = [facts.get(
             file.digest_name, file,
             lambda file: file.digest(progress_bar.update)) for file in files]
-    unchanged.save()
+    facts.save()
     return digests
 
 
-#: The largest shares of a text's words that may be unknown, and that may be in
-#: paragraphs that are left out, without a warning.
-UNKNOWN_SHARE, LEFT_OUT_SHARE = 0.2, 0.5
+#: A warning is printed if a larger share of a text's words is unknown.
+UNKNOWN_SHARE = 0.2
+
+#: A warning is printed if a larger share is in paragraphs that are left out.
+LEFT_OUT_SHARE = 0.5
 
 
 def report(corpus, settings, is_named=False):
     """Print how much of a training text is used, and warn if it is little.
 
-    corpus: a `Corpus`, or an object with its `train` and `vocab`. settings:
-    the settings of the run. is_named: True if the setting `corpus` is the
-    name of a text of the book; then no warning is printed. Raises ValueError
-    for a vocabulary without a word, and as `check_known` does.
+    corpus: a `Corpus`, or an object with the attributes `train` and `vocab`.
+    settings: the settings of the run. is_named: True if the setting `corpus`
+    is 'wikitext-2' or 'sample'; then no warning is printed. Raises ValueError
+    if the vocabulary has no word, or if `check_known` raises it.
     """
     counts, vocab = corpus.train.counts, corpus.vocab
     source = settings['corpus'] if is_named else corpus.train.source
     if len(vocab) <= len(special_of(vocab)) + 1:
         raise ValueError(f'no word of {source} occurs {counts.min_freq} '
-                         'times, so the vocabulary has none: name a longer '
-                         'text, or a lower min_freq (--min-freq)')
+                         'times, so the vocabulary has no word: name a '
+                         'longer text, or a lower min_freq (--min-freq)')
     unit = 'tokens' if isinstance(vocab, PieceVocab) else 'words'
     note(f'{source}: {_describe_paragraphs(counts)}; {counts.words:,} {unit}; '
          f'{_describe_vocab(vocab, counts, settings)}; '

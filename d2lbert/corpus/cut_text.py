@@ -1,7 +1,7 @@
 """`CutText` numbers the words of a text of any size, in files on disk.
 
-Other functions choose the held-out part of such a text and build the
-vocabulary of the rest.
+Other functions choose the held-out part of such a text, and build the
+vocabulary of the training part.
 """
 import bisect
 import contextlib
@@ -29,22 +29,25 @@ SMALL_TEXT = 200_000
 # The share of a small text's words that may be too rare for the vocabulary
 RARE_SHARE = 0.1
 
-# The length of the header of a .npy file. The file `ids` begins with as many
-# zeros, so that `text_store.write_numbers` can make a .npy file of it in place
+# The number of bytes of the header of a .npy file. The file `ids` begins with
+# this number of zeros, so that `text_store.write_numbers` can turn it into a
+# .npy file in place
 HEADER_BYTES = 128
 
 
 class CutText:
     """The numbered words (or word pieces) of a text, in files of a folder.
 
-    `ids` has the number of each word; `sentences` and `paragraphs` are as in
-    `numbered_text.TokenizedText`. When there are too many different words,
-    rare words are pruned and the others renumbered. `renumbering-K.npy` maps
-    numbers from before pruning K (counted from 0) to the final numbers.
+    The file `ids` has the number of each word. The files `sentences` and
+    `paragraphs` have the arrays of `numbered_text.TokenizedText`. When there
+    are too many different words, rare words are pruned and the other words
+    are renumbered. `renumbering-K.npy` maps numbers from before pruning K
+    (counted from 0) to the final numbers.
 
     folder: a new folder; files: `text_sources.Source`s; cutter: a cutter of
     `splitters`; progress: show a bar; types: a `WordTypes` or `PieceTypes`,
-    which numbers words. Attribute articles: each article's first paragraph.
+    which numbers the words. The attribute `articles` has the index of each
+    article's first paragraph.
     """
 
     def __init__(self, folder, files, cutter, progress, types=None):
@@ -59,27 +62,29 @@ class CutText:
         # The number of paragraphs without two sentences, and of words in them
         self.left_out = onp.zeros(2, 'int64')
         with contextlib.ExitStack() as stack:
-            self._out = self._open_files(stack, 'ids', 'sentences',
-                                         'paragraphs')
+            self._out_files = self._open_files(stack, 'ids', 'sentences',
+                                               'paragraphs')
             progress_bar = stack.enter_context(bar(
                 sum(file.stat().st_size for file in files), 'cutting', 'B',
                 unit_scale=True, quiet=not progress))
+            stretches = itertools.chain.from_iterable(
+                stretches_of(file, progress_bar.update) for file in files)
             # `closing` stops the threads before the stack closes the files
-            for new_cut in stack.enter_context(contextlib.closing(in_order(
-                    cutter.cut, itertools.chain.from_iterable(
-                        stretches_of(file, progress_bar.update)
-                        for file in files),
-                    cutter.num_threads))):
+            cuts = stack.enter_context(contextlib.closing(
+                in_order(cutter.cut, stretches, cutter.num_threads)))
+            for new_cut in cuts:
                 self._add(new_cut)
         self._chain_renumberings()
-        # An article without paragraphs begins where the next one does
+        # An article without paragraphs has the same index as the next article,
+        # or the number of paragraphs if it is the last article
         self.articles = onp.unique(onp.concatenate(self._articles))
         self.articles = self.articles[self.articles < self.num_paragraphs]
 
     def _open_files(self, stack, ids_name, *offsets_names):
         """Open a new file for numbers of words, and new files for offsets.
 
-        An offset is the end of a sentence or paragraph; the first is 0.
+        The first offset is 0. Each further offset is the end of a sentence or
+        a paragraph.
         """
         files = [stack.enter_context(open(self.folder / name, 'wb'))
                  for name in (ids_name, *offsets_names)]
@@ -90,7 +95,7 @@ class CutText:
 
     def _add(self, new_cut):
         """Number the words of a `splitters.Cut` and write them."""
-        ids, sentences, paragraphs = self._out
+        ids, sentences, paragraphs = self._out_files
         self._articles.append(self.num_paragraphs + new_cut.articles)
         self.left_out += new_cut.left_out
         numbers, ends = self.types.number_words(new_cut)
@@ -109,9 +114,9 @@ class CutText:
         return self.folder / f'renumbering-{k}.npy'
 
     def _chain_renumberings(self):
-        """Let each renumbering file map to the final numbers.
+        """Make each renumbering file map to the final numbers.
 
-        Until then each maps to the numbers after its own pruning.
+        Before this call, file K maps to the numbers after pruning K only.
         """
         later = None
         for k in reversed(range(len(self.pruned_at))):
@@ -126,21 +131,23 @@ class CutText:
         """Replace each word k by its pieces, table[begins[k]:begins[k + 1]].
 
         table: the pieces of all different words, then SPARE more entries, see
-        `kernels.cut`. begins: int64. No word may have been pruned.
+        `kernels.cut`. begins (different words + 1,) int64. No word may have
+        been pruned.
         """
         ends = onp.memmap(self.folder / 'sentences', 'int64', 'r')
         lengths = onp.diff(begins).astype('int32')
 
         def pieces_and_ends(word_range):
             begin, end = word_range
-            # The ends after `begin` up to `end`. The first range also has the
-            # zeros that end empty sentences, but not ends[0], the text's begin
+            # ends[first:last] are above `begin` and at most `end`
             first, last = onp.searchsorted(ends, word_range, 'right')
-            first = first if begin else 1
+            if begin == 0:
+                # Empty sentences can also end at 0. ends[0] is no end
+                first = 1
             words = self.final_numbers(begin, end)
+            size = int(count_types(words, len(lengths)) @ lengths)
             return expand(table, begins, lengths, words,
-                          ends[first:last] - begin,
-                          int(count_types(words, len(lengths)) @ lengths))
+                          ends[first:last] - begin, size)
         num_pieces = 0
         with contextlib.ExitStack() as stack:
             ids, sentences = self._open_files(stack, 'ids-pieces',
@@ -159,7 +166,7 @@ class CutText:
         """Split words begin to end - 1 into ranges; yield each (begin, end).
 
         size: the maximal number of words of a range; None: BLOCK_WORDS.
-        No range contains words from before and after a pruning.
+        All words of a range were written between the same two prunings.
         """
         while begin < end:
             stop = min(end, begin + (size or BLOCK_WORDS))
@@ -181,9 +188,9 @@ class CutText:
     def stored_numbers(self, begin, end):
         """(k, numbers): the numbers of one of `word_ranges`, as in the file.
 
-        Pruning k was the first after these words were written. If there was
-        one, `renumbering(k)` maps their numbers to the final numbers. If not,
-        k is len(pruned_at), and the numbers are final.
+        k is the index of the first pruning after these words were written;
+        `renumbering(k)` maps their numbers to the final numbers. If no pruning
+        followed, k is len(pruned_at), and the numbers are final.
         """
         return (bisect.bisect_right(self.pruned_at, begin),
                 self._read('ids', self.dtype, begin, end, HEADER_BYTES))
@@ -245,10 +252,10 @@ def split_held_out(cut, share):
     for k in range(num_held):
         begin, end = (len(starts) * j // num_held for j in (k, k + 1))
         held.add(begin + int(rng.random() * (end - begin)))
-    ranges = [], []
+    train, valid = [], []
     for k, start in enumerate(starts.tolist()):
-        ranges[k in held].append((start, ends[k]))
-    return ranges
+        (valid if k in held else train).append((start, ends[k]))
+    return train, valid
 
 
 def join_adjacent(ranges):
@@ -284,12 +291,12 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
         if found >= 0:
             k = onp.searchsorted(feeds, found)
             table[k], kept = number, kept[kept != k]
-    # Sort by falling frequency, then by first occurrence in the training part.
-    # Words are numbered by first occurrence in the text, so without a held-out
-    # part a stable sort by frequency is enough
-    kept = kept[onp.lexsort(
-        (_first_positions(cut, train, len(freqs))[kept], -freqs[kept]))
-        if valid else onp.argsort(-freqs[kept], kind='stable')]
+    # Sort by falling frequency, then by first occurrence in the training part
+    if valid:
+        first = _first_positions(cut, train, len(freqs))
+        kept = kept[onp.lexsort((first[kept], -freqs[kept]))]
+    else:       # `kept` is already in the order of first occurrence
+        kept = kept[onp.argsort(-freqs[kept], kind='stable')]
     if max_vocab is not None:
         kept = kept[:max_vocab - len(reserved)]
     table[kept] = onp.arange(len(reserved), len(reserved) + len(kept))
@@ -305,7 +312,7 @@ def usual_min_freq(freqs):
     """The default minimum frequency of a word in the vocabulary.
 
     freqs (types,): the frequency of each word. The default is the book's
-    MIN_FREQ. It is less for a text of fewer than SMALL_TEXT words, so that at
+    MIN_FREQ. For a text of fewer than SMALL_TEXT words it is lowered until at
     most RARE_SHARE of the words are unknown.
     """
     num_words = freqs.sum()
@@ -318,8 +325,8 @@ def usual_min_freq(freqs):
 def _first_positions(cut, ranges, num_types):
     """The first position of each word in ranges of paragraphs.
 
-    Position i is word i of all ranges together. Returns (num_types,) int64, -1
-    for a word that does not occur.
+    Positions count the words of all ranges together. Returns (num_types,)
+    int64, -1 for a word that does not occur.
     """
     # The last entry is for number -1, pruned words
     first = onp.full(num_types + 1, -1, 'int64')

@@ -4,8 +4,9 @@
 restore the original rows. `NO_MASKS` masks no token, for a model that reads
 from left to right.
 
-A row joins parts of a text; a part is a range of words, (begin, end). A span
-is several consecutive tokens or words of a row that are masked together.
+A row joins parts of a text. A part is a range (begin, end) of the text's
+tokens, which are words or word pieces. A span is several consecutive tokens
+or words of a row that are masked together.
 
 N: the number of rows. T and S: the lengths of original and of noisy rows, both
 max_len. P: the maximal number of masked tokens of a row. V: the size of the
@@ -23,8 +24,9 @@ from d2lbert.kernels import draw
 from d2lbert.texts.examples import MASK_SHARE
 from d2lbert.texts.numbered_text import NumberedText, concat_ranges
 
-# A span of whole words has at most this many pieces more than the longest span
-# has words (len(length_probs)). A word of even more pieces is never masked
+# The limit of the pieces of a span of whole words is its maximal number of
+# words, len(length_probs), plus MORE_PIECES. A word of more pieces than the
+# limit is never masked
 MORE_PIECES = 20
 
 # Shares are counted in millionths, since sums of integers are exact
@@ -61,7 +63,8 @@ class SpanMasking(NamedTuple):
         FIXED: the token is never masked; GOES_ON: it continues a word.
         """
         flags = vocab.mask_flags
-        if flags is None:   # special tokens can also be words of the text
+        if flags is None:
+            # The text can have a special token as a word, never to be masked
             flags = onp.zeros(len(vocab), 'uint8')
             flags[vocab[vocab.special]] = draw.FIXED
         return flags if self.whole_words else flags & draw.FIXED
@@ -85,40 +88,40 @@ WHOLE_WORDS = SpanMasking((1.0,), separate=False, whole_words=True)
 SPANBERT = SpanMasking(geometric(0.2, 10), separate=True, whole_words=True)
 
 
-def mask_spans(text, rows, parts, spans, max_len, rng=random,
+def mask_spans(text, rows, parts, masking, max_len, rng=random,
                mask_share=MASK_SHARE):
     """Fill rows with parts of a `NumberedText`, and return `MaskedRows`.
 
     rows (N + 1,) and parts (M, 2) int64: row k consists of parts rows[k] to
-    rows[k + 1] - 1, as `stored_text.full_sentences` returns them. spans: a
-    `SpanMasking`, the settings. rng: `random` or a random.Random.
+    rows[k + 1] - 1, as `stored_text.full_sentences` returns them. masking: a
+    `SpanMasking`. rng: `random` or a random.Random.
 
     mask_share of all tokens are masked, in spans of tokens or of whole
     words. The length of a span is drawn first, then its position among the
     free positions for that length. If no position is free, the length is
-    reduced until one is free. Of the spans, 80 % become <mask>, 10 % random
-    tokens, and 10 % stay. If the last span of a row exceeds the share, it is
-    not shortened, so that span lengths follow length_probs. Instead, the
-    next row masks fewer tokens.
+    reduced until a position is free. Of the spans, 80 % become <mask>, 10 %
+    random tokens, and 10 % stay. If the last span of a row exceeds the share,
+    it is not shortened, so that span lengths follow length_probs. Instead,
+    the next row masks fewer tokens.
     """
     vocab, mask_millionths = text.vocab, round(mask_share * MILLION)
-    special, flags = vocab[vocab.special], spans.mask_flags(vocab)
+    special, flags = vocab[vocab.special], masking.mask_flags(vocab)
+    max_tokens = masking.max_tokens(vocab)
     replacements = vocab.replacement_ids
     if replacements is None:
         replacements = onp.arange(len(vocab), dtype='int32')
     columns = _empty_columns(len(rows) - 1, max_len, mask_millionths,
-                             spans.max_tokens(vocab), special[0])
-    types, parts = text.gather(parts)
+                             max_tokens, special[0])
+    types, parts = text.gather(parts)   # now the parts are ranges of `types`
     if draw.can_draw(rng):
         draw.mask_spans(
             rows, parts, types, text.numbers, (*special, len(vocab)), flags,
-            replacements, list(itertools.accumulate(spans.length_probs)),
-            spans.max_tokens(vocab), spans.separate, mask_millionths, columns,
-            rng)
+            replacements, list(itertools.accumulate(masking.length_probs)),
+            max_tokens, masking.separate, mask_millionths, columns, rng)
     else:
         _mask_plainly(columns, rows.tolist(), parts.tolist(),
                       text.numbers[types], special, flags,
-                      replacements.tolist(), spans, spans.max_tokens(vocab),
+                      replacements.tolist(), masking, max_tokens,
                       mask_millionths, rng)
     return columns
 
@@ -128,8 +131,9 @@ def _empty_columns(num_rows, max_len, mask_millionths, max_tokens, pad):
 
     max_tokens: the maximal number of tokens of a span.
     """
-    # Before its last span a row has fewer masked tokens than its share. The
-    # first and the last token of a row are never masked
+    # Before its last span a row has fewer masked tokens than its share, so at
+    # most the share, rounded up, less 1. The first and the last token of a row
+    # are never masked
     num_preds = min(max_len - 2,
                     -(-mask_millionths * max_len // MILLION) - 1 + max_tokens)
     shape_P = num_rows, num_preds
@@ -143,24 +147,25 @@ def _empty_columns(num_rows, max_len, mask_millionths, max_tokens, pad):
 # `draw.mask_spans` in Python: for other generators, or without a compiler
 
 def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
-                  spans, max_tokens, mask_millionths, rng):
+                  masking, max_tokens, mask_millionths, rng):
     """Mask spans and fill `columns`, a `MaskedRows`.
 
-    rows, parts: lists, as for `mask_spans`; parts index into `ids`, the
-    vocabulary numbers of words. special: the numbers of pad, mask, cls, sep.
+    rows, parts: lists, as for `mask_spans`, but parts are ranges of `ids`, the
+    vocabulary numbers of tokens. special: the numbers of pad, mask, cls, sep.
     flags (V,): as `SpanMasking.mask_flags` returns them. replacements: the
-    tokens from which random ones are drawn. max_tokens: the maximal number of
-    tokens of a span.
+    tokens from which random tokens are drawn. masking: a `SpanMasking`.
+    max_tokens: the maximal number of tokens of a span.
     """
     _, mask, cls, sep = special
-    length_cdf = list(itertools.accumulate(spans.length_probs))
+    length_cdf = list(itertools.accumulate(masking.length_probs))
     # missing: the number of tokens still to mask, in millionths. It is below 0
-    # if too many are masked; then the next row masks fewer
+    # if too many tokens are masked; then the next row masks fewer tokens
     max_length, missing = len(length_cdf), 0
     for row, (first, last) in enumerate(zip(rows, rows[1:])):
         tokens = [cls]
         for begin, end in parts[first:last]:
             tokens += [*ids[begin:end].tolist(), sep]
+        # preds: entries of `columns` for each masked token of the row
         units, preds = _units(tokens, flags), []
         num_free = [_num_adjacent(units, k, max_length)
                     for k in range(len(units))]
@@ -171,8 +176,8 @@ def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
                 length = 1 + bisect.bisect_right(length_cdf, rng.random(), 0,
                                                  max_length - 1)
             span = _take_span(units, num_free, length, max_tokens,
-                              spans.separate, rng)
-            if span is None:    # none fits, so the row masks fewer tokens
+                              masking.separate, rng)
+            if span is None:    # no span fits: the row masks fewer tokens
                 missing = 0
                 break
             begin, end = span
@@ -220,9 +225,9 @@ def _num_adjacent(units, k, max_length):
 def _take_span(units, num_free, max_length, max_tokens, separate, rng):
     """Take a random free span of max_length units, or of fewer if none fits.
 
-    num_free: for each unit the number of adjacent free units from it on, 0 if
-    it is not free. This function updates the list. Returns the (begin, end) of
-    the span's tokens, or None if no span fits.
+    num_free: for each unit the number of adjacent free units from this unit
+    on, 0 if the unit itself is not free. This function updates the list.
+    Returns the (begin, end) of the span's tokens, or None if no span fits.
     """
     for length in range(max_length, 0, -1):
         fitting = [k for k in range(len(units)) if num_free[k] >= length
@@ -235,12 +240,13 @@ def _take_span(units, num_free, max_length, max_tokens, separate, rng):
     last = first + length - 1
     span = units[first][0], units[last][1]
     if separate:    # units that touch the span are no longer free
-        first -= first > 0 and units[first - 1][1] == units[first][0]
-        last += (last + 1 < len(units)
-                 and units[last][1] == units[last + 1][0])
+        if first > 0 and units[first - 1][1] == units[first][0]:
+            first -= 1
+        if last + 1 < len(units) and units[last][1] == units[last + 1][0]:
+            last += 1
     for k in range(first, last + 1):
         num_free[k] = 0
-    for k in range(first):
+    for k in range(first):      # free units before the span end at `first`
         num_free[k] = min(num_free[k], first - k)
     return span
 
@@ -253,22 +259,23 @@ class UnmaskedRows(NamedTuple):
 
 
 class NoMasks(NamedTuple):
-    """Settings to mask no token, with the interface of `SpanMasking`."""
+    """Settings to mask no token, with `draw_rows` like `SpanMasking`."""
 
     def draw_rows(self, text, rows, parts, max_len, rng, mask_share):
         """The `UnmaskedRows` of a text; arguments as for `mask_spans`.
 
         mask_share is not used.
         """
-        return UnmaskedRows(*mask_spans(text, rows, parts, SINGLE_TOKENS,
-                                        max_len, rng, 0)[:2])
+        rows_with_no_mask = mask_spans(text, rows, parts, SINGLE_TOKENS,
+                                       max_len, rng, mask_share=0)
+        return UnmaskedRows(*rows_with_no_mask[:2])
 
 
 NO_MASKS = NoMasks()
 
 
-#: The mean of the Poisson distribution of BART's span lengths, in words, and
-#: the maximal length here.
+#: The lengths of BART's spans, in words, have a Poisson distribution with this
+#: mean. Here longer spans than MAX_LENGTH are never drawn.
 MEAN_LENGTH, MAX_LENGTH = 3, 10
 
 
@@ -278,6 +285,7 @@ def poisson(mean, max_length):
     return tuple(prob / sum(probs) for prob in probs)
 
 
+#: The probabilities of BART's spans of 0, 1, ... words.
 LENGTH_PROBS = poisson(MEAN_LENGTH, MAX_LENGTH)
 
 #: BART's spans of at least one word. `Noise` replaces each by one <mask>, and
@@ -297,7 +305,7 @@ class NoisyRows(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """BART noise settings, with the interface of `SpanMasking`.
+    """BART noise settings, with `draw_rows` like `SpanMasking`.
 
     kinds: 'sentences' (shuffle the sentences of each part) and at most one of
     'masking' (<mask> for a token), 'deletion' (of tokens) and 'infilling' (one
@@ -315,17 +323,17 @@ class Noise(NamedTuple):
         for spans of length 0 do not count in this share.
         """
         original = mask_spans(text, rows, parts, SINGLE_TOKENS, max_len, rng,
-                              0)
+                              mask_share=0)
         # NumPy promises that this generator will always draw the same numbers
         noise_rng = onp.random.RandomState(
             [rng.getrandbits(32) for _ in range(8)])
         if 'sentences' in self.kinds:
             text, parts = _shuffle_sentences(text, parts, noise_rng)
-        spans = WHOLE_WORDS if self.whole_words else SINGLE_TOKENS
+        masking = WHOLE_WORDS if self.whole_words else SINGLE_TOKENS
         if 'infilling' in self.kinds:
-            spans = INFILLING
+            masking = INFILLING
         share = 0 if self.kinds == ('sentences',) else mask_share
-        masked = mask_spans(text, rows, parts, spans, max_len, rng, share)
+        masked = mask_spans(text, rows, parts, masking, max_len, rng, share)
         return NoisyRows(*self._add_noise(masked, text.vocab, noise_rng),
                          original.tokens_X, original.valid_lens_x)
 
@@ -352,7 +360,8 @@ class Noise(NamedTuple):
             num_spans = (is_masked & is_first).sum(axis=1)
             new_row, next_token = _empty_spans(
                 num_spans, kept.sum(axis=1), T, noise_rng)
-            # Sort by row and position, new masks before the next tokens
+            # Sort by row, then by position; a new mask comes before the token
+            # at its position
             order = onp.lexsort((
                 onp.concatenate([onp.ones(len(row)),
                                  onp.zeros(len(new_row))]),
@@ -390,12 +399,12 @@ def _empty_spans(num_spans, lens, max_len, noise_rng):
     row; lens (N,): the number of tokens of each row before the insertion.
     """
     # If lengths are drawn until num_spans of them are not 0, the number of
-    # zeros has this distribution
+    # zeros has a negative binomial distribution
     counts = onp.zeros(len(num_spans), 'int64')
     has_spans = num_spans > 0
     counts[has_spans] = noise_rng.negative_binomial(num_spans[has_spans],
                                                     1 - LENGTH_PROBS[0])
-    counts = onp.minimum(counts, max_len - lens)
+    counts = onp.minimum(counts, max_len - lens)    # a row has max_len tokens
     rows = onp.repeat(onp.arange(len(counts)), counts)
     next_tokens = 1 + (noise_rng.random_sample(len(rows))
                        * (lens[rows] - 1)).astype('int64')
@@ -403,23 +412,24 @@ def _empty_spans(num_spans, lens, max_len, noise_rng):
 
 
 def _shuffle_sentences(text, parts, noise_rng):
-    """(text, parts): a copy of some parts, with sentences shuffled in each.
+    """(text, parts): a copy of the parts, each with its sentences shuffled.
 
-    text: a `NumberedText`; parts (M, 2) int64: ranges of words.
+    text: a `NumberedText`; parts (M, 2) int64: ranges of its tokens.
     """
     types, type_ranges = text.gather(parts)
     lengths = parts[:, 1] - parts[:, 0]
     ends = onp.cumsum(lengths)
-    # The part and the sentence of each word
+    # The part and the sentence of each token
     part = onp.repeat(onp.arange(len(parts)), lengths)
     sentence = onp.searchsorted(
         text.sentences, concat_ranges(parts[:, 0], lengths), 'right')
-    # True for the first word of each sentence, or of as much as a part has
+    # True for the first token that a part has of a sentence
     is_first = onp.ones(len(part), bool)
     is_first[1:] = (onp.diff(part) != 0) | (onp.diff(sentence) != 0)
-    # Sort by a random key for each sentence; lexsort keeps the order of words
+    # Sort by a random key for each sentence. Its tokens have equal keys, and
+    # lexsort keeps their order
     keys = noise_rng.random_sample(int(is_first.sum()))
     order = onp.lexsort((keys[onp.cumsum(is_first) - 1], part))
-    words = concat_ranges(type_ranges[:, 0], lengths)
-    return (NumberedText(types[words[order]], text.numbers, None, None,
+    tokens = concat_ranges(type_ranges[:, 0], lengths)
+    return (NumberedText(types[tokens[order]], text.numbers, None, None,
                          text.vocab), onp.stack([ends - lengths, ends], 1))

@@ -22,8 +22,9 @@ from typing import NamedTuple
 import numpy as onp
 
 from d2lbert.corpus import text_reader
-from d2lbert.corpus.text_reader import Unchanged
-from d2lbert.kernels import cut, draw
+from d2lbert.corpus.text_reader import FileFacts
+from d2lbert.kernels import cut as compiled
+from d2lbert.kernels import draw
 from d2lbert.pretrained.tokenizers.encoded import IDEOGRAPHS, is_word_alone
 from d2lbert.progress import bar
 from d2lbert.texts import text_sources
@@ -58,8 +59,10 @@ ELLIPSIS = '\u2026'
 # Quotation marks and brackets that may follow the end of a sentence
 CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
           '\u3015\u3017\uff09\uff3d\uff5d\uff63'
-KANA = '\u3041-\u30ff'
+KANA = '\u3041-\u30ff'     # Japanese syllables
 
+# The constants above are parts of character sets in regular expressions. _END:
+# marks after which a sentence surely ends
 _END = re.compile(
     rf'(?:[{ENDS}]|{WIDE_STOP}(?!\d))[{ENDS}{WIDE_STOP}{ELLIPSIS}.!?]*'
     rf'[{CLOSING}]*'
@@ -69,20 +72,25 @@ _END = re.compile(
     rf'|{ELLIPSIS}+[{CLOSING}]*(?=\s)')
 
 
+# The numbers of characters in which to look for the next letter after a mark,
+# and for the last word before it. They keep the time for a long text linear
+LOOK_AHEAD, LOOK_BACK = 80, 40
+
+
 def split_at_sure_ends(text, is_tokenized=False):
     """Yield pieces of a text. A sentence surely ends at the end of each piece.
 
-    Other sentences may end within a piece. is_tokenized: True if a mark ends a
-    sentence only before a blank.
+    Other sentences may end within a piece. is_tokenized: True for a tokenized
+    text, in which a mark ends a sentence only before a blank.
     """
     begin = 0
-    for mark in _END.finditer(text):
-        end = mark.end()
-        rest = text[end:end + 80].lstrip()
-        if (is_tokenized and not text[end:end + 1].isspace()
-                # Before a small letter the dots are only a pause
-                or mark[0][0] == ELLIPSIS and rest[:1].islower()):
+    for marks in _END.finditer(text):
+        end = marks.end()
+        if is_tokenized and not text[end:end + 1].isspace():
             continue
+        next_text = text[end:end + LOOK_AHEAD].lstrip()
+        if marks[0][0] == ELLIPSIS and next_text[:1].islower():
+            continue        # dots before a small letter are only a pause
         yield text[begin:end]
         begin = end
     if text[begin:].strip():
@@ -90,10 +98,10 @@ def split_at_sure_ends(text, is_tokenized=False):
 
 
 class SpacedPunctuation(dict):
-    """A table for str.translate, which sets some characters between blanks.
+    """A table for str.translate that sets some characters between blanks.
 
-    These are punctuation marks, symbols and Chinese characters, each of which
-    is a word, see `pretrained.tokenizers.encoded.is_word_alone`.
+    They are the punctuation marks, symbols and Chinese characters. Each of
+    them is a word, see `pretrained.tokenizers.encoded.is_word_alone`.
     """
 
     def __missing__(self, code):
@@ -114,7 +122,8 @@ BEFORE_NUMBERS = frozenset(
     'tab approx est jan feb mar apr jun jul aug sep sept oct nov dec'.split())
 
 _OPENING = '"\'\u2018\u201c\u00ab\u2039(\\[{\u00bf\u00a1'
-# In French a space precedes the closing quotation mark
+# Marks that may end a sentence, and the closing quotation marks and brackets
+# after them. In French a space precedes the closing quotation mark
 _MARKS = re.compile(
     rf'[.!?]+(?:[{CLOSING}]|[ \u00a0\u202f]\u00bb)*(?=\s)')
 # The first letter or digit after the marks
@@ -142,31 +151,34 @@ def _is_end(piece, begin, marks, has_capitals):
     """True if the sentence piece[begin:marks.end()] is complete.
 
     marks: a match of `_MARKS`. has_capitals: True if the paragraph has capital
-    letters; then a small letter never begins a sentence.
+    letters; then only ' . ' ends a sentence before a small letter.
     """
-    found = _NEXT_LETTER.match(piece, marks.end(), marks.end() + 80)
-    if not found:
+    next_match = _NEXT_LETTER.match(piece, marks.end(),
+                                    marks.end() + LOOK_AHEAD)
+    if not next_match:
         return False
-    next_letter = found[1]
+    next_letter = next_match[1]
     is_spaced = piece[marks.start() - 1:marks.start()].isspace()
     if is_spaced and marks[0] == '.':
         return True             # the book's form: ' . '
     if next_letter.islower() and has_capitals:
         return False
-    if marks[0] != '.' or is_spaced:
+    if marks[0] != '.':
         return True
-    found = _LAST_WORD.search(piece, max(begin, marks.start() - 40),
-                              marks.start())
-    if not found:
+    # A single full stop may belong to the last word
+    word_match = _LAST_WORD.search(
+        piece, max(begin, marks.start() - LOOK_BACK), marks.start())
+    if not word_match:
         return True
-    word = found[0]
-    if word.isdigit():          # "1." at the begin numbers the item of a list
-        return bool(piece[begin:found.start()].strip())
+    word = word_match[0]
+    if word.isdigit():
+        # "1." at the begin of a sentence numbers an item of a list
+        return bool(piece[begin:word_match.start()].strip())
     if next_letter.isdigit() and word.lower() in BEFORE_NUMBERS:
         return False
     if len(word) == 1 and word.isupper() and word != 'I':
         return False            # an initial
-    if _DOTTED_LETTERS.fullmatch(word):
+    if _DOTTED_LETTERS.fullmatch(word):     # p.m. can end one, U.S. cannot
         return word.lower() in ('a.m', 'p.m')
     return word.lower() not in BEFORE_NAMES
 
@@ -174,8 +186,8 @@ def _is_end(piece, begin, marks, has_capitals):
 # Increase this when `PunktSplitter` gives other sentences for the same text
 PUNKT_VERSION = 3
 
-# WikiText's decimal point, and its replacement while Punkt reads the text:
-# Punkt would take the full stop in it for the end of a sentence
+# WikiText's decimal point, and its replacement while Punkt reads the text.
+# Otherwise Punkt would end a sentence at the full stop in the decimal point
 POINT, HIDDEN_POINT = '@.@', '@\ue000@'
 
 
@@ -216,10 +228,10 @@ def import_nltk():
     return nltk
 
 
-# The number of characters from which Punkt learns; this takes 30 seconds
+# Punkt learns from at most this number of characters, which takes 30 seconds
 PUNKT_CHARS = 1 << 20
 
-# The key of a result of `has_books_form` in the cache `Unchanged`. Increase
+# The key of a result of `has_books_form` in the cache `FileFacts`. Increase
 # the number when the function changes
 FORM_KEY = "the book's form 1"
 
@@ -232,13 +244,13 @@ _ATTACHED_MARK = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 
 
 class Cut(NamedTuple):
-    """The words of some consecutive paragraphs, which a cutter returns.
+    """The output of a cutter: the words of some consecutive paragraphs.
 
     types, sentences and paragraphs are as in `numbered_text.TokenizedText`.
-    articles (articles,) int64: the index of the first paragraph of each
-    article that begins here. names: the different words, one per line.
+    articles (articles,) int64: for each article that begins in the paragraphs,
+    the index of its first paragraph. names: the different words, one per line.
     Paragraphs of a single sentence are left out; by the book's rule these are
-    the paragraphs without ' . '. left_out (2,) int64: the number of these
+    the paragraphs without ' . '. left_out (2,) int64: the number of left-out
     paragraphs that have words, and the number of their words.
     """
 
@@ -259,6 +271,7 @@ class Cut(NamedTuple):
         tokens = tokens_of_paragraphs(
             [[sentence.lower() if lower else sentence
               for sentence in sentences] for sentences in kept_sentences])
+        # The number of words of each paragraph that is left out
         left_out_lens = [len(text.split()) for text, is_kept in zip(
             paragraphs.texts, kept) if not is_kept]
         return cls(*tokens[:3],
@@ -293,23 +306,24 @@ class BookCutter:
 
     def cut(self, stretch):
         """Return the `Cut` of a `Stretch`; any thread may call this method."""
-        found = None
+        fields = None
         if draw.library() is not None:
             if not hasattr(self._thread_local, 'memory'):
-                self._thread_local.memory = cut.TextMemory()
+                self._thread_local.memory = compiled.TextMemory()
             # Here MAX_WORDS limits the bytes, and so the words, of a paragraph
-            found = cut.text(stretch.all_bytes,
-                             cut.WIKI if stretch.is_wiki else cut.PARTS,
-                             self.lower, text_reader.MAX_WORDS,
-                             self._thread_local.memory)
-        if found is None:
-            # Nothing is compiled, or a paragraph has more bytes and may need a
-            # split, or bytes are not UTF-8 and Python names their line
+            fields = compiled.text(
+                stretch.all_bytes,
+                compiled.WIKI if stretch.is_wiki else compiled.PARTS,
+                self.lower, text_reader.MAX_WORDS, self._thread_local.memory)
+        if fields is None:
+            # No library is loaded, or a paragraph with more bytes may need a
+            # split, or bytes are not UTF-8 and an error must name their line
             return self.cut_plainly(stretch)
-        found = Cut(*found)
+        found = Cut(*fields)
+        if not stretch.is_first:
+            return found
         # The first paragraph of a file begins an article
-        return found._replace(articles=onp.concatenate([
-            onp.zeros(int(stretch.is_first), 'int64'), found.articles]))
+        return found._replace(articles=onp.append(0, found.articles))
 
     def cut_plainly(self, stretch):
         """`cut` without compiled code."""
@@ -321,9 +335,9 @@ class BookCutter:
 
 
 class ProseCutter:
-    """A cutter by `prose_sentences`, for which punctuation marks are words.
+    """A cutter by `prose_sentences`. Each punctuation mark is a word.
 
-    It cuts a file in WikiText's format and in the book's form by the book's
+    A file that has WikiText's format and the book's form is cut by the book's
     rule.
     """
 
@@ -417,10 +431,10 @@ def cutter_class(split, files):
     """
     if split != 'auto':
         return CUTTERS[split]
-    unchanged = Unchanged()
-    forms = [unchanged.get(f'{FORM_KEY} of {file.digest_name}', file,
-                           has_books_form) for file in files]
-    unchanged.save()
+    facts = FileFacts()
+    forms = [facts.get(f'{FORM_KEY} of {file.digest_name}', file,
+                       has_books_form) for file in files]
+    facts.save()
     return BookCutter if all(forms) else MixedCutter
 
 
@@ -439,7 +453,7 @@ def has_books_form(path):
 
 
 def _indices_among_kept(indices, kept):
-    """Convert indices of paragraphs to indices of the kept paragraphs.
+    """Convert indices of paragraphs to indices among the kept paragraphs.
 
     A paragraph that is not kept gets the index of the next kept one.
     """
@@ -452,9 +466,9 @@ def _first_texts(files, advance):
     advance: called with the number of characters of each paragraph.
     """
     chars_left = PUNKT_CHARS
-    for path in files:
+    for file in files:
         for paragraphs in text_reader.paragraphs_of(
-                path, lambda num_bytes: None):
+                file, lambda num_bytes: None):
             for text in paragraphs.texts:
                 if not chars_left:
                     return

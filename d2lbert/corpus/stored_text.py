@@ -3,7 +3,7 @@
 A row holds a pair of sentences, a pair of runs of sentences as in the
 published BERT, or full sentences as in RoBERTa. A run is several consecutive
 sentences. The text is mapped into memory. Examples are drawn a chunk at a
-time. A chunk is a group of paragraphs or, for full sentences, a stretch of the
+time. A chunk is a group of paragraphs or, for full sentences, a section of the
 text. All data that grows with the text is on disk, except 4 bytes a paragraph
 for the order of an epoch.
 
@@ -55,9 +55,10 @@ def draw_runs(text, order, max_len, rng, swap=False):
     for q in order.tolist():
         begin, end = text.paragraphs[q:q + 2].tolist()
         offsets = _sentence_offsets(text, begin, end, q, max_len)
-        # Indices of sentences, 0 for the paragraph's first one. The runs are
-        # a to b - 1 and b to stop - 1; `last` is the last sentence in
-        # `offsets`. The 3 tokens beside the words are <cls> and two <sep>
+        # a, b, stop and `last` are indices of sentences, from 0 for the first
+        # sentence of the paragraph. The runs are a to b - 1 and b to stop - 1.
+        # `last` is the last sentence in `offsets`. The 3 tokens beside the
+        # words are <cls> and two <sep>
         a, last = 0, len(offsets) - 2
         while a < min(end - begin, last):
             stop = a + 2
@@ -86,7 +87,7 @@ def _sentence_offsets(text, begin, end, q, max_len):
     """The index of each sentence's first word, then the last sentence's end.
 
     The sentences are begin to end - 1, of paragraph q, and at most max_len
-    more sentences of the same article.
+    more sentences of the same article; a pair has seldom room for more.
     """
     k = onp.searchsorted(text.articles, q, 'right')
     if k < len(text.articles):
@@ -120,7 +121,7 @@ def _draw_similar_run(text, span, max_words, max_len, rng):
             rank = length > max_words, abs(length - wanted_length)
             if best is None or rank < best[0]:
                 best = rank, (first_word, run_end)
-        if best[0] <= (False, wanted_length // 8):  # similar enough
+        if best[0] <= (False, wanted_length // 8):  # at most an eighth off
             break
     return best[1]
 
@@ -139,7 +140,7 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
     """Pack rows with as many consecutive sentences as fit.
 
     text: a `StoredText`; chunk: the index of one of the num_chunks nearly
-    equal stretches of the text. Returns rows (N + 1,) and parts (M, 2), int64.
+    equal sections of the text. Returns rows (N + 1,) and parts (M, 2), int64.
     Row k consists of parts rows[k] to rows[k + 1] - 1. A part is a range of
     words, (begin, end). With <cls> first and a <sep> after each part, a row
     has at most max_len tokens.
@@ -147,9 +148,9 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
     These are the FULL-SENTENCES of Liu et al. 2019, section 4.2. A row ends
     where the next sentence does not fit. At the end of an article the row
     continues with another article, after a <sep>. So all rows have about the
-    same length, while a row of its own for each article would often be half
-    empty. The articles are shuffled. Only a sentence longer than a row
-    is split, and continues in the next row.
+    same length. If each article began a new row, many rows would be half
+    empty. The articles are shuffled. Only a sentence longer than a row is
+    split, and continues in the next row.
     """
     rows, parts = [0], []
     free = max_free = max_len - 1       # free tokens of the row, after <cls>
@@ -159,8 +160,9 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
         begin = ends[0]
         while begin < ends[-1]:
             limit = begin + free - 1                # a <sep> follows
+            # The last end of a sentence that fits
             end = ends[max(0, bisect.bisect_right(ends, limit) - 1)]
-            if end <= begin and free == max_free:   # longer than a row
+            if end <= begin and free == max_free:   # none fits into a row
                 end = limit
             if end > begin:
                 parts.append((begin, end))
@@ -180,18 +182,20 @@ def _article_borders(text, chunk, num_chunks):
 
     The last entry is the end of the chunk.
     """
+    # The sentences at which the chunk begins and ends
     first, last = onp.searchsorted(
         text.sentences, [text.num_words * k // num_chunks
                          for k in (chunk, chunk + 1)]).tolist()
-    # Of paragraphs, then of articles: those that begin between first and last
+    # The paragraphs, then the articles, that begin between these sentences
     paragraph_range = onp.searchsorted(text.paragraphs, [first + 1, last])
     articles = text.articles[slice(*onp.searchsorted(text.articles,
                                                      paragraph_range))]
     return [first, *text.paragraphs[articles].tolist(), last]
 
 
-# The size of a chunk, at most: tokens of padded pairs, about, or words of full
-# sentences. The arrays of a chunk take about 10 bytes a token, up to 80 MB
+# The largest size of a chunk: a number of words for full sentences, and about
+# this number of tokens for padded pairs. The arrays of a chunk take about 10
+# bytes a token, up to 80 MB
 CHUNK_TOKENS = 1 << 23
 
 
@@ -206,7 +210,7 @@ class _Settings(NamedTuple):
     fill: bool
     whole_words: bool
     swap: bool
-    spans: Any          # an object of `masking`, or None
+    masking: Any        # the argument `spans`, an object of `masking` or None
 
 
 class StoredText(NumberedText):
@@ -223,7 +227,7 @@ class StoredText(NumberedText):
         arrays = [onp.load(folder / f'{name}.npy', mmap_mode='r') for name in
                   ('ids', 'sentences', 'paragraphs', 'articles')]
         self._maps = [array._mmap for array in arrays]
-        # The byte at which the first word begins in the file
+        # The byte at which the first word begins in ids.npy
         self._offset = arrays[0].offset
         self._file = open(folder / 'ids.npy', 'rb')
         weakref.finalize(self, self._file.close)
@@ -292,7 +296,8 @@ class StoredText(NumberedText):
         the book's max_len, WikiText-2 is one chunk. The examples of a chunk
         are shuffled, and the last batch of a chunk may be smaller.
 
-        Without the arguments below, examples are the book's. Each sentence
+        With the defaults of the arguments below, the examples are the book's,
+        with new pairs and masks in each epoch. Each sentence
         makes a pair with the next sentence or, in half of the cases, with a
         random sentence of a random paragraph. Pairs longer than max_len are
         dropped, and mask_share of the tokens are masked. If the text is one
@@ -304,10 +309,10 @@ class StoredText(NumberedText):
         single sentence. swap: half of the pairs are swapped in place of
         getting a random second text; nsp_y is 1 for a pair in order.
         whole_words: mask all pieces of a word or none.
-        spans: an object of `masking`; rows hold full sentences in place of
-        pairs. A `SpanMasking` gives batches of `MaskedRows`, a `Noise` gives
-        `NoisyRows`, and `NO_MASKS` gives `UnmaskedRows`. The chunks are
-        stretches of the stored text, in random order.
+        spans: an object of `corpus.masking`. Rows then hold full sentences in
+        place of pairs. A `SpanMasking` gives batches of `MaskedRows`, a
+        `Noise` gives `NoisyRows`, and `NO_MASKS` gives `UnmaskedRows`. The
+        chunks are sections of the text as it is stored, in random order.
         dynamic: draw new pairs and masks in each epoch; otherwise only the
         order of the examples is new. Raises ValueError if no pair fits.
         """
@@ -327,7 +332,8 @@ class StoredText(NumberedText):
             whole_words, swap, spans))
 
     def _batches(self, batch_size, chunk, first_index, settings):
-        # A resumed epoch may have no batch left; a whole epoch must have some
+        # True until a whole epoch yields a batch. False in a resumed epoch,
+        # which may have no batch left
         is_empty = (chunk, first_index) == (0, 0)
         for columns, order in self._chunks(chunk, settings):
             num_batches = -(-len(order) // batch_size)
@@ -340,9 +346,10 @@ class StoredText(NumberedText):
             for index in range(first_index, num_batches):
                 is_empty = False
                 rows = order[index * batch_size:(index + 1) * batch_size]
-                yield ((chunk, index + 1) if index + 1 < num_batches
-                       else (chunk + 1, 0)), type(columns)(*(
-                           column[rows] for column in columns))
+                next_position = ((chunk, index + 1) if index + 1 < num_batches
+                                 else (chunk + 1, 0))
+                yield next_position, type(columns)(*(
+                    column[rows] for column in columns))
             chunk, first_index = chunk + 1, 0
             columns = None      # free the memory before the next chunk
         if is_empty:
@@ -350,23 +357,27 @@ class StoredText(NumberedText):
                 f'{self.source}: {no_pair_message(settings.max_len)}')
 
     def _chunks(self, first_chunk, settings):
-        """Yield (columns, order of their rows), for first_chunk and on."""
-        seed, epoch, spans = settings.seed, settings.epoch, settings.spans
-        num_chunks = self.num_chunks(settings.max_len, spans)
+        """Yield (columns, order of their rows) for the chunks of an epoch.
+
+        first_chunk: the number of chunks of the epoch to leave out.
+        """
+        seed, epoch, masking = settings.seed, settings.epoch, settings.masking
+        num_chunks = self.num_chunks(settings.max_len, masking)
         chunks = onp.arange(num_chunks)
-        if not settings.dynamic or spans is not None:
+        # For new pairs the order can stay, as the paragraphs are shuffled
+        if not settings.dynamic or masking is not None:
             derive_shuffler('chunks', seed, epoch).shuffle(chunks)
         # Static examples are drawn as in epoch 0
         drawn_epoch = epoch if settings.dynamic else 0
         rng, paragraphs = _generator(seed, drawn_epoch, 0), None
-        if spans is None:
+        if masking is None:
             paragraphs = shuffled_paragraphs(self.num_paragraphs, rng)
         for chunk in chunks[first_chunk:].tolist():
             # In chunk 0 the generator that shuffled the paragraphs also draws
             # the examples, as on the book's page
             chunk_rng = (_generator(seed, drawn_epoch, chunk) if chunk
                          else rng)
-            if spans is None:
+            if masking is None:
                 columns = self._examples(paragraphs, chunk, chunk_rng,
                                          settings)
             else:
@@ -394,7 +405,7 @@ class StoredText(NumberedText):
         """All rows of full sentences of a chunk, a named tuple of columns."""
         rows, parts = full_sentences(self, chunk, num_chunks,
                                      settings.max_len, rng)
-        return settings.spans.draw_rows(
+        return settings.masking.draw_rows(
             self, rows, parts, settings.max_len, rng, settings.mask_share)
 
 
@@ -415,10 +426,12 @@ def _row_order(num_rows, seed, drawn_epoch, epoch, chunk):
     """The order of a chunk's rows in an epoch: (num_rows,) int64.
 
     Static rows, all drawn in epoch 0, are shuffled once more in each epoch.
-    In chunk 0 they are shuffled as by NumPy after np.random.seed(seed).
+    Rows of chunk 0 that were drawn in epoch 0 are shuffled as by NumPy after
+    np.random.seed(seed).
     """
     rng = (derive_shuffler('rows', seed, drawn_epoch, chunk)
            if drawn_epoch or chunk else onp.random.RandomState(seed % 2 ** 32))
+    # The order of an earlier epoch is computed only to advance the generator
     for _ in range(drawn_epoch, epoch + 1):
         order = onp.arange(num_rows)
         rng.shuffle(order)

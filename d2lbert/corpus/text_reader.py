@@ -1,7 +1,7 @@
 """This module reads text files in stretches of lines, as lists of paragraphs.
 
 Any thread can split a stretch into paragraphs without the other stretches.
-`Unchanged` caches facts about files, such as digests, until the files change.
+`FileFacts` caches facts about files, such as digests, until the files change.
 An argument `path` is a path or a `text_sources.Source`.
 """
 import contextlib
@@ -20,7 +20,8 @@ from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.numbered_text import STOP
 
-# The limits of a paragraph, as it is held in memory. A longer one is split
+# The limits of a paragraph, as it is held in memory. A longer paragraph is
+# split
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
@@ -36,11 +37,11 @@ BOM = b'\xef\xbb\xbf'
 def _blocks(path, advance):
     """Yield blocks of a file's lines: (number of the first line, bytes).
 
-    A block is without its last line feed. A line of more than MAX_BYTES may be
-    split into several blocks. advance: called with the number of bytes read,
-    as by `text_files.pieces`.
+    A block lacks the line feed at its end. A line of more than MAX_BYTES may
+    be split into several blocks. advance: called with the number of bytes
+    read, as by `text_files.pieces`.
     """
-    number, rest = 1, b''
+    number, rest = 1, b''       # rest: the begin of a line, not yet in a block
     for piece in text_sources.with_line_feeds(
             text_sources.pieces(path, advance, BLOCK_BYTES)):
         end = piece.rfind(b'\n')
@@ -69,7 +70,8 @@ def _decode_lines(path, number, data):
 def _find_last_blank(path, number, data):
     """The index of the last space or tab in a line of more than MAX_BYTES.
 
-    Warns that the line is split; raises ValueError if it has none.
+    Warns that the line is split. Raises ValueError if it has no blank after
+    the first character.
     """
     blank = max(data.rfind(b' '), data.rfind(b'\t'))
     if blank < 1:
@@ -113,7 +115,9 @@ def _join_lines(path, number, lines):
         else:
             held_lines.append(line)
             num_words += len(words)
-    return texts + [' '.join(held_lines)] * bool(held_lines)
+    if held_lines:
+        texts.append(' '.join(held_lines))
+    return texts
 
 
 # From lines to paragraphs
@@ -207,7 +211,7 @@ def has_title(data):
     for mark in (b'\n = ', b'\n= '):
         found = data.find(mark)
         while found >= 0:
-            # The line before the mark, the line with it, the line after it
+            # data[begin:end] is the line with the mark and its two neighbours
             begin = data.rfind(b'\n', 0, found) + 1
             end = data.index(b'\n', data.index(b'\n', found + 1) + 1)
             # Bytes that are not UTF-8 are reported later
@@ -222,11 +226,12 @@ def has_title(data):
 
 def _wiki_stretches(path, blocks):
     before, is_first = b'\n', True
-    # The last line of a block is only context, and cut with the next block
+    # The last line of a block is only context here, and is cut with the next
+    # block
     for number, data in _with_end(blocks):
         stretch = Stretch(path, number, before, data, True, is_first)
         yield stretch
-        # The last line again, with the line before it as context
+        # The last line of the block, after the line before it as context
         before, is_first = _last_lines(stretch.all_bytes) + b'\n', False
 
 
@@ -268,17 +273,17 @@ def _plain_stretches(path, blocks):
     # held: blocks of lines since the last blank line, from line held_from on
     held, held_from, is_first = [], 1, True
 
-    def stretch(*data):     # the held lines, and a last block if given
+    def stretch(*data):     # of the held lines, and of a last block if given
         return Stretch(path, held_from, b'', b'\n'.join([*held, *data]),
                        False, is_first)
     for number, data in blocks:
-        end, begin = _find_last_blank_line(data)
-        if end is not None:
-            yield stretch(data[:end])
+        before_end, after_begin = _find_last_blank_line(data)
+        if before_end is not None:
+            yield stretch(data[:before_end])
             # A block lacks its last line feed, which may end the blank line
-            held_from = number + (data + b'\n').count(b'\n', 0, begin)
-            held, is_first, data = [], False, data[begin:]
-        if end is None or data:
+            held_from = number + (data + b'\n').count(b'\n', 0, after_begin)
+            held, is_first, data = [], False, data[after_begin:]
+        if data:
             held.append(data)
         if sum(map(len, held)) > MAX_BYTES:
             _warn_of_split(path, held_from)
@@ -289,9 +294,10 @@ def _plain_stretches(path, blocks):
 
 
 def _find_last_blank_line(data):
-    """Return (end, begin): data[:end] is before the last blank line of bytes.
+    """Find the last blank line of bytes: (before_end, after_begin).
 
-    data[begin:] is after this line. Returns (None, None) if no line is blank.
+    data[:before_end] is before this line, and data[after_begin:] after it.
+    Returns (None, None) if no line is blank.
     """
     end = len(data)
     while end >= 0:
@@ -317,7 +323,7 @@ def _plain_paragraphs(path, number, lines):
     return texts
 
 
-# Facts about files
+# Facts about files, such as a digest
 
 # The file of the cache that holds the facts
 INDEX = 'unchanged.json'
@@ -332,11 +338,12 @@ TIME_RESOLUTION_NS = 2 * 10 ** 9
 MAX_FACTS = 1024
 
 
-class Unchanged:
-    """A cache of facts about files. Each is valid until its file changes."""
+class FileFacts:
+    """A cache of facts about files. A fact is valid until its file changes."""
 
     def __init__(self):
-        self.facts, self.new = {}, {}       # {key: [stamp of the file, fact]}
+        # Stored facts and new facts: {'NAME PATH': [stamp of the file, fact]}
+        self.facts, self.new = {}, {}
         if cache.enabled():
             self.facts = _load(_index())
             cache.mark_used(_index())

@@ -1,6 +1,6 @@
 """A store is a folder of the cache with numbered texts and their vocabulary.
 
-The texts are a training text and, if wanted, a held-out text. This module
+The texts are a training text and possibly a held-out text. This module
 builds stores, checks that they are complete, and finds them in the cache.
 """
 import contextlib
@@ -26,7 +26,7 @@ from d2lbert.corpus.cut_text import (
     join_adjacent,
     split_held_out,
 )
-from d2lbert.corpus.text_reader import Unchanged
+from d2lbert.corpus.text_reader import FileFacts
 from d2lbert.corpus.word_types import (
     PieceTypes,
     look_up,
@@ -44,7 +44,7 @@ from d2lbert.texts.numbered_text import BLOCK_WORDS
 # Increase this when the content of the files changes
 VERSION = 4
 
-# Attempts to build a store that other processes remove before it is open
+# Attempts to open a store that other processes may remove before it is open
 ATTEMPTS = 10
 
 # The size and checksum of each file
@@ -56,7 +56,7 @@ FREQS = 'freqs.npy'
 # The `Counts` of the texts
 COUNTS = 'counts.json'
 
-# The number of words that are renumbered at a time
+# The number of words that `write_numbers` reads, numbers and writes at a time
 STORED_WORDS = 1 << 20
 
 
@@ -64,10 +64,10 @@ class Counts(NamedTuple):
     """The numbers of paragraphs and words of a text, used and left out."""
 
     paragraphs: int         # used paragraphs
-    left_out: int           # other paragraphs, of a single sentence
+    left_out: int           # paragraphs left out, since of a single sentence
     words: int              # words, or word pieces, of used paragraphs
-    left_out_words: int     # words of other paragraphs
-    unknown: int            # the words (or word pieces) that are <unk>
+    left_out_words: int     # words of the paragraphs left out
+    unknown: int            # how many of `words` are <unk>
     # The minimum frequency of a word in the vocabulary; None if the caller
     # gave the vocabulary, or if it has word pieces
     min_freq: Any
@@ -86,21 +86,17 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     uses_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     cutter = cutter_class(files, progress, lower=not uses_pieces)
 
-    def counts_of(cut, unknown):
-        return Counts(cut.num_paragraphs, int(cut.left_out[0]), cut.num_words,
-                      int(cut.left_out[1]), unknown, min_freq)
-
     def cut_files(sources):
         types = PieceTypes(vocab) if isinstance(vocab, PieceVocab) else None
         return CutText(folder / 'cut', sources, cutter, progress, types)
     cut = cut_files(files)
     train, valid = split_held_out(cut, valid_share)
-    # Pieces cannot be learnt from a text without words, so check first
+    # Check now, since pieces cannot be learnt from a text without words
     check_sentences('train', cut, join_adjacent(train), cutter)
     if vocab is None and uses_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
-        if cut.pruned_at:       # cut again, as pruned words have pieces, too
+        if cut.pruned_at:       # cut again, since pruned words need pieces
             shutil.rmtree(cut.folder)
             cut = cut_files(files)
         else:
@@ -111,20 +107,20 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         (folder / VOCAB).write_bytes(tokens)
         onp.save(folder / FREQS, freqs)
         table = narrow(table, len(freqs))
-        if valid_files:         # whose words get numbers of this vocabulary
+        if valid_files:         # the held-out text is numbered by `vocab`
             vocab = Vocab.load(folder / VOCAB)
     else:
         vocab.save(folder / VOCAB)
         table, min_freq = vocab_table(vocab, cut), None
     unk = UNK_ID if vocab is None else vocab.unk
-    sums, unknown = write_numbers(folder / 'train', cut, train, table, cutter,
-                                  unk)
+    known_sums, unknown = write_numbers(folder / 'train', cut, train, table,
+                                        cutter, unk)
     if valid:
         valid_sums, valid_unknown = write_numbers(
             folder / 'valid', cut, valid, table, cutter, unk)
-        sums.update(valid_sums)
+        known_sums.update(valid_sums)
         unknown += valid_unknown    # the counts are of both parts of `files`
-    counts = dict(train=counts_of(cut, unknown))
+    counts = dict(train=_counts(cut, unknown, min_freq))
     shutil.rmtree(cut.folder)
     if valid_files:
         del cut, table          # frees memory for the held-out text
@@ -132,14 +128,20 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         valid_sums, unknown = write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
             vocab_table(vocab, cut), cutter, vocab.unk)
-        sums.update(valid_sums)
-        counts['valid'] = counts_of(cut, unknown)
+        known_sums.update(valid_sums)
+        counts['valid'] = _counts(cut, unknown, min_freq)
         shutil.rmtree(cut.folder)
     (folder / COUNTS).write_text(json.dumps(counts))
     paths = [path for path in sorted(folder.rglob('*')) if path.is_file()]
     (folder / MANIFEST).write_text(json.dumps({
         path.relative_to(folder).as_posix():
-            sums.get(path) or size_and_crc(path) for path in paths}))
+            known_sums.get(path) or size_and_crc(path) for path in paths}))
+
+
+def _counts(cut, unknown, min_freq):
+    """The `Counts` of a `CutText`."""
+    return Counts(cut.num_paragraphs, int(cut.left_out[0]), cut.num_words,
+                  int(cut.left_out[1]), unknown, min_freq)
 
 
 class _ChecksumWriter:
@@ -172,8 +174,8 @@ def _open_npy(path, dtype, length, mode='wb'):
 def vocab_table(vocab, cut):
     """The vocabulary number of each different word of a `CutText`.
 
-    (types + 1,) uint16 or int32; the last entry is for -1, pruned words. For
-    word pieces it is None, as a `CutText` has their vocabulary numbers.
+    (types + 1,) uint16 or int32; the last entry is for -1, pruned words. None
+    for word pieces, since a `CutText` stores their vocabulary numbers.
     """
     if isinstance(vocab, PieceVocab):
         return None
@@ -184,13 +186,14 @@ def vocab_table(vocab, cut):
 
 
 def check_sentences(part, cut, ranges, cutter):
-    """Raise ValueError if no paragraph of some ranges has two sentences.
+    """Raise ValueError if no paragraph of `ranges` has two sentences.
 
     part: 'train' or 'valid', for the message.
     """
     sentence_ranges = [cut.sentence_and_word_range(*paragraphs)[0]
                        for paragraphs in ranges]
-    # Each paragraph has at least one sentence
+    # Each paragraph has at least one sentence. If there are as many paragraphs
+    # as sentences, each has exactly one
     if sum(end - begin for begin, end in sentence_ranges) == sum(
             end - begin for begin, end in ranges):
         raise ValueError(
@@ -226,6 +229,7 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
     with _open_npy(path, cut.dtype if table is None else table.dtype,
                    sum(end - begin for begin, end in word_ranges),
                    'r+b' if in_place else 'wb') as ids:
+        # In place, the header fits exactly before the numbers
         assert not in_place or ids.sum[0] == HEADER_BYTES
         for numbers in in_order(
                 vocabulary_numbers, itertools.chain.from_iterable(
@@ -248,7 +252,7 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
 
 def _write_ends(path, cut, name, ranges):
     """Write ranges of the file `name` of a `CutText` as new offsets from 0."""
-    last = 0
+    last = 0        # the last offset written
     with _open_npy(path, 'int64',
                    1 + sum(end - begin for begin, end in ranges)) as f:
         f.write(onp.zeros(1, 'int64'))
@@ -262,7 +266,7 @@ def _write_ends(path, cut, name, ranges):
 
 
 def _in_part(part, ranges, cut):
-    """The words of a message that name a part; '' for a whole text."""
+    """The words that name a part in a message; '' for a whole text."""
     if ranges == [(0, cut.num_paragraphs)]:
         return ''
     return (' in the held-out share' if part == 'valid' else
@@ -283,16 +287,16 @@ def is_complete(store):
     """True if a folder is a complete store, written by this user or root."""
     if not cache.is_ours(store):
         return False
-    unchanged = Unchanged()
+    facts = FileFacts()
     try:
         manifest = read_json(store / MANIFEST)
         complete = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest) and all(
-            unchanged.get('size and CRC-32', store / name,
-                          size_and_crc) == expected
+            facts.get('size and CRC-32', store / name,
+                      size_and_crc) == expected
             for name, expected in manifest.items())
     except (OSError, ValueError, TypeError, AttributeError):
         return False
-    unchanged.save()
+    facts.save()
     return complete
 
 
@@ -315,10 +319,10 @@ def read_counts(store):
 def find_or_build(key, build):
     """Find a store, or build it if it is missing or damaged.
 
-    key: the name of its folder. build(folder): a function that fills an empty
-    folder. Returns (store, temporary): the folder of the store, and the folder
-    that the caller must remove at the end, or None if the store is in the
-    cache.
+    key: the name of the store's folder. build(folder): a function that fills
+    an empty folder. Returns (store, temporary): the folder of the store, and
+    the folder that the caller must remove at the end, or None if the store is
+    in the cache.
     """
     root = cache.root() / 'corpora'
     temporary, store = None, root / key

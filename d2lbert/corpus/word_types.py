@@ -1,7 +1,8 @@
 """`WordTypes` numbers the different words of a text, and counts them.
 
 `PieceTypes` numbers word pieces. It splits each different word only once.
-A type is the number of a different word, from 0, by first occurrence.
+Equal words have the same number, their type. Types are counted from 0, in the
+order of first occurrence.
 """
 import itertools
 
@@ -12,7 +13,7 @@ from d2lbert.kernels import draw
 from d2lbert.kernels.cut import SPARE, Names
 from d2lbert.texts.numbered_text import concat_ranges, line_ends
 
-# The limits of the number of different words, and of their letters in all.
+# The largest number of different words, and of the letters of these words.
 # Above a limit the rarest words are pruned and become <unk>. At most half of
 # each limit is left. A pruned word that occurs again is a new word, and its
 # count begins at 0
@@ -21,7 +22,7 @@ MAX_CHARS = 1 << 26
 
 
 class PlainNames:
-    """`kernels.cut.Names` and its methods, in Python without a compiler."""
+    """`kernels.cut.Names` in Python, for use without compiled code."""
 
     def __init__(self):
         self._numbers = {}      # {word: number}
@@ -65,9 +66,9 @@ def expand(table, begins, lengths, types, ends, size):
     result. Dtypes are as for `kernels.cut.spread`.
     """
     if draw.library() is None:
-        lengths = lengths[types]
-        return (table[concat_ranges(begins[types], lengths)],
-                onp.append(0, onp.cumsum(lengths))[ends])
+        word_lengths = lengths[types]
+        return (table[concat_ranges(begins[types], word_lengths)],
+                onp.append(0, onp.cumsum(word_lengths))[ends])
     return compiled.spread(table, begins, lengths, types, ends, size)
 
 
@@ -166,7 +167,7 @@ class WordTypes:
         order = onp.argsort(-counts, kind='stable')     # frequent words first
         first_pruned = min(MAX_TYPES // 2, len(counts) - 1, onp.searchsorted(
             onp.cumsum(lengths[order]), MAX_CHARS // 2))
-        # Prune all words that are as rare as this one
+        # Words as frequent as the first pruned word are pruned, too
         kept = counts > counts[order[first_pruned]]
         self._names = _new_names()
         self._names.add(lines, kept)
@@ -190,7 +191,8 @@ class PieceTypes:
     again when it occurs again, so no word is lost.
     """
 
-    #: False: `CutText` need not renumber pieces when words are pruned here.
+    #: For `CutText`: pieces never need new numbers, even if this class prunes
+    #: words.
     too_many = False
 
     def __init__(self, vocab):
@@ -222,11 +224,12 @@ class PieceTypes:
     def _add_pieces(self, lines, first):
         """Split new words: bytes, a line each, numbered from `first` on."""
         ids, begins = self._split_lines(lines)
-        begin, end = self._begins[first], first + len(begins)
-        self._ids = grow(self._ids, begin + len(ids) + SPARE)
-        self._ids[begin:begin + len(ids)] = ids
-        self._begins = grow(self._begins, end)
-        self._begins[first:end] = begin + begins
+        num_ids = self._begins[first]       # the number of all earlier pieces
+        self._ids = grow(self._ids, num_ids + len(ids) + SPARE)
+        self._ids[num_ids:num_ids + len(ids)] = ids
+        stop = first + len(begins)
+        self._begins = grow(self._begins, stop)
+        self._begins[first:stop] = num_ids + begins
 
     def _prune(self):
         """Prune rare words, and drop their pieces."""

@@ -37,7 +37,7 @@ MAX_LAYERS = 3
 # The maximal number of an archive's files that an error lists
 MAX_NAMES = 8
 
-# The key of a file's digest in the cache `text_reader.Unchanged`. Change it if
+# The key of a file's digest in the cache `text_reader.FileFacts`. Change it if
 # the computation of the digest changes
 DIGEST = 'sha256 of the text'
 

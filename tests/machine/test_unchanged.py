@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from d2lbert.corpus import text_reader
-from d2lbert.corpus.text_reader import Unchanged
+from d2lbert.corpus.text_reader import FileFacts
 from d2lbert.machine import cache
 
 
@@ -36,7 +36,7 @@ def ask(at_rest):
     Path('file').write_text('one')
 
     def get(what='text', path='file'):
-        before, facts = find_out.asked, Unchanged()
+        before, facts = find_out.asked, FileFacts()
         fact = facts.get(what, path, find_out)
         facts.save()
         return fact, find_out.asked == before
@@ -90,7 +90,7 @@ def test_a_file_written_lately_is_looked_at_again(ask, monkeypatch):
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_remembered(ask):
-    facts = Unchanged()
+    facts = FileFacts()
 
     def change(path):
         Path(path).write_text('much longer')
@@ -121,7 +121,7 @@ def test_the_index_is_bounded(ask, own_cache, monkeypatch):
 
 
 def test_facts_of_another_process_are_kept(ask):
-    first, second = Unchanged(), Unchanged()
+    first, second = FileFacts(), FileFacts()
     for facts, what in ((first, 'a'), (second, 'b')):
         facts.get(what, 'file', find_out)
         facts.save()
