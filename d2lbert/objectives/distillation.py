@@ -30,7 +30,7 @@ class Distillation(Objective):
         self.inner, self.teacher = objective, teacher
         self._is_new = is_new
         self.settings = s = objective.settings
-        self.text, self.vocab = objective.text, objective.vocab
+        self.corpus, self.vocab = objective.corpus, objective.vocab
         self.fingerprint = objective.fingerprint
         self.unit, self.command = objective.unit, objective.command
         self.Figures, self.plotted = objective.Figures, objective.plotted
@@ -92,7 +92,10 @@ class Distillation(Objective):
         losses = self.inner.losses_of(net, student_tokens)
         if 'soft' in self.added_losses:
             # Masked words only: scoring all tokens would cost about seven
-            # times as much, since about one token in seven is masked
+            # times as much, since about one token in seven is masked. These
+            # vectors equal student_tokens.masked_X, but are taken from X once
+            # more: gradients that are summed in another order could change
+            # the last bits of results
             masked_X = student_tokens.at(student_tokens.masked_rows)
             losses.append((soft_loss(
                 student.mlm.mlp(masked_X), teacher_scores,
@@ -144,19 +147,19 @@ def cosine_loss(X, teacher_X):
     return (1 - (X * teacher_X).sum(axis=1) / np.sqrt(squares)).mean()
 
 
-#: Arguments of a student that may differ from those of its teacher if the
-#: student takes weights of the teacher.
+#: Arguments in which a student may differ from its teacher and still take
+#: weights of the teacher.
 _MAY_DIFFER = {'num_layers', 'dropout', 'attention_dropout', 'precision',
                'max_len', 'num_segments', 'family', 'heads'}
 
 
 def copy_from_teacher(net, teacher):
-    """Copy weights of a `Teacher` to a net; returns a sentence about them.
+    """Copy weights of a `Teacher` to a net; return a message about them.
 
     A net of n layers takes the embeddings, the heads that both nets have, and
-    n of the N layers of the teacher: k N // n for k = 0, 1, ..., n - 1. The
-    net keeps its random weights if it has more layers than the teacher, or if
-    an argument outside _MAY_DIFFER differs.
+    n of the N layers of the teacher: layers k N // n for k = 0, 1, ..., n - 1.
+    The net keeps its random weights if it has more layers than the teacher, or
+    if an argument outside _MAY_DIFFER differs.
     """
     n, N = (config['num_layers'] for config in (net.config,
                                                 teacher.net.config))
@@ -170,7 +173,8 @@ def copy_from_teacher(net, teacher):
     blks = teacher.net.encoder.blks.up_to(-1)
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
         _copy(blk, blks[k])
-    # The teacher has random weights in heads that its folder lacks
+    # The teacher has random weights in heads that its folder lacks. The names
+    # are those of a net's attribute, and of the part of a folder
     random_heads = [attribute for attribute, part in (
         ('hidden', 'pooler'), ('nsp', 'nsp')) if teacher.lacks(part)]
     _copy(net, teacher.net, skipped=('encoder.blks', 'encoder.pos_embedding',
@@ -186,7 +190,7 @@ def differences(config, other):
     """The arguments in which two nets differ, except _MAY_DIFFER, sorted."""
     def with_defaults(config):
         config = {**DEFAULTS, **config}
-        # With one group for each layer no layers share weights, as with None
+        # With one group for each layer no weights are shared, as with None
         if config['num_groups'] == config['num_layers']:
             config['num_groups'] = None
         return config
@@ -206,8 +210,8 @@ def _copy(block, other, skipped=()):
 def _copy_positions(encoder, other):
     """Copy from `other` the embeddings of positions that both encoders have.
 
-    If only `other` has segments, its embedding of segment 0 is added, since
-    `other` adds it to each token of a single text.
+    If only `other` has segments, the embedding of segment 0 is added to each
+    position, since `other` adds it to each token of a single text.
     """
     other_rows = _value(other.pos_embedding)
     if (encoder.segment_embedding is None

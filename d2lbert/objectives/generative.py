@@ -26,7 +26,7 @@ from d2lbert.pretrained.families.nets import PUBLISHED
 from d2lbert.progress import Accumulator
 
 #: `figures` scores this number of tokens at a time, to save memory.
-CHUNK_TOKENS = 1 << 10
+SCORED_TOKENS = 1 << 10
 
 
 class Generative(TextObjective):
@@ -61,11 +61,12 @@ class Generative(TextObjective):
             for shard, device in shards(batch, devices):
                 with autograd.pause():
                     X, labels = cls.states(net, shard, device)
-                    for k in range(0, len(labels), CHUNK_TOKENS):
-                        chunk = slice(k, k + CHUNK_TOKENS)
-                        sums.add(*mlm_sums(net.mlm.mlp(X[chunk]),
-                                           labels[chunk]).asnumpy())
-        if not sums[2]:     # the number of predictions
+                    for k in range(0, len(labels), SCORED_TOKENS):
+                        part = slice(k, k + SCORED_TOKENS)
+                        sums.add(*mlm_sums(net.mlm.mlp(X[part]),
+                                           labels[part]).asnumpy())
+        num_preds = sums[2]
+        if not num_preds:
             raise ValueError('there is nothing to evaluate on: the text has '
                              'no word')
         return cls.Figures(*mlm_figures(*sums.data))
@@ -108,7 +109,7 @@ class CLM(Generative):
     def batches(self, epoch, start):
         """Yield (position, `corpus.masking.UnmaskedRows`) of an epoch."""
         s = self.settings
-        return self.text.train.batches(
+        return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
             start=start, dynamic=s['dynamic'], spans=NO_MASKS)
 
@@ -185,7 +186,7 @@ class Denoise(Generative):
     def batches(self, epoch, start):
         """Yield (position, `corpus.masking.NoisyRows`) of an epoch."""
         s = self.settings
-        return self.text.train.batches(
+        return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
             start=start, dynamic=s['dynamic'], mask_share=s['mask_share'],
             spans=Noise(tuple(s['noise'].split('+')),

@@ -1,7 +1,8 @@
 """`initialize` sets the initial weights of a net before pretraining.
 
 The initializer 'topical' takes token vectors from a latent semantic analysis
-of the text: words that share paragraphs begin with similar vectors.
+of the text: words that occur in the same paragraphs start with similar
+vectors.
 """
 import math
 
@@ -12,8 +13,8 @@ from d2lbert.bert import BERTEncoder
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.transformer import PositionWiseFFN
 
-# Of a longer text, only paragraphs at equal distances are analyzed, with about
-# this number of words in all
+# The number of words to analyze. Of a longer text, only paragraphs at equal
+# distances are analyzed, with about this number of words in all
 MAX_WORDS = 1 << 22
 
 # Parameters of the randomized singular value decomposition: additional
@@ -46,8 +47,9 @@ def topic_vectors(text, size):
         basis = _orthonormal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
             matrix, mx.nd.array(basis)), transpose_a=True).asnumpy())
     # Rotate so that the first columns have the largest singular values
-    rotated = basis @ _gram_eigenpairs(mx.nd.sparse.dot(
-        matrix, mx.nd.array(basis)).asnumpy())[1][:, :rank]
+    _, rotation = _gram_eigenpairs(mx.nd.sparse.dot(
+        matrix, mx.nd.array(basis)).asnumpy())
+    rotated = basis @ rotation[:, :rank]
     lengths = onp.linalg.norm(rotated, axis=1, keepdims=True)
     kept = lengths[:, 0] > 1e-6
     vectors = onp.zeros((int(kept.sum()), size), 'float32')
@@ -101,7 +103,7 @@ def _gram_eigenpairs(matrix):
 def _orthonormal(matrix):
     """Orthonormal columns with the span of a matrix's columns, float32."""
     values, vectors = _gram_eigenpairs(matrix)
-    kept = values > values[0] * 1e-10       # smaller ones are rounding errors
+    kept = values > values[0] * 1e-10   # smaller values are rounding errors
     return (matrix @ vectors[:, kept]
             / onp.sqrt(values[kept])).astype('float32')
 
@@ -170,8 +172,9 @@ def _set_mimetic_scales(block):
         if block.learnable:
             block.pos_embedding.init = init.Normal(STD / 2)
     elif isinstance(block, PositionWiseFFN):
+        H = block.dense2._units
         for layer in (block.dense1, block.dense2):
-            layer.weight.init = _normal_for(block.dense2._units)
+            layer.weight.init = _normal_for(H)
     elif isinstance(block, MultiHeadAttention):
         H = block.W_o._units
         for layer in (block.W_v, block.W_o):

@@ -1,8 +1,8 @@
 """Define objectives on masked words, as in BERT, ALBERT, RoBERTa, SpanBERT.
 
 The objectives of BERT (the chapter's) and of ALBERT also have pairs of
-sentences. RoBERTa's has masked words only. SpanBERT's adds the span boundary
-objective (SBO): a second head predicts each masked word.
+sentences. RoBERTa's objective has masked words only. SpanBERT's objective adds
+the span boundary objective (SBO): a second head predicts each masked word.
 
 S: the number of masked words. H: the number of hidden units. V: the number
 of tokens in the vocabulary.
@@ -38,7 +38,9 @@ class MLMAndNSP(TextObjective):
     Figures = Figures
     plotted = 'mlm_loss', 'nsp_loss'
     unit = 'sentence pairs'
-    swap = False        # True: half of the pairs are swapped and get label 0
+    # True: half of the pairs are swapped and get label 0. False: half of the
+    # pairs have a random second text and get label 0
+    swap = False
 
     @property
     def weights(self):
@@ -48,7 +50,7 @@ class MLMAndNSP(TextObjective):
     def batches(self, epoch, start):
         """Yield (position, `texts.examples.Batch`) of an epoch."""
         s = self.settings
-        return self.text.train.batches(
+        return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
             start=start, dynamic=s['dynamic'], fill=s['fill_sequences'],
             mask_share=s['mask_share'],
@@ -105,8 +107,8 @@ class MLMAndSOP(MLMAndNSP):
 
     The two texts of a pair are always neighbours. In half of the pairs they
     are swapped. The NSP head predicts the label, 1 for "in order". NSP is
-    easier: the topics of two texts almost always show if one was drawn at
-    random, but they never show the order of two neighbours.
+    easier: the topics of two texts almost always show if the second text was
+    drawn at random, but they never show the order of two neighbours.
     """
 
     losses = 'mlm', 'sop'
@@ -200,7 +202,7 @@ class BERTWithBoundary(nn.Block):
 
     @property
     def parts(self):
-        """{name of a .params file of a run, without suffix: its block}."""
+        """{name of a .params file of a run, without suffix: the block}."""
         return dict(boundary=self.boundary, model=self.bert)
 
     @property
@@ -266,7 +268,7 @@ class MLM(TextObjective):
         s, masking = self.settings, self.masking
         if masking == SINGLE_TOKENS and s['whole_word_masking']:
             masking = WHOLE_WORDS
-        return self.text.train.batches(
+        return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
             start=start, dynamic=s['dynamic'], mask_share=s['mask_share'],
             spans=masking)
@@ -383,8 +385,8 @@ class MLMAndSBO(MLM):
     @staticmethod
     def _boundary_vectors(net, masked):
         """The vectors (S, H) from which the boundary head predicts words."""
-        # In a shard without masked words, the first token takes their place,
-        # with weight 0. Its row is also `left`, which gives position -1
+        # In a shard without masked words, `masked` has the first token, with
+        # weight 0. Its row equals `left`, which would give position -1
         positions = masked.masked_rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),

@@ -71,14 +71,17 @@ class Objective:
         raise NotImplementedError
 
     def counts(self, batch):
-        """For each loss, the number of items, as masked words, in a batch."""
+        """For each loss, the number of items in a batch.
+
+        An item is a masked word, for example.
+        """
         raise NotImplementedError
 
     def shard_losses(self, net, batch, devices):
         """For each device that gets examples of a batch, [(loss, count), ...].
 
-        Each list has an entry for each of `losses`: the loss, a scalar on the
-        device, and the number of items over which the loss is a mean.
+        The list of a device has an entry for each of `losses`: the loss, a
+        scalar on the device, and the number of items that it is a mean over.
         """
         raise NotImplementedError
 

@@ -24,8 +24,9 @@ class SettingRules(NamedTuple):
                 raise ValueError(f'objective={objective} {message_end}')
 
 
-#: Values of the setting `corpus` that are no paths. If min_freq is not given,
-#: these texts have the book's, not the lower one that other small texts get.
+#: Values of the setting `corpus` that are not paths. If min_freq is not given,
+#: these texts get the book's minimum frequency. For other small texts it is
+#: lower.
 NAMED_CORPORA = 'wikitext-2', 'sample'
 
 #: The default of the setting `noise`, which only `denoise` reads.
@@ -55,7 +56,7 @@ SENTENCES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE_RULE))
 
 
 def _bart_rule(name, value):
-    """The rule that a setting has the only value that a BART can have."""
+    """The rule that a setting has `value`, the only value for a BART."""
     return (name, (value,), f'trains a BART, which has {name}={value}: leave '
             f'{name} (--{name.replace("_", "-")}) out')
 

@@ -42,11 +42,11 @@ class TextObjective(Objective):
 
     settings: {name: value} of all settings in `training.settings`. vocab: the
     `Vocab` of a resumed run or of a teacher, which replaces the setting
-    `vocab`. progress: True to show progress, and to describe the text of a
-    new run. is_new: False if the run is resumed, so that a checkpoint
-    replaces the initial weights.
+    `vocab`; otherwise None. progress: True to show progress, and to describe
+    the text of a new run. is_new: False if the run is resumed, so that a
+    checkpoint replaces the initial weights.
 
-    `d2lbert evaluate` makes no object of this class. It uses the class
+    `d2lbert evaluate` constructs no object of this class. It calls the class
     methods `net_to_train`, `held_out_batches` and `figures`.
     """
 
@@ -61,23 +61,25 @@ class TextObjective(Objective):
         self.settings, self._is_new = settings, is_new
         self._describes_text = progress and is_new
         s = settings
-        self.text = read_corpus(s, vocab, progress)
-        self.vocab, self.fingerprint = self.text.vocab, self.text.fingerprint
+        self.corpus = read_corpus(s, vocab, progress)
+        self.vocab = self.corpus.vocab
+        self.fingerprint = self.corpus.fingerprint
         self.num_steps, self.eval_every = s['num_steps'], s['eval_every']
         if s['eval_every']:
-            if self.text.valid is None:
+            if self.corpus.valid is None:
                 raise ValueError('eval_every needs held-out text: name some '
                                  'as valid (--valid), or raise valid_share '
                                  '(--valid-share)')
-            # A text without any batch raises an error now, not hours later
-            next(self.held_out_batches(self.text.valid, s['batch_size'],
+            # A held-out text without a batch raises an error now, not hours
+            # later
+            next(self.held_out_batches(self.corpus.valid, s['batch_size'],
                                        s['max_len']))
 
     @property
     def recorded(self):
         """Entries of a checkpoint that must be the same in a resumed run."""
         # Checked in this order, since another teacher may change the
-        # fingerprint, too. `Distillation` replaces None
+        # fingerprint, too. `Distillation` replaces the None
         return dict(teacher=None, fingerprint=self.fingerprint)
 
     @property
@@ -108,7 +110,7 @@ class TextObjective(Objective):
         bert = net_of(self.net_config)
         bert.vocab = self.vocab
         net = self.net_to_train(bert)
-        # 4 bytes for each of weight, gradient, Adam's two moments, average
+        # 4 bytes each for weight, gradient, Adam's two moments, and average
         bytes_per_weight = 20 if self.settings['average'] else 16
         require_memory(
             bytes_per_weight * sum(
@@ -118,11 +120,11 @@ class TextObjective(Objective):
             'ffn_num_hiddens, num_layers or max_len')
         # A resumed run needs no topics: finding them takes over a second
         initialize(net, self.settings['initializer'], devices,
-                   self.text.train if self._is_new else None)
+                   self.corpus.train if self._is_new else None)
         check_max_len(self.settings['max_len'])
         if self._describes_text:
             # After all checks, so that an error message is the only output
-            report(self.text, self.settings,
+            report(self.corpus, self.settings,
                    self.settings['corpus'] in NAMED_CORPORA)
         return net
 
@@ -140,7 +142,7 @@ class TextObjective(Objective):
         """The `Figures` of a net on the held-out text."""
         s = self.settings
         return self.figures(net, self.held_out_batches(
-            self.text.valid, s['batch_size'], s['max_len']), devices)
+            self.corpus.valid, s['batch_size'], s['max_len']), devices)
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
@@ -156,7 +158,9 @@ class TextObjective(Objective):
         raise NotImplementedError
 
     def described(self, history):
-        """Further entries of config.json: the argument wanted of `pretrain`.
+        """Further entries of config.json: `wanted`, if it was given.
+
+        wanted: an argument of `pretrain`.
         """
         return {} if history.wanted is None else dict(wanted=history.wanted)
 
@@ -179,49 +183,49 @@ def read_corpus(settings, vocab=None, progress=False):
     words. None: use the file that the setting `vocab` names, or build a
     vocabulary from the text.
     """
-    corpus, valid = settings['corpus'], settings['valid']
-    if corpus == 'wikitext-2':
+    paths, valid_paths = settings['corpus'], settings['valid']
+    if paths == 'wikitext-2':
         folder = hub.wikitext2_dir(settings['data_dir'])
-        corpus = folder / hub.TRAIN_FILE
-        if valid is None and (folder / hub.VALID_FILE).is_file():
-            valid = folder / hub.VALID_FILE
-    elif corpus == 'sample':
-        corpus = hub.sample_dir() / hub.TRAIN_FILE
+        paths = folder / hub.TRAIN_FILE
+        if valid_paths is None and (folder / hub.VALID_FILE).is_file():
+            valid_paths = folder / hub.VALID_FILE
+    elif paths == 'sample':
+        paths = hub.sample_dir() / hub.TRAIN_FILE
     vocab_source, min_freq = settings['vocab'], settings['min_freq']
     if min_freq is None and settings['corpus'] in NAMED_CORPORA:
         min_freq = MIN_FREQ
     # A vocabulary of a file or a teacher is used as it is. A vocabulary of
     # the text is built again in a resumed run, so that the text has the same
     # key in the cache; `numbered_by` then replaces this vocabulary by `vocab`
-    if vocab is not None and (vocab_source,
-                              settings['teacher']) != (None, None):
+    if vocab is not None and (vocab_source is not None
+                              or settings['teacher'] is not None):
         vocab_source = vocab
 
     def as_list(paths):
         return [paths] if isinstance(paths, (str, Path)) else paths
     share = settings['valid_share'] if settings['eval_every'] else 0.0
     keywords = dict(
-        valid_paths=None if valid is None else as_list(valid),
-        valid_share=share if valid is None else 0.0,
+        valid_paths=None if valid_paths is None else as_list(valid_paths),
+        valid_share=share if valid_paths is None else 0.0,
         split=settings['split'], text_field=settings['text_field'],
         progress=progress)
     vocab_size = settings['vocab_size']
     if settings['tokenizer'] == 'wordpiece':
         if vocab_source is None:
-            text = open_corpus(as_list(corpus),
-                               pieces=vocab_size or NUM_PIECES, **keywords)
-            if vocab is None or same_pieces(text.vocab, vocab):
-                return text
+            corpus = open_corpus(as_list(paths),
+                                 pieces=vocab_size or NUM_PIECES, **keywords)
+            if vocab is None or same_pieces(corpus.vocab, vocab):
+                return corpus
             # Another version of the library `tokenizers` learned other pieces
             vocab_source = vocab
         elif vocab is None:
             vocab_source = PieceVocab.load(vocab_source)
-        return open_corpus(as_list(corpus), vocab=vocab_source, **keywords)
-    text = open_corpus(     # the seed affects only a new vocabulary
-        as_list(corpus), vocab=vocab_source, max_vocab=vocab_size,
+        return open_corpus(as_list(paths), vocab=vocab_source, **keywords)
+    corpus = open_corpus(     # the seed affects only a new vocabulary
+        as_list(paths), vocab=vocab_source, max_vocab=vocab_size,
         min_freq=min_freq,
         seed=settings['seed'] if vocab is None else None, **keywords)
-    return text if vocab is None else text.numbered_by(vocab)
+    return corpus if vocab is None else corpus.numbered_by(vocab)
 
 
 class Figures(NamedTuple):
@@ -272,7 +276,8 @@ def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
     loss, accuracy = loss_and_accuracy(loss_sum, hits, num_preds)
     if math.isnan(loss):
         known_hits = math.nan
-    # After training has failed, exp(loss) can overflow
+    # After training has failed, exp(loss) can overflow. A loss of NaN is not
+    # above 700, and gives NaN
     perplexity = math.exp(loss) if not loss > 700 else math.inf
     return (loss, perplexity, accuracy, (num_preds - num_known) / num_preds,
             known_hits / num_known if num_known else math.nan)
@@ -297,7 +302,7 @@ def _sums(net, shard, device):
                                   on_device(shard.nsp_y, device))
         if not masked.count:
             return np.concatenate([np.zeros(5, ctx=device), nsp])
-        # Called as on the book's page, since the head may be a user's own
+        # Called as on the book's page, since a user may have replaced the head
         scores = net.mlm(np.expand_dims(masked.X, 0),
                          masked.put(masked.masked_rows[None]))
     return np.concatenate([mlm_sums(scores[0], masked.labels), nsp])

@@ -51,7 +51,7 @@ class Ours:
         self.run.prepare()
         self.steps = self.run.steps()
         self.examples = list(held_out_batches(
-            self.run.objective.text.valid, BATCH_SIZE, LENGTH))
+            self.run.objective.corpus.valid, BATCH_SIZE, LENGTH))
 
     def train(self, seconds):
         """(seconds, steps) of training; fewer where the recipe ends."""

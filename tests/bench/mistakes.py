@@ -693,8 +693,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "settings['valid_share']",
      'test_holding_text_out_from_now_on_is_a_changed_corpus'),
     ('a run that goes on looks for its topics once more',
-     'self.text.train if self._is_new else None',
-     'self.text.train',
+     'self.corpus.train if self._is_new else None',
+     'self.corpus.train',
      'test_topics_are_sought_where_a_run_begins_alone'),
     ('the initializer normal is ten times too wide',
      'else init.Normal(STD),',
@@ -1244,7 +1244,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'return whole_words && i && flags[row[i]] == kGoesOn;',
      'test_both_ways_draw_the_same'),
     ('a resumed run goes on with the pieces that are learnt now',
-     'if vocab is None or same_pieces(text.vocab, vocab):', 'if True:',
+     'if vocab is None or same_pieces(corpus.vocab, vocab):', 'if True:',
      'test_a_run_goes_on_with_its_own_pieces_whatever_is_learnt_now'),
 
     # fine-tuning

@@ -111,7 +111,7 @@ def test_another_seed_numbers_equally_frequent_words_otherwise(folder):
     assert freqs[0] == freqs[1]
     assert [freqs[0].get(token) for token in first.vocab.idx_to_token] == [
         freqs[0].get(token) for token in second.vocab.idx_to_token]
-    words = [[text.vocab.to_tokens(text.text.train.ids.tolist())]
+    words = [[text.vocab.to_tokens(text.corpus.train.ids.tolist())]
              for text in (first, second)]
     assert words[0] == words[1]
 
@@ -145,7 +145,7 @@ def test_held_out_text_has_the_runs_vocabulary(folder):
         encoding='utf-8')
     objective = MLMAndNSP(settings_of(folder, max_len=24, seed=1,
                                       eval_every=1))
-    text = objective.text
+    text = objective.corpus
     assert text.valid.vocab is text.train.vocab is objective.vocab
     paragraphs = (folder / hub.VALID_FILE).read_text('utf-8').split('\n')
     words = [word if word in text.vocab.token_to_idx else '<unk>'

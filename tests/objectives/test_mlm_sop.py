@@ -60,10 +60,10 @@ def test_what_it_prints_and_keeps_is_of_the_order(run):
 def test_pairs_are_neighbours_in_training_and_in_held_out_text():
     objective = prepared(eval_every=4).objective
     for text, batches in (
-            (objective.text.train,
+            (objective.corpus.train,
              (batch for _, batch in objective.batches(0, (0, 0)))),
-            (objective.text.valid, objective.held_out_batches(
-                objective.text.valid, 40, 32))):
+            (objective.corpus.valid, objective.held_out_batches(
+                objective.corpus.valid, 40, 32))):
         lens, ends = onp.diff(text.sentences), text.paragraphs[1:]
         follows = onp.ones(len(lens), bool)
         follows[ends - 1] = False       # the last of a paragraph

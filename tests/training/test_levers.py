@@ -70,7 +70,7 @@ def test_so_many_tokens_are_hidden_and_the_held_out_ones_stay(objective,
     assert hidden / tokens == pytest.approx(share, rel=0.1)
     plain = prepared(objective=objective, eval_every=1)
     for ours, others in zip(*(
-            run.objective.held_out_batches(run.objective.text.valid, 50, 32)
+            run.objective.held_out_batches(run.objective.corpus.valid, 50, 32)
             for run in (run, plain))):
         for a, b in zip(ours, others):
             onp.testing.assert_array_equal(a, b)
@@ -125,7 +125,7 @@ def test_tokens_begin_near_those_of_the_same_topics(others):
                   for initializer in ('topical', 'mimetic'))
     weight, other = (one.net.encoder.token_embedding.weight.data(
         ).asnumpy() for one in (run, plain))
-    text = run.objective.text.train
+    text = run.objective.corpus.train
     tokens, vectors = topic_vectors(text, weight.shape[1])
     assert 0.5 < len(tokens) / len(weight) < 1
     unit = weight / onp.linalg.norm(weight, axis=1, keepdims=True)

@@ -581,7 +581,7 @@ def test_steps_in_parts_end_at_the_parameters_of_whole_ones(
 def test_a_device_without_rows_adds_nothing_of_the_step_before():
     settings = dict(TINY, dropout=0.0, lr=1e-3)
     # An epoch of two batches, of which the second is one pair
-    text = prepared(**settings).objective.text.train
+    text = prepared(**settings).objective.corpus.train
     num_pairs = sum(len(batch.tokens_X) for _, batch in text.batches(
         100, 32, seed=1, dynamic=False))
     settings['batch_size'] = num_pairs - 1
