@@ -97,7 +97,8 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     of a single sentence is left out.
 
     The files valid_paths are held out, or the share valid_share of the
-    articles: one random article of each of several equal stretches. A text
+    articles. For this share, the articles are divided in order into groups of
+    about equal size, and one random article of each group is held out. A text
     of fewer than 1 / valid_share articles is divided into blocks of
     paragraphs in place of articles.
 
@@ -183,11 +184,10 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
         # Remove this folder when the training text is no longer used
         weakref.finalize(texts[0], shutil.rmtree, temporary,
                          ignore_errors=True)
-    if uses_pieces:
-        # Equal pieces give an equal fingerprint, whether they were learnt
-        # here or given as `vocab`
-        key = key_with(_vocab_key(stored_vocab))
-    corpus = Corpus(*texts, stored_vocab, key)
+    # Equal pieces give an equal fingerprint, whether they were learnt here or
+    # given as `vocab`
+    fingerprint = key_with(_vocab_key(stored_vocab)) if uses_pieces else key
+    corpus = Corpus(*texts, stored_vocab, fingerprint)
     if seed is None or vocab is not None or uses_pieces:
         return corpus
     return corpus.numbered_by(_page_vocab(seed, corpus.train, freqs))
@@ -307,7 +307,8 @@ def _digests(files, progress):
 #: A warning is printed if a larger share of a text's words is unknown.
 UNKNOWN_SHARE = 0.2
 
-#: A warning is printed if a larger share is in paragraphs that are left out.
+#: A warning is printed if a larger share of the words is in paragraphs that
+#: are left out.
 LEFT_OUT_SHARE = 0.5
 
 

@@ -116,7 +116,7 @@ class CutText:
     def _chain_renumberings(self):
         """Make each renumbering file map to the final numbers.
 
-        Before this call, file K maps to the numbers after pruning K only.
+        Before this call, file K maps only to the numbers after pruning K.
         """
         later = None
         for k in reversed(range(len(self.pruned_at))):
@@ -248,7 +248,7 @@ def split_held_out(cut, share):
     ends = [*starts[1:].tolist(), cut.num_paragraphs]
     rng = random.Random(0)
     held = set()
-    # One random article (or block) of each of num_held equal stretches
+    # One random article (or block) of each of num_held groups of neighbours
     for k in range(num_held):
         begin, end = (len(starts) * j // num_held for j in (k, k + 1))
         held.add(begin + int(rng.random() * (end - begin)))
@@ -286,7 +286,8 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     feeds, reserved = line_ends(lines), [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
     kept = onp.flatnonzero(freqs >= max(1, min_freq))
-    for number, token in enumerate(reserved):   # they can occur in the text
+    # A reserved token can also be a word of the text
+    for number, token in enumerate(reserved):
         found = lines.find(f'\n{token}\n'.encode())
         if found >= 0:
             k = onp.searchsorted(feeds, found)

@@ -64,7 +64,7 @@ class SpanMasking(NamedTuple):
         """
         flags = vocab.mask_flags
         if flags is None:
-            # The text can have a special token as a word, never to be masked
+            # A word of the text can be a special token, which is never masked
             flags = onp.zeros(len(vocab), 'uint8')
             flags[vocab[vocab.special]] = draw.FIXED
         return flags if self.whole_words else flags & draw.FIXED

@@ -178,7 +178,8 @@ def _is_end(piece, begin, marks, has_capitals):
         return False
     if len(word) == 1 and word.isupper() and word != 'I':
         return False            # an initial
-    if _DOTTED_LETTERS.fullmatch(word):     # p.m. can end one, U.S. cannot
+    if _DOTTED_LETTERS.fullmatch(word):
+        # Of such words, only the times can end a sentence
         return word.lower() in ('a.m', 'p.m')
     return word.lower() not in BEFORE_NAMES
 
@@ -284,12 +285,13 @@ class Cut(NamedTuple):
 class BookCutter:
     """A cutter by the book's rule: ' . ' ends sentences, blanks end words.
 
-    All cutters have these methods and arguments. files: the
-    `text_sources.Source`s of the text. progress: show a bar if the cutter
-    learns from the text. lower: convert words to lower case.
+    All cutters have these arguments, and `remedy`, `num_threads`, `version`
+    and `cut`. files: the `text_sources.Source`s of the text. progress: show a
+    bar if the cutter learns from the text. lower: convert words to lower case.
     """
 
-    # Advice in the error for a text in which no paragraph has two sentences
+    # The end of the error message for a text without a paragraph of two
+    # sentences
     remedy = ("with split='book' a sentence ends at ' . ', its full stop "
               "between blanks; split='prose' is for text as people write it")
 

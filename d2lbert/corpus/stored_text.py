@@ -57,7 +57,8 @@ def draw_runs(text, order, max_len, rng, swap=False):
         offsets = _sentence_offsets(text, begin, end, q, max_len)
         # a, b, stop and `last` are indices of sentences, from 0 for the first
         # sentence of the paragraph. The runs are a to b - 1 and b to stop - 1.
-        # `last` is the last sentence in `offsets`. The 3 tokens beside the
+        # `last` is the last sentence in `offsets`. Each pair begins in this
+        # paragraph, and has at least two sentences. The 3 tokens beside the
         # words are <cls> and two <sep>
         a, last = 0, len(offsets) - 2
         while a < min(end - begin, last):
@@ -87,7 +88,7 @@ def _sentence_offsets(text, begin, end, q, max_len):
     """The index of each sentence's first word, then the last sentence's end.
 
     The sentences are begin to end - 1, of paragraph q, and at most max_len
-    more sentences of the same article; a pair has seldom room for more.
+    more sentences of the same article. Further sentences would seldom fit.
     """
     k = onp.searchsorted(text.articles, q, 'right')
     if k < len(text.articles):
@@ -162,8 +163,8 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
             limit = begin + free - 1                # a <sep> follows
             # The last end of a sentence that fits
             end = ends[max(0, bisect.bisect_right(ends, limit) - 1)]
-            if end <= begin and free == max_free:   # none fits into a row
-                end = limit
+            if end <= begin and free == max_free:
+                end = limit         # split a sentence longer than a row
             if end > begin:
                 parts.append((begin, end))
                 free -= end - begin + 1
@@ -193,9 +194,9 @@ def _article_borders(text, chunk, num_chunks):
     return [first, *text.paragraphs[articles].tolist(), last]
 
 
-# The largest size of a chunk: a number of words for full sentences, and about
-# this number of tokens for padded pairs. The arrays of a chunk take about 10
-# bytes a token, up to 80 MB
+# A chunk of full sentences has at most this number of words, and a chunk of
+# pairs about this number of tokens, padding included. The arrays of a chunk
+# take about 10 bytes a token, up to 80 MB
 CHUNK_TOKENS = 1 << 23
 
 
@@ -210,7 +211,7 @@ class _Settings(NamedTuple):
     fill: bool
     whole_words: bool
     swap: bool
-    masking: Any        # the argument `spans`, an object of `masking` or None
+    masking: Any        # the argument `spans`
 
 
 class StoredText(NumberedText):
@@ -289,20 +290,21 @@ class StoredText(NumberedText):
                 whole_words=False, spans=None, swap=False):
         """Yield (position, `Batch` of NumPy arrays) for an epoch's batches.
 
-        position: (chunk, index) of the batch after this one; `chunk` counts
-        the chunks of the epoch. start=position gives the rest of the epoch,
-        bitwise equal. The batches depend only on the arguments and on the
-        text. The paragraphs are shuffled and processed a chunk at a time. With
-        the book's max_len, WikiText-2 is one chunk. The examples of a chunk
-        are shuffled, and the last batch of a chunk may be smaller.
+        position: (chunk, index) of the batch after this one. `chunk` counts
+        the chunks of the epoch, and `index` the batches of the chunk.
+        start=position gives the rest of the epoch, bitwise equal. The batches
+        depend only on the arguments and on the text. The paragraphs are
+        shuffled and processed a chunk at a time. With the book's max_len,
+        WikiText-2 is one chunk. The examples of a chunk are shuffled, and the
+        last batch of a chunk may be smaller.
 
         With the defaults of the arguments below, the examples are the book's,
-        with new pairs and masks in each epoch. Each sentence
-        makes a pair with the next sentence or, in half of the cases, with a
-        random sentence of a random paragraph. Pairs longer than max_len are
-        dropped, and mask_share of the tokens are masked. If the text is one
-        chunk and dynamic is False, every epoch has the examples of
-        `bert_dataset.load_data` with `random` and NumPy seeded with `seed`.
+        with new pairs and masks in each epoch. Each sentence makes a pair with
+        the next sentence or, in half of the cases, with a random sentence of a
+        random paragraph. Pairs longer than max_len are dropped, and mask_share
+        of the tokens are masked. If the text is one chunk and dynamic is
+        False, every epoch has the examples of `bert_dataset.load_data` with
+        `random` and NumPy seeded with `seed`.
 
         fill: the texts of a pair are runs of sentences, in all close to
         max_len tokens long. A pair is truncated only if one of its runs is a

@@ -67,7 +67,7 @@ class Counts(NamedTuple):
     left_out: int           # paragraphs left out, since of a single sentence
     words: int              # words, or word pieces, of used paragraphs
     left_out_words: int     # words of the paragraphs left out
-    unknown: int            # how many of `words` are <unk>
+    unknown: int            # the number of <unk> among `words`
     # The minimum frequency of a word in the vocabulary; None if the caller
     # gave the vocabulary, or if it has word pieces
     min_freq: Any
@@ -113,12 +113,12 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         vocab.save(folder / VOCAB)
         table, min_freq = vocab_table(vocab, cut), None
     unk = UNK_ID if vocab is None else vocab.unk
-    known_sums, unknown = write_numbers(folder / 'train', cut, train, table,
-                                        cutter, unk)
+    ids_sums, unknown = write_numbers(folder / 'train', cut, train, table,
+                                      cutter, unk)
     if valid:
         valid_sums, valid_unknown = write_numbers(
             folder / 'valid', cut, valid, table, cutter, unk)
-        known_sums.update(valid_sums)
+        ids_sums.update(valid_sums)
         unknown += valid_unknown    # the counts are of both parts of `files`
     counts = dict(train=_counts(cut, unknown, min_freq))
     shutil.rmtree(cut.folder)
@@ -128,14 +128,14 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         valid_sums, unknown = write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
             vocab_table(vocab, cut), cutter, vocab.unk)
-        known_sums.update(valid_sums)
+        ids_sums.update(valid_sums)
         counts['valid'] = _counts(cut, unknown, min_freq)
         shutil.rmtree(cut.folder)
     (folder / COUNTS).write_text(json.dumps(counts))
     paths = [path for path in sorted(folder.rglob('*')) if path.is_file()]
     (folder / MANIFEST).write_text(json.dumps({
         path.relative_to(folder).as_posix():
-            known_sums.get(path) or size_and_crc(path) for path in paths}))
+            ids_sums.get(path) or size_and_crc(path) for path in paths}))
 
 
 def _counts(cut, unknown, min_freq):
@@ -206,7 +206,7 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
 
     folder: a new folder, 'train' or 'valid'. table: as `vocab_table` returns
     it; unk: the vocabulary number of <unk>. Returns ({path: [size, CRC-32]} of
-    the largest file, the number of unknown words).
+    the file ids.npy, the number of unknown words).
     """
     ranges = join_adjacent(ranges)
     check_sentences(folder.name, cut, ranges, cutter)
@@ -222,7 +222,7 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
         return look_up(tables[k], numbers) if tables else numbers
     folder.mkdir()
     # The file of a whole text is overwritten in place, to save disk space. No
-    # number gets more bytes, and all are read before they are overwritten
+    # number gets more bytes, and each is read before it is overwritten
     in_place = ranges == [(0, cut.num_paragraphs)]
     unknown = 0
     path = cut.folder / 'ids' if in_place else folder / 'ids.npy'

@@ -173,8 +173,8 @@ def copy_from_teacher(net, teacher):
     blks = teacher.net.encoder.blks.up_to(-1)
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
         _copy(blk, blks[k])
-    # The teacher has random weights in heads that its folder lacks. The names
-    # are those of a net's attribute, and of the part of a folder
+    # The teacher has random weights in heads that its folder lacks. A head is
+    # an attribute of the net, and a part of the folder
     random_heads = [attribute for attribute, part in (
         ('hidden', 'pooler'), ('nsp', 'nsp')) if teacher.lacks(part)]
     _copy(net, teacher.net, skipped=('encoder.blks', 'encoder.pos_embedding',

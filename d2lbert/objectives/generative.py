@@ -78,7 +78,7 @@ class CLMFigures(NamedTuple):
     clm_loss: float         # nats for a token
     perplexity: float       # exp(clm_loss)
     accuracy: float         # share of tokens ranked first
-    unknown_share: float    # of <unk> among the tokens
+    unknown_share: float    # share of <unk> among the tokens
     known_accuracy: float   # accuracy without <unk>
 
 
@@ -155,7 +155,7 @@ class DenoiseFigures(NamedTuple):
     denoise_loss: float     # nats for a token of the original
     perplexity: float       # exp(denoise_loss)
     accuracy: float         # share of tokens ranked first
-    unknown_share: float    # of <unk> among the tokens
+    unknown_share: float    # share of <unk> among the tokens
     known_accuracy: float   # accuracy without <unk>
 
 

@@ -134,10 +134,10 @@ class BoundaryHead(nn.Block):
     """Predict the words of a span from the two tokens beside the span.
 
     Joshi et al. 2020, section 3.2: y = f(x left of the span, x right of the
-    span, p), where p embeds the word's position within the span. f has two
-    layers of H units, each with GELU and LayerNorm. As in SpanBERT's code,
-    the weight that maps y to scores is the token embedding (V, H), and the
-    head has a bias of its own.
+    span, p). Here x is the encoder's vector of a token, and p embeds the
+    word's position within the span. f has two layers of H units, each with
+    GELU and LayerNorm. As in SpanBERT's code, the weight that maps y to
+    scores is the token embedding (V, H). The bias belongs to this head alone.
 
     num_positions: the largest number of tokens in a span.
     """
@@ -255,7 +255,8 @@ class MLM(TextObjective):
     unit = 'sequences'
     Figures = MLMFigures
     plotted = 'mlm_loss',
-    masking = SINGLE_TOKENS     # for training and held-out text
+    # For held-out text. For training, a setting can choose WHOLE_WORDS instead
+    masking = SINGLE_TOKENS
 
     @classmethod
     def net_to_train(cls, bert):

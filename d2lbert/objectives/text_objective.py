@@ -31,7 +31,7 @@ NUM_PIECES = 8000
 #: Least number of position embeddings with the architecture 'book'.
 MIN_POSITIONS = 1000
 
-#: {value of the setting `architecture`: arguments of a net}. The method
+#: {value of the setting `architecture`: arguments of a net}. The property
 #: `net_config` adds the arguments that other settings determine.
 ARCHITECTURES = {'book': dict(max_len=MIN_POSITIONS), 'published': PUBLISHED,
                  'distilbert': DISTILLED}
@@ -242,7 +242,7 @@ class Figures(NamedTuple):
     nsp_loss: float         # nats for a pair; 0.693 is chance
     nsp_accuracy: float     # share of pairs with the right label
     # With defaults, since checkpoints of earlier versions lack them
-    unknown_share: float = math.nan   # of <unk> among the masked words
+    unknown_share: float = math.nan   # share of <unk> among masked words
     known_accuracy: float = math.nan  # mlm_accuracy without <unk>
 
 
