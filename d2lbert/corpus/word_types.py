@@ -241,11 +241,11 @@ class PieceTypes:
         self._begins = onp.append(0, onp.cumsum(lengths)).astype('int32')
 
 
-def split_into_pieces(cut, vocab):
+def split_into_pieces(cut_text, vocab):
     """Replace the words of a `CutText` by the word pieces of a `PieceVocab`.
 
     No word may have been pruned.
     """
-    ids, begins = vocab.cutter()(cut.types.text())
-    cut.replace_words(narrow(onp.append(ids, onp.zeros(SPARE, 'int32')),
-                             len(vocab)), begins)
+    ids, begins = vocab.cutter()(cut_text.types.text())
+    table = narrow(onp.append(ids, onp.zeros(SPARE, 'int32')), len(vocab))
+    cut_text.replace_words(table, begins)

@@ -40,6 +40,7 @@ class Distillation(Objective):
         self.added_losses = tuple(name for name in ('soft', 'cosine')
                                   if s[f'{name}_weight'])
         self.losses = *objective.losses, *self.added_losses
+        # The first loss of `objective` is the MLM loss
         self.weights = (s['mlm_weight'], *objective.weights[1:],
                         *(s[f'{name}_weight'] for name in self.added_losses))
 
