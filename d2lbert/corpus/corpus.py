@@ -198,7 +198,8 @@ def _open_store(folder, vocab_class, sources):
 
     sources: {'train' or 'valid': its `Source`s}. Returns [vocabulary, training
     text, held-out text, frequencies of the tokens]. The held-out text is None
-    if there is none; the frequencies are None if the vocabulary was given.
+    if nothing is held out. The frequencies are None if the vocabulary was
+    given, or has word pieces.
     """
     # The names of the files that the store was built with. If one of them is
     # missing, another process has removed it, and FileNotFoundError is raised

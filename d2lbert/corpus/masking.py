@@ -307,10 +307,10 @@ class NoisyRows(NamedTuple):
 class Noise(NamedTuple):
     """BART noise settings, with `draw_rows` like `SpanMasking`.
 
-    kinds: 'sentences' (shuffle the sentences of each part) and at most one of
-    'masking' (<mask> for a token), 'deletion' (of tokens) and 'infilling' (one
-    <mask> for a span of words, or for no word). whole_words: mask and delete
-    all pieces of a word or none, as infilling always does.
+    kinds: 'sentences' shuffles the sentences of each part. Besides, kinds has
+    at most one of 'masking' (<mask> for a token), 'deletion' (of tokens) and
+    'infilling' (one <mask> for a span of words, or for no word). whole_words:
+    mask and delete all pieces of a word or none, as infilling always does.
     """
 
     kinds: tuple = ('infilling', 'sentences')

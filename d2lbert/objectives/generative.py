@@ -115,7 +115,7 @@ class CLM(Generative):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The same batches of a held-out `StoredText` in each call."""
+        """Yield batches of a held-out `StoredText`, the same in each call."""
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, spans=NO_MASKS))
 
@@ -194,10 +194,10 @@ class Denoise(Generative):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The same batches of a held-out `StoredText` in each call.
+        """Yield batches of a held-out `StoredText`, the same in each call.
 
-        They have the default noise, whatever noise a run trains on, so that
-        the figures of different runs can be compared.
+        The batches have the default noise, whatever noise a run trains on, so
+        that the figures of different runs can be compared.
         """
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False,

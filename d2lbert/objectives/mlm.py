@@ -76,7 +76,7 @@ class MLMAndNSP(TextObjective):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The same batches of a held-out `StoredText` in each call."""
+        """Yield batches of a held-out `StoredText`, the same in each call."""
         return held_out_batches(text, batch_size, max_len, cls.swap)
 
     @classmethod
@@ -118,7 +118,7 @@ class MLMAndSOP(MLMAndNSP):
 
 
 def held_out_batches(text, batch_size, max_len, swap=False):
-    """The same batches of sentence pairs in each call.
+    """Yield batches of sentence pairs, the same in each call.
 
     text: a held-out `corpus.stored_text.StoredText`. swap: as in `MLMAndNSP`.
     """
@@ -276,7 +276,7 @@ class MLM(TextObjective):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The same batches of a held-out `StoredText` in each call.
+        """Yield batches of a held-out `StoredText`, the same in each call.
 
         The setting whole_word_masking has no effect here, so that figures of
         runs with and without it can be compared.

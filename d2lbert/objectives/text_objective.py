@@ -146,7 +146,7 @@ class TextObjective(Objective):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """The same batches of a held-out text in each call.
+        """Yield batches of a held-out text, the same in each call.
 
         text: a `corpus.stored_text.StoredText`.
         """
