@@ -324,6 +324,9 @@ def report(corpus, settings, is_named=False):
     counts, vocab = corpus.train.counts, corpus.vocab
     source = settings['corpus'] if is_named else corpus.train.source
     if len(vocab) <= len(special_of(vocab)) + 1:
+        if counts.min_freq is None:     # the vocabulary is the user's
+            raise ValueError(f'the vocabulary for {source} has only special '
+                             'tokens: name a vocabulary with words')
         raise ValueError(f'no word of {source} occurs {counts.min_freq} '
                          'times, so the vocabulary has no word: name a '
                          'longer text, or a lower min_freq (--min-freq)')

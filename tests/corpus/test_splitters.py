@@ -181,6 +181,10 @@ def test_three_sentences_give_words(capsys):
         'are <unk>\n')
     with pytest.raises(ValueError, match='no word of three.txt occurs 5 time'):
         report(open_corpus(path, progress=False), dict(min_freq=5))
+    words = write('words.txt', '<unk>\n<pad>\n<mask>\n<cls>\n<sep>\n')
+    with pytest.raises(ValueError, match='vocabulary for three.txt has only '
+                                         'special tokens: name a vocab'):
+        report(open_corpus(path, vocab=str(words), progress=False), {})
 
 
 @pytest.mark.parametrize('freqs, expected', [

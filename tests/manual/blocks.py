@@ -297,10 +297,12 @@ def quality_finetune():
             ('rte', 'RTE', 'accuracy', 'accuracy'),
             ('sst2', 'SST-2', 'accuracy', 'accuracy')):
         ours, seeds = finetuned(task, 'ours', metric)
-        torch, others = finetuned(task, 'torch', metric)
-        rows.append([f'{name}, {words}', ours, torch,
-                     f'{seeds} and {others}'])
-    return table(['', 'd2lbert', 'transformers', 'seeds'], *rows)
+        bf16, bf16_seeds = finetuned(task, 'bf16', metric)
+        torch, torch_seeds = finetuned(task, 'torch', metric)
+        rows.append([f'{name}, {words}', ours, bf16, torch,
+                     f'{seeds}, {bf16_seeds}, {torch_seeds}'])
+    return table(['', 'd2lbert', 'd2lbert, bf16', 'transformers', 'seeds'],
+                 *rows)
 
 
 def quality_precision():
