@@ -194,10 +194,11 @@ def download(name: str, folder: Optional[PathLike] = None,
     names of one argument, the folder for the file. Without this argument,
     three folders are searched: the folder that D2LBERT_DATA names, the data/
     of d2lbert's repository, and the folder `data` of the user's cache. A
-    missing file is fetched into the cache; the book's ../data would depend on
-    the working directory. sha1_hash: the SHA-1 digest of the file at an
-    address; another file is rejected. Raises HubError if the file cannot be
-    fetched, ValueError for a name that is not in DATA_HUB.
+    missing file is fetched into the last of these. The book fetches it into
+    ../data, which depends on the working directory. sha1_hash: the SHA-1
+    digest of the file at an address; a file with another digest is rejected.
+    Raises HubError if the file cannot be fetched, and ValueError for a name
+    that is not in DATA_HUB.
     """
     if folder is not None and cache_dir is not None:
         raise TypeError('folder and cache_dir are one argument: give one')

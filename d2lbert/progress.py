@@ -211,7 +211,7 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     such as 'reading'. unit: the unit of the count, such as 'B'. unit_scale:
     True abbreviates the count, as in 1.2M. leave: keep the bar of a terminal
     at the end. quiet: never show the bar. delay: seconds before the bar
-    appears, in a notebook at least one; a `LineBar` ignores this argument.
+    appears, in a notebook at least one; for a log file it has no effect.
     Returns a context manager with `update(n)`, `set_postfix_str(text)`, `n`
     and `close()`: tqdm's bar, or a `LineBar`.
     """

@@ -1,7 +1,8 @@
-"""Run a page of the book; print its outputs, or compare them with its file.
+"""Run a page of the book; print its outputs, or compare them with stored ones.
 
 The page runs in a Jupyter kernel: a process of the same Python, in which
-`import d2l` gives d2lbert. The page's file may have outputs of an earlier run.
+`import d2l` gives d2lbert. The page's file may store outputs of an earlier
+run.
 """
 import ast
 import itertools
@@ -283,12 +284,13 @@ def _run_cell(kernel, page, k, number, outputs, screen):
         kernel.traceback(), reply))
 
 
-def _failure_message(location, code, first_line, traceback, reply):
+def _failure_message(location, code, first_number, traceback, reply):
     """Return the message for a cell that failed, with the line that failed.
 
     location: text that names the page and the cell. code: the lines of the
-    cell. first_line: the number of code[0] in the file, or None. traceback:
-    from `Kernel.traceback`. reply: from `Kernel.execute`.
+    cell. first_number: the line number of code[0] in the file, or None.
+    traceback: from `Kernel.traceback`, a list of [line number in a cell, name
+    of the function], or []. reply: from `Kernel.execute`.
     """
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
     if not traceback:
@@ -298,9 +300,9 @@ def _failure_message(location, code, first_line, traceback, reply):
     # A syntax error may be reported after the last line
     line_number = min(traceback[0][0] + num_empty, len(code))
     location += f', line {line_number}'
-    if first_line is not None:
-        location += f' (line {first_line + line_number - 1} of the file)'
-    if len(traceback) > 1:      # the function of a cell that raised the error
+    if first_number is not None:
+        location += f' (line {first_number + line_number - 1} of the file)'
+    if len(traceback) > 1:      # the error came from a function of a cell
         location += f', in {traceback[-1][1]}'
     return f'{location}: {error}\n    {code[line_number - 1].strip()}'
 

@@ -126,8 +126,8 @@ class Redirection:
         ip.input_transformers_cleanup.append(adapt_lines)
         self._shell = ip
         # Pages define classes in cells and use them in worker processes. Only
-        # a forked process has these classes, and Python 3.14 starts processes
-        # in another way by default
+        # a forked process has these classes. The first start method is the
+        # default, and no longer 'fork' in Python 3.14
         self._has_set_start_method = (
             sys.platform == 'linux'
             and multiprocessing.get_start_method(allow_none=True) is None

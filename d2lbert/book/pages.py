@@ -125,7 +125,7 @@ def printed_lines(outputs):
         elif 'data' in output and is_picture(output):
             pictures += 1
         elif 'data' in output:
-            # Begin a new line, unless the text before it has ended its line
+            # Begin a new line, unless `text` already ends with a line feed
             text += '\n' * (text[-1:] not in ('', '\n'))
             text += output.data.get('text/plain', '') + '\n'
     return text.splitlines() + [PICTURE] * pictures

@@ -76,7 +76,8 @@ def root_address(root_uri, hosts):
         return '127.0.0.1'
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # `connect` of UDP sends no packet; it only looks up the route
+            # `connect` of UDP sends no packet; it only looks up the route, so
+            # any port will do. A host may be given as user@host
             probe.connect((remote[0].rpartition('@')[2], 9))
         except OSError as error:
             raise ValueError(
@@ -112,6 +113,7 @@ def reserve_socket():
     communicates, would overwrite the file of another program.
     """
     while True:
+        # A number above all ports, one of which MXNet itself would choose
         path = Path(SOCKET_FOLDER, str(100_000 + secrets.randbelow(10 ** 9)))
         with contextlib.suppress(FileExistsError):
             path.touch(mode=0o600, exist_ok=False)
@@ -179,8 +181,8 @@ class Job:
 
     root: (address, port) of the scheduler, or None if the processes use
     `sockets`. ssh: the command of ssh, a list. remote_python: the path of
-    Python on other hosts. sockets: the path of a socket for each process, in
-    the order in which they start, or None if the processes use TCP.
+    Python on other hosts. sockets: the paths of the processes' sockets, in the
+    order in which the processes start, or None if the processes use TCP.
     """
 
     def __init__(self, root, ssh, remote_python, sockets=None):
@@ -206,6 +208,7 @@ class Job:
             socket_path = str(self.sockets[len(self.processes)])
             # MXNet takes the name of its socket from PORT
             env = dict(env, PORT=Path(socket_path).name)
+        # `guard.main` explains the keys; only GUARD reads `guard`
         spec = dict(guard=_source_of(guard), machine=_source_of(hardware),
                     socket=socket_path, argv=[python, *arguments],
                     cwd=os.getcwd(), env=env,
@@ -257,7 +260,8 @@ class Job:
         for process in self.processes:
             with contextlib.suppress(OSError):
                 process.popen.stdin.close()     # this asks the guard to end
-        # A guard waits GRACE_SECONDS after SIGTERM and again after SIGKILL
+        # A guard waits GRACE_SECONDS after SIGTERM and again after SIGKILL.
+        # Give it 2 s more to end itself
         self._wait(self.processes, 2 * GRACE_SECONDS + 2)
         for process in self.processes:
             if process.popen.poll() is None:
@@ -390,9 +394,9 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     go to standard error, each with the name of its process. If a process
     fails, all processes are ended, and `LaunchError` is raised.
 
-    If all hosts are this machine, and `port` and `root_uri` are not given, the
-    processes communicate through sockets that other users cannot open.
-    Otherwise they use TCP.
+    The processes communicate through sockets that other users cannot open, if
+    all hosts are this machine, `port` and `root_uri` are not given, and
+    SOCKET_FOLDER is writable. Otherwise the processes use TCP.
     """
     for name, count in (('--workers', workers), ('--servers', servers)):
         if count < 1:
@@ -409,7 +413,8 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
             and os.access(SOCKET_FOLDER, os.W_OK)):
         job = Job(None, shlex.split(ssh), remote_python,
                   [reserve_socket() for _ in range(1 + servers + workers)])
-        root_port = job.sockets[0].name     # MXNet's name of the socket
+        # The scheduler gets the first socket, with its name as port number
+        root_port = job.sockets[0].name
         env.update(DMLC_LOCAL='1', DMLC_NODE_HOST=address)
     else:
         root_port = free_port(address, port)
@@ -447,7 +452,7 @@ def serve(role):
         sys.exit(f'd2lbert launch: {error}')
 
     class Server(mx.kvstore.KVStoreServer):
-        def _controller(self):      # the function that gets an optimizer
+        def _controller(self):      # returns the receiver of an optimizer
             def refuse(*_):
                 print('an optimizer was sent to this server, which only adds '
                       'gradients up: give gluon.Trainer '
