@@ -173,12 +173,12 @@ class SNLIBERTDataset(gluon.data.Dataset):
         rows = onp.arange(len(valid_lens))
         token_ids[rows, p_lens + 1] = self.vocab[SEP]
         token_ids[rows, valid_lens - 1] = self.vocab[SEP]
-        # Column 0 is <cls>, and column p_lens + 1 is the first <sep>
+        # Position 0 is <cls>, and position p_lens + 1 is the first <sep>
         premises.write_to(token_ids, p_lens, onp.ones_like(p_lens))
         hypotheses.write_to(token_ids, h_lens, p_lens + 2)
-        column = onp.arange(self.max_len)
-        segments = ((column > p_lens[:, None] + 1)
-                    & (column < valid_lens[:, None])).astype('int32')
+        position = onp.arange(self.max_len)
+        segments = ((position > p_lens[:, None] + 1)
+                    & (position < valid_lens[:, None])).astype('int32')
         return token_ids, segments, valid_lens.astype('float32')
 
     def __getitem__(self, idx):
@@ -190,7 +190,7 @@ class SNLIBERTDataset(gluon.data.Dataset):
 
 
 class _Sentences:
-    """N sentences as token ids; lens (N,): words of each sentence."""
+    """N sentences as token ids; lens (N,): the number of words of each."""
 
     def __init__(self, sentences, vocab):
         id_of, unk = vocab.token_to_idx.get, vocab.unk
@@ -200,16 +200,17 @@ class _Sentences:
             (id_of(word, unk) for line in lines for word in line), 'int32',
             self.lens.sum())
 
-    def write_to(self, token_ids, lens, begins):
+    def write_to(self, token_ids, kept_lens, begins):
         """Write the sentences into token_ids (N, T).
 
-        Row i gets the first lens[i] words of sentence i, in the columns from
-        begins[i] on.
+        Row i gets the first kept_lens[i] words of sentence i, at the positions
+        from begins[i] on.
         """
-        # For each word, the index of the sentence, and of the word within it
-        rows = onp.repeat(onp.arange(len(lens)), self.lens)
+        # For each word: the index of its sentence, and its index within the
+        # sentence
+        rows = onp.repeat(onp.arange(len(self.lens)), self.lens)
         offsets = concat_ranges(0, self.lens)
-        is_kept = offsets < lens[rows]
+        is_kept = offsets < kept_lens[rows]
         rows, offsets = rows[is_kept], offsets[is_kept]
         token_ids[rows, begins[rows] + offsets] = self._ids[is_kept]
 

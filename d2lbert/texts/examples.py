@@ -28,7 +28,7 @@ def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
     tokens in turn until they have max_tokens in all. first_lens, second_lens:
     two ints, or two arrays (N,); so are the results. If both texts lose tokens
     and max_tokens is odd, one text keeps one token more than the other.
-    odd_to_first: True if this is the first text.
+    odd_to_first: True if the first text keeps more.
     """
     half = max_tokens // 2 + max_tokens % 2 * odd_to_first
     return (onp.minimum(first_lens,

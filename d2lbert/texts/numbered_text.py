@@ -63,7 +63,7 @@ def read_lines(path):
 
 
 def paragraphs_of_lines(lines, lower=True):
-    """Split each line with STOP into sentences: a list of lists of sentences.
+    """Split lines that contain STOP into sentences: a list of lists.
 
     Other lines are left out. lower: convert the sentences to lower case.
     """
@@ -75,19 +75,19 @@ def paragraphs_of_lines(lines, lower=True):
 
 def tokens_of_paragraphs(paragraphs):
     """The `TokenizedText` of paragraphs, lists of sentences (strings)."""
-    numbers = collections.defaultdict()     # {word: number}
-    numbers.default_factory = numbers.__len__       # the next number
+    type_of = collections.defaultdict()     # {word: type}
+    type_of.default_factory = type_of.__len__       # the next type
     sentences = [sentence.split() for paragraph in paragraphs
                  for sentence in paragraph]
     # The index of each sentence's first word, then the number of words
     offsets = onp.cumsum([0] + [len(words) for words in sentences])
     types = onp.fromiter(
-        (numbers[word] for words in sentences for word in words), 'int32',
+        (type_of[word] for words in sentences for word in words), 'int32',
         offsets[-1])
     return TokenizedText(
         types, offsets.astype('int64'),
         onp.cumsum([0] + [len(paragraph) for paragraph in paragraphs],
-                   dtype='int64'), list(numbers))
+                   dtype='int64'), list(type_of))
 
 
 def tokens_of_lines(lines, lower=True):
@@ -160,12 +160,12 @@ class NumberedText:
         frequent words first. Equally frequent words are sorted by their first
         occurrence when the paragraphs are in `order`, (paragraphs,) int32.
         """
-        num_sentences = onp.diff(tokens.paragraphs)
-        if not len(num_sentences) or num_sentences.max() < 2:
+        sentence_counts = onp.diff(tokens.paragraphs)   # of each paragraph
+        if not len(sentence_counts) or sentence_counts.max() < 2:
             raise ValueError('no paragraph has two sentences: expected a '
                              f'paragraph a line, with {STOP!r} between '
                              'sentences')
-        if num_sentences.min() < 1:
+        if sentence_counts.min() < 1:
             raise ValueError('a paragraph is empty: leave it out')
         # `numbers` and `vocab` are set below
         text = cls(tokens.types, None, tokens.sentences, tokens.paragraphs,
@@ -246,8 +246,8 @@ def _first_positions(text, order, num_types):
     words of the text. Reads blocks of the text in the order of the file, since
     the text may be larger than memory.
     """
-    # The index of each paragraph's first word, as stored (then the number of
-    # words), and with paragraphs in `order`
+    # starts: the index of each paragraph's first word, then the number of
+    # words. new_starts: these indices if the paragraphs are in `order`
     starts = text.sentences[text.paragraphs]
     lengths = onp.diff(starts)
     new_starts = onp.empty(len(lengths), 'int64')

@@ -103,7 +103,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
             if is_stream:
                 _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
             while True:
-                # `read1` returns what a pipe has, and waits for an empty pipe
+                # `read1` returns what a pipe has, even less than `size`. It
+                # waits only while the pipe is empty
                 piece = (content.read1(size) if is_stream
                          else content.read(size))
                 new_position = (position + len(piece) if is_stream
@@ -146,6 +147,7 @@ def decoded(path, data, number=1):
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
+        # -1 in the first line, so that the bytes of a line count from 1
         line_feed = data.rfind(b'\n', 0, error.start)
         line = number + data.count(b'\n', 0, error.start)
         raise TextFileError(

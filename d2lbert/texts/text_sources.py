@@ -171,8 +171,10 @@ def _check_format(source, first, field):
 
     first: the first piece of the source. field: the source's text_field.
     """
-    head = first[len(BOM) * first.startswith(BOM):][:1 << 16]
+    begin = len(BOM) if first.startswith(BOM) else 0
+    head = first[begin:begin + (1 << 16)]
     if _MARKUP.match(head):
+        # XHTML may begin with <?xml, too
         language = 'XML' if b'<?xml' in head[:100].lower() and not re.search(
             rb'(?i)<(!doctype\s+)?html', head) else 'HTML'
         raise TextFileError(f'{source} is {language}, not plain text: extract '
@@ -192,7 +194,8 @@ def _check_format(source, first, field):
 
 
 def _list_text_fields(data):
-    """The text fields of the first object in bytes, for an error message."""
+    """The end of an error message: the text fields of the first object, or ''.
+    """
     with contextlib.suppress(ValueError, AttributeError):
         item = parse_json(data.decode('utf-8-sig').strip().split('\n')[0])
         names = [name for name, value in item.items()
@@ -344,7 +347,10 @@ class Lines:
 
 
 def _text_batches(source):
-    """Yield iterables of (number of a line, the line's stripped text)."""
+    """Yield iterables of (number of a line, its text), stripped.
+
+    In a text of JSON lines, one blank replaces each run of white space.
+    """
     data = text_files.pieces(source, size=READ_BYTES)
     first = next(data)
     _check_format(source, first, source.text_field)
