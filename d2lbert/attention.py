@@ -158,7 +158,7 @@ def _causal_lens(B, Q, valid_lens, ctx):
 
 @contextlib.contextmanager
 def keep_attention(net):
-    """Keep the attention weights of every call of `net` in this context.
+    """Store the attention weights when `net` is called in this context.
 
     `attention.attention_weights` of each `MultiHeadAttention` are then the
     weights of its last call, (B*N, Q, K) before dropout. Outside of this

@@ -267,11 +267,11 @@ class NextSentencePred(nn.Block):
             self.mlp.add(Dense(num_hiddens, activation='tanh', flatten=True,
                                in_units=in_units),
                          Dense(2, flatten=True, in_units=num_hiddens))
-        self._first_edition = num_hiddens is not None
+        self._is_first_edition = num_hiddens is not None
 
     def forward(self, X):
         """Return the scores (B, 2) of "is not next" and "is next"."""
-        if self._first_edition:
+        if self._is_first_edition:
             return self.mlp(X[:, 0, :])     # token 0 is <cls>
         return self.output(X)
 
@@ -307,7 +307,7 @@ class BERTModel(Model):
             vocab_size, num_hiddens, variant, num_hiddens,
             self.encoder.token_embedding if variant.tie_embeddings else None)
         self.hidden = self.nsp = None
-        if not variant.learnable:
+        if not variant.learnable:       # the first edition
             self.nsp = NextSentencePred(num_hiddens, num_hiddens)
         elif 'pooler' in variant.heads:
             self.hidden = Dense(num_hiddens, activation='tanh',

@@ -165,7 +165,7 @@ class _WikiTextDataset(gluon.data.Dataset):
 
     @classmethod
     def of_text(cls, text, order, max_len, rng=random):
-        """Draw from a `NumberedText`; order: the paragraph indices, int32."""
+        """Draw from a `NumberedText`; order: as for `draw_examples`."""
         check_max_len(max_len)
         dataset = cls.__new__(cls)
         dataset._draw(text, order, max_len, rng)

@@ -61,7 +61,8 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
         check_labels(net, vocab_size, shard.mlm_Y, shard.nsp_y)
         if (is_unmodified(net) and is_plain_cross_entropy(loss)
                 and predicts_real_tokens(shard)):
-            # Faster than the page's code, by fused operators without padding
+            # Faster than the page's code, by fused operators without padding.
+            # `losses` also returns counts, which only `pretrain` uses
             (mlm_l, _), (nsp_l, _) = MaskedTokens.of(net, shard).losses(net)
         else:
             mlm_l, nsp_l = _page_losses(net, loss, vocab_size, *shard)
@@ -94,8 +95,9 @@ def train_step(batch, net, loss, vocab_size, devices, trainer):
                                                   *shards)
     autograd.backward(ls)
     if len(ls) < len(devices):
+        # A device without a shard may have gradients of an earlier step
         zero_gradients(net, devices[len(ls):])
-    trainer.step(1)
+    trainer.step(1)     # 1: the losses are means already
     return mlm_ls, nsp_ls
 
 

@@ -21,8 +21,7 @@ from d2lbert.progress import Accumulator, Animator, Timer
 def accuracy(y_hat, y):
     """Return the number of labels y (B, ...) that y_hat predicts correctly.
 
-    y_hat: scores (B, C, ...), or predicted labels of y's shape. Waits for
-    the devices.
+    y_hat: scores (B, C, ...), or predicted labels (B,). Waits for the device.
     """
     return float(_num_correct(y_hat, y))
 
@@ -136,6 +135,7 @@ def _train_step(net, features, labels, loss, trainer, devices, split_f):
                   for pred_shard, y_shard in zip(pred_shards, y_shards)]
     autograd.backward(losses)
     if len(losses) < len(devices):
+        # A device without a shard may have gradients of an earlier step
         zero_gradients(net, devices[len(losses):], like=devices[0])
     # A parameter that the loss does not use, such as a weight of a pretraining
     # head, has a stale gradient and is not updated

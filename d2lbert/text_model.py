@@ -195,7 +195,7 @@ class TextModel(_Pair):
         if net.mlm is not None and (net.decoder is not None
                                     or is_causal(net)):
             names.append('generate')
-        if net.about is not None:
+        if net.about is not None:       # the net is fine-tuned
             names.append('predict')
         return [*names, 'save']
 
