@@ -311,14 +311,17 @@ class Animator:
             if a is not None and b is not None:
                 xs.append(a)
                 ys.append(b)
+        largest_x = max((a for a in x if a is not None), default=None)
+        if largest_x is None:       # no curve has a new point
+            return
         if self._is_figure_shown:
-            self._show_figure(x)
+            self._show_figure(largest_x)
         else:
-            self._show_bar(x)
+            self._show_bar(largest_x)
 
     def _show_figure(self, x):
         self._is_stale = True
-        is_last = self._end is not None and max(x) >= self._end
+        is_last = self._end is not None and x >= self._end
         if is_last or time.perf_counter() - self._drawn_at > self._pause:
             self._redraw()
 
@@ -351,7 +354,7 @@ class Animator:
             ', '.join(f'{name} {ys[-1]:.3f}' for name, ys
                       in zip(self.legend, self.Y) if ys),
             refresh=False)
-        self.move(max(x))
+        self.move(x)
 
     def move(self, x):
         """Move the bar to x without adding a point."""

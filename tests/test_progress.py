@@ -303,6 +303,19 @@ def test_points_may_come_as_numbers_or_lists_and_with_gaps():
     assert (animator.X, animator.Y) == ([[1], [1.5, 2]], [[5], [6, 7]])
 
 
+@pytest.mark.parametrize('shown', ['bar', 'figure'])
+def test_a_gap_may_be_in_x(shown, request):
+    if shown == 'figure':
+        request.getfixturevalue('notebook')
+    animator = Animator(xlim=[1, 4], legend=['a', 'b'])
+    animator.begin('')
+    animator.add([1, None], [2, 3])
+    animator.add([None, None], [2, 3])
+    animator.add([None, 2], [4, 5])
+    animator.close()
+    assert (animator.X, animator.Y) == ([[1], [2]], [[2], [5]])
+
+
 def test_a_line_may_begin_after_the_others():
     animator = Animator(legend=['mlm', 'nsp', 'held-out mlm'])
     animator.add(1, (8, 0.7))
