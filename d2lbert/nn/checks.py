@@ -124,7 +124,8 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
     vocab_size: the size of the vocabulary, which must be equal to the net's.
     mlm_Y: token ids. nsp_y: 0 or 1 for each pair.
     """
-    # A user's own net may lack `encoder.vocab_size` or `nsp`, and passes
+    # A user's own net may lack `encoder.vocab_size` or `nsp`. The check of
+    # the missing attribute then passes
     net_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
                        vocab_size)
     if vocab_size != net_size:

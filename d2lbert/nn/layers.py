@@ -53,7 +53,7 @@ def is_unmodified(block):
     False if a block or child has a hook, `packable` = False, a parameter that
     is not float32, or a `forward` from outside this package and _GLUON_BLOCKS.
     Only an unmodified block may be replaced by its twin in `packed.py`, which
-    does not call the block's children.
+    does not call all of the block's children.
     """
     blocks = [block]
     for block in blocks:        # the loop adds the children to this list
@@ -70,8 +70,8 @@ def has_plain_call(block):
     """True if a call of the block runs only the `forward` of its class.
 
     The `forward` must be defined by this package or one of _GLUON_BLOCKS, and
-    `packable` must not be False. `is_unmodified` also checks children and
-    parameters.
+    not be replaced in this one object. `packable` must not be False.
+    `is_unmodified` also checks children and parameters.
     """
     return (_has_known_forward(type(block))
             and _CALL_METHODS.isdisjoint(vars(block))
@@ -192,7 +192,7 @@ class Dense(nn.Dense):
         requests = grad_reqs(self.weight, self.bias)
         if requests != self._last_requests:
             self._last_requests = requests
-            # The graph of a hybridized layer has the last grad_req: drop it
+            # A hybridized layer has a graph with the old grad_req: drop it
             self._clear_cached_op()
         return super().forward(X)
 

@@ -70,8 +70,8 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     """Encode the real tokens of a batch; returns `EncodedRows`.
 
     tokens (B, T), segments (B, T) or None for zeros, and valid_lens (B,) are
-    host or device arrays. layer: as for `BERTEncoder`. For another layer than
-    -1, even the number of the last layer, nsp_Y_hat is None. at: None, or two
+    host or device arrays. layer: as for `BERTEncoder`. nsp_Y_hat is computed
+    for layer -1 only, not for the number of the last layer. at: None, or two
     host arrays (S,), the sequence and the position of each token to select for
     taken_X. device: the device for host arrays; None: the net's first device.
 
@@ -123,9 +123,9 @@ def encode_firsts(encoder, tokens, segments, valid_lens):
     """The encoder's output for the first token of each sequence, (B, H).
 
     The arguments are as for `BERTEncoder`. To save time, the last block
-    computes only keys and values of the other tokens. If the encoder has
-    modified blocks or a sequence is empty, a call of the encoder computes all
-    tokens.
+    computes its attention heads for all tokens, but the rest for the first
+    tokens only. This is not so if the encoder is quantized or has modified
+    blocks, or if a sequence is empty.
     """
     if valid_lens is None:
         lens = onp.full(len(tokens), onp.shape(tokens)[1], 'int32')
@@ -163,7 +163,7 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
         _check_not_recording()
         return on_device(encoder.quantized.encode_padded(
             *map(host, (tokens, segments)),
-            valid_lens if valid_lens is None else host(valid_lens), layer),
+            None if valid_lens is None else host(valid_lens), layer),
             ctx)
     positions = onp.broadcast_to(onp.arange(T), (B, T))
     packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
@@ -219,8 +219,8 @@ def _rows_of(at, begins, ctx):
 
     at: as for `encode`. begins (B,): the first row of each sequence.
     """
-    sequences, tokens = at
-    return on_device(begins[sequences] + tokens, ctx, 'int32')
+    sequences, positions = at
+    return on_device(begins[sequences] + positions, ctx, 'int32')
 
 
 def _layer_output(encoder, packed, layer):
@@ -349,8 +349,8 @@ def self_attention(attention, X, rows, wanted=None):
     QKV = ops.joined_dense(X, *_parameters(X, layers),
                            precision=attention.precision,
                            grad_req=_requests(layers))
-    # The operator does not store the weights. Weights that an earlier call of
-    # the page's code stored could be mistaken for the weights of this call
+    # The operator stores no attention weights. Weights from an earlier call of
+    # the page's code must not look like the weights of this call
     attention.attention.attention_weights = None
     Y = ops.attention_qkv(
         QKV, rows.offsets, rows.lens, num_heads=attention.num_heads,
@@ -425,7 +425,7 @@ class MaskedTokens(NamedTuple):
                         # on the host; None if the shard has no spans
     right: Any          # (S,), likewise the row after the span
     labels: Any         # (S,) int32, the original tokens, on the host
-    weights: Any        # (S,) float32, on the device
+    weights: Any        # (S,) float32, of each loss, on the device
     count: float        # the number of masked tokens, may be 0
     nsp_Y_hat: Any      # (B, 2), None without a head for sentence pairs
     nsp_y: Any          # (B,), a host or device array; None without pairs
@@ -468,7 +468,7 @@ class MaskedTokens(NamedTuple):
         return ops.take_rows(self.X, self.put(row_indices))[0]
 
     def put(self, numbers):
-        """Return numbers (S,) as int32 on the device of X."""
+        """Return an array of whole numbers as int32 on the device of X."""
         return on_device(numbers, self.X.ctx, 'int32')
 
     def mlm_loss(self, head):

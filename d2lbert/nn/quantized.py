@@ -69,6 +69,7 @@ class Layout(NamedTuple):
     @classmethod
     def of_config(cls, config):
         """The layout of a net; config: the keywords of its constructor."""
+        # A copy, since `Variant.of` removes keywords
         variant = Variant.of(None, dict(config))
         return cls(config['num_heads'], variant.activation,
                    variant.layer_norm_eps,
@@ -176,10 +177,10 @@ class QuantizedEncoder:
         lens = (onp.full(B, T) if valid_lens is None
                 else valid_lens.astype('int64').clip(1, T))
         is_valid = onp.arange(T) < lens[:, None]
-        rows = self.encode(onp.concatenate([[0], onp.cumsum(lens)]),
-                           tokens[is_valid], segments[is_valid], layer)
-        X = onp.zeros((B, T, rows.shape[1]), 'float32')
-        X[is_valid] = rows
+        vectors = self.encode(onp.concatenate([[0], onp.cumsum(lens)]),
+                              tokens[is_valid], segments[is_valid], layer)
+        X = onp.zeros((B, T, vectors.shape[1]), 'float32')
+        X[is_valid] = vectors
         return X
 
 
@@ -202,7 +203,7 @@ def _norm(params, name):
 
 
 def _dense(params, *names):
-    """(q, scale, bias or None) of one dense layer, or of several as one."""
+    """(q, scale, bias or None) of a dense layer, or of several joined."""
     weights = [params[f'{name}.weight'] for name in names]
     biases = [params[f'{name}.bias'] for name in names
               if f'{name}.bias' in params]
