@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
     def lens(self):
         """The number of tokens of each example, (N,).
 
-        For 'choice', it is the number of all C texts together, with padding.
+        For 'choice', the number includes all C texts and their padding.
         """
         return onp.array([ids.size for ids in self.tokens], dtype='int64')
 
@@ -147,7 +147,7 @@ def scoring_batches(lens):
     order, begin = onp.argsort(lens, kind='stable'), 0
     while begin < len(order):
         total_lens = onp.cumsum(lens[order[begin:begin + MAX_EXAMPLES]])
-        # As many as have at most MAX_TOKENS tokens together, but at least one
+        # At most MAX_TOKENS tokens in all, but at least one example
         size = max(1, int(onp.searchsorted(total_lens, MAX_TOKENS, 'right')))
         yield order[begin:begin + size]
         begin += size

@@ -59,8 +59,8 @@ def pretrained_model(model, heads):
 def folder_of(task, data):
     """Check and return `data`, the folder of a task's files.
 
-    If data is None, SNLI is downloaded, and other tasks raise ValueError. So
-    does a file in place of a folder.
+    If data is None, SNLI is downloaded, and other tasks raise ValueError. A
+    file in place of a folder raises ValueError, too.
     """
     if data is None and task_of(task).name == 'snli':
         return hub.download_extract('SNLI')
@@ -190,19 +190,19 @@ def is_task(name):
     return isinstance(name, str) and name in TASKS
 
 
-def _columns(name, part):
-    """The columns of a part, as lists of equal length with an entry or more.
+def _columns(name, value):
+    """The columns of a part, as equally long lists with at least one entry.
 
-    name: 'train' or 'valid', an argument of `finetune`. part: the value of the
-    argument.
+    name: 'train' or 'valid', an argument of `finetune`. value: the value of
+    this argument.
     """
-    if not isinstance(part, (tuple, list)) or len(part) not in (2, 3):
+    if not isinstance(value, (tuple, list)) or len(value) not in (2, 3):
         raise TypeError(f'{name} must be a pair (texts, labels), or (texts, '
-                        f'second texts, labels), not {short_repr(part)}')
-    titles = (['texts', 'labels'] if len(part) == 2
+                        f'second texts, labels), not {short_repr(value)}')
+    titles = (['texts', 'labels'] if len(value) == 2
               else ['texts', 'second texts', 'labels'])
     columns = [items_of(column, f'the {title} of {name}', title)
-               for column, title in zip(part, titles)]
+               for column, title in zip(value, titles)]
     lens = list(map(len, columns))
     if len(set(lens)) > 1 or not lens[0]:
         found = ' and '.join(f'{length} {title}' for length, title
@@ -231,6 +231,7 @@ def _csv(task, names, columns):
                                   or not hasattr(label, '__float__')):
             raise TypeError(f'label {k} is {short_repr(label)}: expected a '
                             'number')
+        # NaN is not equal to itself
         if label is None or label != label or not f'{label}'.strip():
             raise ValueError(f'label {k} is missing ({label!r}): leave this '
                              'example out')

@@ -76,8 +76,9 @@ def matthews(labels, guesses):
     classes = onp.union1d(labels, guesses)[:, None]
     is_actual, is_predicted = classes == labels, classes == guesses  # (C, N)
     n, hits = labels.size, float((labels == guesses).sum())
-    actual = is_actual.sum(1).astype('f8')          # (C,) labels of each class
-    predicted = is_predicted.sum(1).astype('f8')    # (C,) guesses of each one
+    # The numbers of labels and of guesses of each class, (C,)
+    actual = is_actual.sum(1).astype('f8')
+    predicted = is_predicted.sum(1).astype('f8')
     # The product of the variances of labels and guesses, up to a factor
     variances = (n * n - actual @ actual) * (n * n - predicted @ predicted)
     return (float((n * hits - actual @ predicted) / variances ** 0.5)
@@ -156,7 +157,8 @@ def entities(tags, scheme=None):
         letter, tag_type = _split_tag(tag)
         if letter in ('B', 'S', 'O', '') or open_type != tag_type:
             close(k)
-            open_type, begin = None if letter == 'O' else tag_type, k
+            open_type = None if letter == 'O' else tag_type
+            begin = k
         if letter in ('E', 'S', ''):
             close(k + 1)
             open_type = None
@@ -173,12 +175,12 @@ def _split_tag(tag):
 
 
 def _strict_entities(tags, letters, scheme):
-    """`entities` by the strict rules of a scheme; letters: in `SCHEMES`."""
+    """`entities` by the strict rules of a scheme; letters: SCHEMES[scheme]."""
     found = []
     open_type, begin = None, 0      # open_type None: no entity is open
     for k, tag in enumerate([*tags, 'O']):      # O ends the last entity
         letter, tag_type = _split_tag(tag)
-        if not letter or letter not in letters:
+        if letter == '' or letter not in letters:   # '' is in every str
             raise ValueError(f'the tag {tag!r} is not of the scheme {scheme}')
         continues = letter in 'IE' and tag_type == open_type
         # In IOB2 an entity ends if the next word does not continue it

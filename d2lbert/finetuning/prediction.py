@@ -150,7 +150,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
                 precision=None):
     """Yield (name, figures) of a run's task, then of each of its extra tests.
 
-    Arguments are as for `evaluate_finetuned`, which returns the same figures.
+    Arguments are as for `evaluate_finetuned`, which returns the first figures.
     An extra test is left out if its file does not exist. Only MNLI has extra
     tests: the mismatched part and the diagnostic set.
     """
@@ -204,7 +204,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
     """Print or write predictions of the model in `folder`.
 
     Arguments are as for `d2lbert predict`. print_row: a function that prints
-    a dictionary, called for each prediction; None: print lines of text.
+    a dictionary, called for each of the `_rows`; None: print lines of text.
     """
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
@@ -216,7 +216,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
         raise UsageError('--pair goes with one text; in --file a tab '
                          'separates the two texts')
     if out is not None:
-        check_out(out, force, 'labels.txt', [folder, file])
+        check_out(out, force, example='labels.txt', reads=[folder, file])
         check_rows_out(out)
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)

@@ -1,7 +1,7 @@
 """Carry out runs that differ only in their seed, and average their metrics.
 
 With small data, a metric varies by several points from seed to seed. The runs
-are in subfolders seed-1, seed-2, ... of one folder. In this folder, seeds.json
+are in subfolders seed-1, seed-2, ... of one folder. Beside them, seeds.json
 has the settings and, when all runs are finished, the metrics.
 """
 import contextlib
@@ -163,6 +163,7 @@ def _progress_of(folder, settings):
     if any(run_settings.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None
+    # A resumed run may be asked for more epochs than it has
     if ((folder / 'model.params').is_file()
             and run_settings['num_epochs'] >= settings['num_epochs']):
         return FINISHED

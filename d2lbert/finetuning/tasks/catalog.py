@@ -225,9 +225,9 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
     columns: the columns of a table with another layout, see `Columns.parse`.
     For 'tag', the columns of words (`text`) and tags (`label`).
 
-    labels: names of the classes, which a caller takes from the training part
-    to read another part; other labels raise an error. None: the names of the
-    task, or if it has none, the sorted names in the file.
+    labels: names of the classes; other labels in the file raise an error. To
+    read another part than the training part, give the names of the training
+    part. None: the task's `labels`, or else the sorted names in the file.
 
     Returns `Examples`; for 'tag' `Sentences`, for 'span' `Questions` and for
     SWAG `Choices`. In GLUE's tables, tabs separate columns and quotes are

@@ -169,7 +169,7 @@ def read_squad(path):
     if not questions:
         raise TaskError(f'{path} has no questions')
     if len(set(ids)) < len(ids):
-        seen = set()
+        seen = set()    # `seen.add` returns None, which is false
         repeated = next(i for i in ids if i in seen or seen.add(i))
         raise TaskError(f'{path} has two questions with the id {repeated!r}')
     skipped = sum(bool(listed) and all(a.begin is None for a in listed)

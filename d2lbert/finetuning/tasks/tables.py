@@ -25,7 +25,7 @@ class Examples(NamedTuple):
     texts_b: Optional[list]         # str, the second texts; None: no pairs
     labels: Optional[list]          # class index or float; None: not given
     labels_names: Optional[tuple]   # names of the classes
-    skipped: int                    # number of lines that were left out
+    skipped: int                    # number of lines skipped with a warning
     path: str                       # of the file, for messages
     impossible = False              # only `Questions` may have no answer
 
@@ -67,11 +67,12 @@ class Columns(NamedTuple):
             raise TaskError(f'header={header} in --columns: expected yes or '
                             'no')
         # The roles of the columns without a role
-        roles = {0: (), 1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
-            len(without_role))
-        if (roles is None or by_role and without_role
+        roles = {1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
+            len(without_role), ())
+        all_roles = {*by_role, *roles}
+        if (by_role and without_role
                 or '' in (*by_role.values(), *without_role)
-                or not {'text'} <= {*by_role, *roles} <= set(ROLES)):
+                or 'text' not in all_roles or all_roles - set(ROLES)):
             raise TaskError(
                 'expected --columns with roles, as text=1,label=0 or '
                 'text=premise,pair=hypothesis,label=label, or one to three '
@@ -245,7 +246,7 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     _warn_of_skipped(path, misfits, num_unlabelled, no_label, indices.width)
     labels = None
     if indices.label is not None and kind == 'regress':
-        labels = [_number_of(path, *label) for label in lines_labels]
+        labels = [_number_of(path, line, text) for line, text in lines_labels]
     elif indices.label is not None:
         if names is None:
             _check_is_no_header(path, indices, lines_labels)
