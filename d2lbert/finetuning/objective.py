@@ -136,7 +136,10 @@ class FineTuning(Objective):
         return math.ceil(step / self.eval_every)
 
     def net(self, devices):
-        """The net with pretrained weights and a new head, on all devices."""
+        """The net with pretrained weights and a new head, on all devices.
+
+        In a resumed run, weights are random until `Run` loads a checkpoint.
+        """
         net = self._net
         # 4 float32 numbers of 4 bytes for each weight: the weight, the
         # gradient and the two moments of Adam
