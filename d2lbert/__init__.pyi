@@ -185,9 +185,9 @@ def pretrain(
     array or a column of a table. Each is a document; empty lines in it
     separate paragraphs. They are written to texts.txt in the run folder.
 
-    callback: a function that is called after each step with its numbers, a
-    dictionary with the columns of `read_history`, such as `step` and
-    `mlm_loss`, and with held-out figures if the step was evaluated. The run
+    callback: a function that is called after each step with the numbers of
+    the step: a dictionary with the columns of `read_history`, such as `step`
+    and `mlm_loss`, and held-out figures if the step was evaluated. The run
     ends after this step, as a finished run, if the function returns True.
     With a callback each step waits for its losses; the losses stay the same.
 
@@ -233,7 +233,8 @@ def pretrain(
     num_heads: attention heads in a layer [2; 4 in learn]
     num_layers: layers of the encoder [2]
     embedding_size: size of the token embeddings, as in ALBERT; a dense
-        layer maps them to num_hiddens (num_hiddens, without that layer)
+        layer maps them to num_hiddens (if not given: num_hiddens, and no
+        such layer)
     share_layers: use the same weights in all layers, as ALBERT does
     dropout: dropout probability [0.2; 0.0 in learn]
     architecture: book: the network of the chapter; published: with GELU,
@@ -269,8 +270,8 @@ def pretrain(
     minutes: training time in minutes, instead of num_steps; learning rate
         and batch size then follow the clock
     lr: highest learning rate of Adam [0.01; 0.0015 in learn]
-    warmup: share of the steps in which the learning rate rises [0.0; 0.1
-        in learn]
+    warmup: share of the run in which the learning rate rises [0.0; 0.1 in
+        learn]
     decay: none, linear or cosine: how the learning rate falls [none;
         linear in learn]
     nsp_weight: weight of the NSP loss in the sum of the losses [1.0]
@@ -300,8 +301,8 @@ def pretrain(
 
     The run:
 
-    log_interval: steps between two log entries; a run of fewer than 2000
-        steps has at least 20 entries [1; 100 in learn]
+    log_interval: steps between two log entries; if not given, a run of
+        num_steps=20 or more has at least 20 entries [1; 100 in learn]
     eval_every: steps between two evaluations on held-out text
     save_every: steps between two checkpoints; 0: no checkpoints (if not
         given: one every five minutes, of which the last is kept)
@@ -392,7 +393,7 @@ def finetune(
     accumulate: number of parts in which a batch is computed, to save
         memory (gradient accumulation) [1]
     lr: highest learning rate of Adam [5e-05]
-    warmup: share of the steps in which the learning rate rises [0.1]
+    warmup: share of the run in which the learning rate rises [0.1]
     decay: none, linear or cosine: how the learning rate falls [linear]
     weight_decay: decoupled weight decay, as in AdamW [0.01]
     clip: largest norm of the gradient; 0: no limit [1.0]

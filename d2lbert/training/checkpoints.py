@@ -26,7 +26,7 @@ from d2lbert.text import RESERVED, Vocab
 
 FORMAT = 'd2lbert checkpoint 1'
 
-#: {required entry of the state, which is the JSON of a checkpoint: its type}.
+#: The type of each required entry in the state, the JSON of a checkpoint.
 STATE_TYPES = dict(
     format=str, step=int, updates=int, settings=dict, history=dict,
     epoch=int, position=list, fingerprint=str, num_devices=int,

@@ -51,9 +51,9 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
         if opened.fingerprint != fingerprint:
             raise RunError(
                 f'the corpus of {folder} has changed since the training '
-                '(a file, its entry in config.json, or the version of '
-                'Unicode or NLTK that cuts it), so its held-out part is not '
-                'known: name files with --corpus')
+                '(a file, the fingerprint in config.json, or the version of '
+                'Unicode or NLTK that cuts the text), so its held-out part '
+                'is not known: name files with --corpus')
         text = opened.valid     # None if the run trained on the whole text
     if text is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '

@@ -140,7 +140,7 @@ class RunHistory(History, Stateful):
         return ','.join(x if x == '' else repr(x) for x in row) + '\n'
 
     def save_csv(self, path):
-        """Write a row for each logged step, with the held-out figures."""
+        """Write a row for each logged or evaluated step."""
         write_text(path, self.csv(bool(self.held_out)))
 
     def state(self):
@@ -207,6 +207,7 @@ def read_history(run: Union[PathLike, History]) -> Dict[str, onp.ndarray]:
     entry that a step does not have is NaN. Raises `RunError`, a ValueError.
     """
     rows = history_rows(run)
+    # Held-out columns last; `sorted` keeps the order of the other columns
     columns = sorted(dict.fromkeys(name for row in rows for name in row),
                      key=lambda name: name.startswith('held_out_'))
     return {name: onp.array([row.get(name, math.nan) for row in rows],

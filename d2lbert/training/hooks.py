@@ -22,7 +22,7 @@ LINE_STYLES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'
 #: Bits of the request that the first worker sends to all workers.
 STOP, SAVE = 1, 2
 
-#: The message if a second signal ends a run that has a checkpoint.
+#: The message if a signal ends a run at once, and the run has a checkpoint.
 STOPPED_WITH_CHECKPOINT = 'stopped; the last checkpoint is whole'
 
 #: Seconds between the checkpoints of a run without `save_every`.

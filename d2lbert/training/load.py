@@ -54,12 +54,12 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
          task_head=True):
     """Load the model in a folder; returns a `Loaded`.
 
-    path: a RUN of `pretrain` or of `finetune`, or a FOLDER of a pretrained
-    or a fine-tuned model, as `transformers`, sentence-transformers or
+    path: the folder of a run of `pretrain` or `finetune`, or of a pretrained
+    or a fine-tuned model as `transformers`, sentence-transformers or
     `save_pretrained` write it. ctx, heads, trainable and precision are as
     for `load_pretrained`; with trainable=False a net takes half the memory.
-    task_head=False: load only the pretrained model of a fine-tuned FOLDER,
-    and raise an error for a RUN of `finetune`. Raises `RunError` or
+    task_head=False: of a fine-tuned model load only the pretrained model, and
+    raise an error for a run of `finetune`. Raises `RunError` or
     `PretrainedError`, both ValueErrors.
     """
     path = Path(path)
@@ -93,7 +93,7 @@ def load_run(folder: PathLike, ctx: Any = None, trainable: bool = True
              ) -> Tuple[Any, Any]:
     """The net and vocabulary of a run folder, as (net, vocab).
 
-    The net is the model, without layers that only its objective used. For a
+    The net is the model, without layers that only the objective used. For a
     run of `finetune`, (net, tokenizer); see `load_finetuned`. ctx and
     trainable are as for `load_pretrained`.
     """
@@ -111,7 +111,8 @@ def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
     default: the CPU. trainable, precision: as for `load_pretrained`.
 
     Returns (net, tokenizer): net is a `FineTuned`, and net.about, an `About`,
-    has the task and the names of the labels. Raises `RunError`, a ValueError.
+    has the task and the names of the labels. Raises `RunError` or
+    `PretrainedError`, both ValueErrors.
     """
     check_precision(precision)
     folder = Path(folder)
@@ -214,8 +215,8 @@ def check_described(model, folder):
     """Raise an error if a net's arguments contradict the tensors in a folder.
 
     model: the arguments, from config.json. folder: a run folder. Raises
-    TypeError if `model` is no dictionary, ValueError for a size that no tensor
-    has, and `RunError` if model.params is damaged.
+    TypeError if `model` is no dictionary, ValueError for a size too large for
+    the tensors, and `RunError` if model.params is damaged.
     """
     if not isinstance(model, dict):
         raise TypeError(f'a model is a table of arguments, not {model!r}')
@@ -229,7 +230,7 @@ def check_described(model, folder):
 
 def _trained_len(config):
     """The setting max_len of a run; None for an imported run."""
-    if config.get('fingerprint') is None:       # an imported run
+    if config.get('fingerprint') is None:
         return None
     return dict(config.get('training', {})).get('max_len')
 
@@ -237,9 +238,9 @@ def _trained_len(config):
 # Export and import
 
 def export_run(run, folder, precision='fp32'):
-    """Write the model of the folder `run` as a new FOLDER of safetensors.
+    """Write the model of the folder `run` as a new folder of safetensors.
 
-    precision: 'fp32', for a FOLDER that other libraries can load; or 'int8',
+    precision: 'fp32', for a folder that other libraries can load; or 'int8',
     for int8 weights, which only this package loads. With 'int8', `run` may
     also be the folder of a pretrained or fine-tuned model.
     """
@@ -263,7 +264,7 @@ def stored_parts(net):
 
 
 def import_run(folder, run):
-    """Write the pretrained model in `folder` as a new RUN.
+    """Write the pretrained model in `folder` as a new run folder `run`.
 
     The run holds the net, the tokenizer, and settings from which `d2lbert
     evaluate` reads texts. Heads that `folder` lacks get random weights.

@@ -60,6 +60,7 @@ class Run:
     def open_folder(self, create, *args):
         """In the first worker, make the `RunFolder` by create(*args)."""
         if workers.rank() == 0:
+            # A signal before the assignment would leave a folder unclosed
             with self.stop.delayed():
                 self.folder = create(*args)
 
@@ -110,7 +111,7 @@ class Run:
             vocab = checkpoints.vocab_of(self.checkpoint.path,
                                          self.checkpoint.arrays)
         self.objective = self.make_objective(s, vocab)
-        mx.random.seed(s['seed'] % 2 ** 31)
+        mx.random.seed(s['seed'] % 2 ** 31)     # MXNet's seed is a C int
         self.net = self.objective.net(self.devices)
         self.history = RunHistory(
             self.objective.losses, self.objective.Figures, self.wanted)
@@ -130,6 +131,8 @@ class Run:
             self.updater, self.history, self.schedule, self.position,
             self.conditions, self.best, self.average]
         self.save_hook = SaveHook()
+        # A callback reads the held-out figures of its step, and may end the
+        # run before the step is logged and saved
         self.hooks = [EvaluationHook(), *self.user_hooks, LogHook(),
                       self.save_hook]
         if self.checkpoint is not None:
@@ -159,7 +162,7 @@ class Run:
     # Steps
 
     def train(self):
-        """Take the remaining steps, then write the run folder."""
+        """Take the remaining steps, and write the files of the run."""
         self.animator = draw_history(self.objective, self.history,
                                      self.schedule.xlim)
         if self.folder is not None:

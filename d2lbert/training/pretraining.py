@@ -52,9 +52,9 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     array or a column of a table. Each is a document; empty lines in it
     separate paragraphs. They are written to texts.txt in the run folder.
 
-    callback: a function that is called after each step with its numbers, a
-    dictionary with the columns of `read_history`, such as `step` and
-    `mlm_loss`, and with held-out figures if the step was evaluated. The run
+    callback: a function that is called after each step with the numbers of
+    the step: a dictionary with the columns of `read_history`, such as `step`
+    and `mlm_loss`, and held-out figures if the step was evaluated. The run
     ends after this step, as a finished run, if the function returns True.
     With a callback each step waits for its losses; the losses stay the same.
 
@@ -71,9 +71,9 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     if texts is not None:
         _check_texts_allowed(resume, keywords)
         content = _joined_texts(texts)
-        keywords['corpus'] = TEXTS
+        keywords['corpus'] = TEXTS      # `write` sets the whole path
 
-        # `carry_out` calls this after `settings` is defined below
+        # `carry_out` calls this after the run's `settings` are defined below
         def write(folder):
             write_text(folder / TEXTS, content)
             settings['corpus'] = str(folder / TEXTS)
@@ -176,8 +176,8 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
     try:
         run.open_folder(RunFolder.reopen, folder)
         if is_folder:
-            # List the checkpoints again: the process that held the lock may
-            # have saved another one
+            # List the checkpoints again: before this process got the lock,
+            # another process may have saved one
             path = checkpoints.all_of(folder)[-1]
         run.checkpoint = checkpoints.Checkpoint.read(path)
         run.settings = _resumed_settings(run.checkpoint, keywords, run_type)
@@ -189,14 +189,15 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
 
 
 def _check_sizes(path, run, folder):
-    """Raise `CheckpointError` if a size of the net fits no tensor.
+    """Raise `CheckpointError` if a size is too large for the tensors.
 
-    The sizes are in the settings and in config.json, and the tensors are in
-    the checkpoint. A net of damaged sizes could need any amount of memory.
+    The sizes of the net are in the settings and in config.json, and its
+    tensors in the checkpoint. A net of damaged sizes could need any amount of
+    memory.
     """
     settings = dict(run.settings)
     if settings.get('share_layers'):
-        settings['num_groups'] = 1      # the argument of the net
+        settings['num_groups'] = 1      # the net's name for share_layers
     configs = [settings]
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         configs.append(dict(read_json(folder / 'config.json')['model']))

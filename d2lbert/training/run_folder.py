@@ -1,4 +1,7 @@
-"""Create and lock a run folder, and write the files of the run."""
+"""Create and lock a run folder, and write the files of the run.
+
+`run` is a `training.loop.Run`.
+"""
 import contextlib
 import errno
 import itertools
@@ -33,8 +36,8 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: Names in a run folder of data that the caller passed in memory: texts, or
-#: the examples of a labelled task.
+#: A file and a folder in a run folder. They hold what the caller passed in
+#: memory: texts, or the examples of a labelled task.
 TEXTS, DATA = 'texts.txt', 'data'
 
 #: Name of a file that reserves disk space for the model.
@@ -44,16 +47,16 @@ RESERVE = '.room-for-model.part'
 class RunFolder:
     """A run folder that only this process writes to, until `close`.
 
-    path: the folder. is_new: False if a run is resumed. new_parents: folders
-    above `path` that were made for this run, and are removed if the run is not
-    kept. moved: the new path of an earlier run folder that was moved aside
-    from `path`, or None.
+    path: the folder. is_new: False if a run is resumed, and after `finish`.
+    new_parents: folders above `path` that were made for this run, and are
+    removed if the run is not kept. moved: the new path of an earlier run
+    folder that was moved aside from `path`, or None.
     """
 
     def __init__(self, path, is_new, new_parents=(), moved=None):
         self.path, self.is_new, self.moved = Path(path), is_new, moved
         self._new_parents = new_parents
-        self._was_finished = (self.path / 'model.params').is_file()
+        self._is_finished = (self.path / 'model.params').is_file()
         self._lock = _lock(self.path)
         self._failed = set()    # names of files that could not be written
 
@@ -62,8 +65,8 @@ class RunFolder:
         """Make the folder of a new run; raises `RunError` if that fails.
 
         out: the path; None for a name with the current time. force: move a
-        run folder at `out` aside. inputs: the paths that the new run reads; a
-        folder that holds one of them is not moved.
+        run folder at `out` aside. inputs: the paths that the new run reads;
+        raises ValueError instead of moving a folder that holds one of them.
         """
         if out is None:
             # Call this before `new_run_folder` makes the missing folders
@@ -71,7 +74,7 @@ class RunFolder:
             return cls(new_run_folder(), True, new_parents)
         check_free(out, force)
         out, moved = Path(out), None
-        if _was_given_up(out):
+        if _was_given_up(out):      # before its first step: use it again
             checkpoints.remove_temporary_files(out)
             return cls(out, is_new=True)
         if os.path.lexists(out) and force:
@@ -164,7 +167,7 @@ class RunFolder:
     def finish(self):
         """Mark the run as finished."""
         (self.path / UNFINISHED).unlink()
-        self._was_finished, self.is_new = True, False
+        self._is_finished, self.is_new = True, False
 
     def close(self, keep=True):
         """Unlock the folder.
@@ -175,15 +178,15 @@ class RunFolder:
         self.release()
         # `write_run` removes the model of a finished run that was resumed. If
         # `write_run` then failed, the run is unfinished now
-        if self._was_finished and not (self.path / 'model.params').is_file():
-            self._was_finished = False
+        if self._is_finished and not (self.path / 'model.params').is_file():
+            self._is_finished = False
         if self.is_new and not keep:
             shutil.rmtree(self.path, ignore_errors=True)
             if self.moved is not None:
                 with contextlib.suppress(OSError):
                     os.rename(self.moved, self.path)
             remove_empty(self._new_parents)
-        elif self._was_finished:
+        elif self._is_finished:
             with contextlib.suppress(OSError):
                 (self.path / UNFINISHED).unlink()
         if self._lock is not None:
@@ -284,11 +287,15 @@ def move_aside(out):
 
 
 def _is_run_folder(folder):
-    """True if a run made this folder, finished or not."""
+    """True if a run made this folder, or if it is empty.
+
+    Unlike `machine.files.is_run`, this does not trust the name of a file such
+    as model.params, since --force moves the folder.
+    """
     try:
         return 'd2lbert' in dict(read_json(folder / 'config.json'))
     except FileNotFoundError:
-        # True for an empty folder, or a run that ended before its first step
+        # A run that ended early may have written no config.json
         return {path.name for path in folder.iterdir()} <= {UNFINISHED}
     except (OSError, ValueError, TypeError):
         return False
@@ -420,7 +427,9 @@ def log(run, line, show):
 
 
 def begin_files(run):
-    """Write the first files of a run; raise `RunError` if the disk is full.
+    """Write the first files of a run.
+
+    Raises `RunError` if the disk has too little room for the whole run.
     """
     # 4 bytes for each float32
     model_bytes = 4 * sum(param.data(run.devices[0]).size

@@ -46,7 +46,7 @@ class Setting(NamedTuple):
     share: bool = False     # True if the value must be below 1
     several: bool = False   # True if a list of PATHS is allowed
     changeable: bool = False    # True if the value may change on resume
-    instead: Any = None     # a setting that replaces this one if given
+    instead: Any = None     # name of a setting that replaces this if given
     earlier: str = ''       # an earlier name, which is still accepted
 
     @property
@@ -175,8 +175,8 @@ GROUPS = {
         Setting('num_heads', int, 2, 'attention heads in a layer', learn=4),
         Setting('num_layers', int, 2, 'layers of the encoder'),
         Setting('embedding_size', int, None, 'size of the token embeddings, '
-                'as in ALBERT; a dense layer maps them to num_hiddens '
-                '(num_hiddens, without that layer)', least=1),
+                'as in ALBERT; a dense layer maps them to num_hiddens (if '
+                'not given: num_hiddens, and no such layer)', least=1),
         Setting('share_layers', bool, False, 'use the same weights in all '
                 'layers, as ALBERT does'),
         Setting('dropout', float, 0.2, 'dropout probability', 'P',
@@ -226,7 +226,7 @@ GROUPS = {
                 'clock', least=0, changeable=True),
         Setting('lr', float, 0.01, 'highest learning rate of Adam', 'RATE',
                 learn=0.0015),
-        Setting('warmup', float, 0.0, 'share of the steps in which the '
+        Setting('warmup', float, 0.0, 'share of the run in which the '
                 'learning rate rises', 'SHARE', learn=0.1, share=True),
         Setting('decay', str, 'none', 'none, linear or cosine: how the '
                 'learning rate falls', 'NAME', learn='linear',
@@ -265,9 +265,9 @@ GROUPS = {
                 'W'),
     ),
     'the run': (
-        Setting('log_interval', int, 1, 'steps between two log entries; a '
-                'run of fewer than 2000 steps has at least 20 entries',
-                learn=100, least=1),
+        Setting('log_interval', int, 1, 'steps between two log entries; if '
+                'not given, a run of num_steps=20 or more has at least 20 '
+                'entries', learn=100, least=1),
         Setting('eval_every', int, None, 'steps between two evaluations on '
                 'held-out text', least=1, changeable=True),
         Setting('save_every', int, None, 'steps between two checkpoints; 0: '
@@ -297,7 +297,8 @@ RECIPES = {'book': BOOK, 'learn': LEARN}
 MIN_LOG_ENTRIES = 20
 
 #: Settings that may change on resume: the end of the run, how often it is
-#: saved and evaluated, and the paths of the same text and teacher.
+#: saved and evaluated, and where its text, vocabulary and teacher are. These
+#: three may be moved, but their contents must be the same.
 CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
                         if setting.changeable]
 
@@ -444,23 +445,24 @@ def takes_settings(groups):
     """
     def decorate(function):
         signature = inspect.signature(function)
-        named = [parameter for parameter in signature.parameters.values()
-                 if parameter.kind is not parameter.VAR_KEYWORD]
-        names = {parameter.name for parameter in named}
+        others = [parameter for parameter in signature.parameters.values()
+                  if parameter.kind is not parameter.VAR_KEYWORD]
+        other_names = {parameter.name for parameter in others}
         lines, added = [], []
         for title, settings in groups.items():
             lines += ['', f'{title[0].upper()}{title[1:]}:', '']
             for setting in settings:
+                # 71 columns: `help` of a module indents a docstring by 8
                 lines += textwrap.wrap(
                     f'{setting.name}: {setting.help}'
                     + _bracketed_default(setting), 71,
                     subsequent_indent='    ', break_on_hyphens=False)
-                if setting.name not in names:
+                if setting.name not in other_names:
                     added.append(inspect.Parameter(
                         setting.name, inspect.Parameter.KEYWORD_ONLY,
                         default=setting.default, annotation=setting.type))
         function.__signature__ = signature.replace(
-            parameters=[*named, *added])
+            parameters=[*others, *added])
         function.__doc__ = (inspect.cleandoc(function.__doc__) + '\n'
                             + '\n'.join(lines) + '\n')
         return function
@@ -476,7 +478,10 @@ def _bracketed_default(setting):
 
 
 def described_default(setting):
-    """The defaults of both recipes, for the manual: '512; 64', or ''."""
+    """The defaults of both recipes, for the manual: '512; 64'.
+
+    'in learn' for a bool that only this recipe sets; '' without a default.
+    """
     if setting.default is None or setting.kind is bool:
         return 'in learn' if setting.learn else ''
     text = f'{setting.default}'

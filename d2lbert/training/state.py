@@ -218,9 +218,9 @@ class BestWeights(Stateful):
     """The weights of the step with the highest score of the objective.
 
     Of steps with equal scores the first is the best. If the objective has no
-    score, nothing is stored (is_kept is False). folder: the run folder, whose
-    file `best.params` holds the weights until the run is finished. All workers
-    except the first get folder=None, and store nothing.
+    score or no evaluation, nothing is stored (is_kept is False). folder: the
+    run folder, whose file `best.params` holds the weights until the run is
+    finished. All workers except the first get folder=None, and store nothing.
     """
 
     PREFIX = 'best/'

@@ -21,10 +21,11 @@ class Teacher(NamedTuple):
 
     @classmethod
     def load(cls, path):
-        """Load the teacher from a RUN, or a FOLDER of a pretrained model.
+        """Load the teacher from the folder of a run or of a pretrained model.
 
         Raises ValueError if the model has a decoder, predicts next tokens,
-        lacks an MLM head, or has a tokenizer with another number of tokens.
+        lacks an MLM head, or scores another number of tokens than its
+        tokenizer has.
         """
         path = Path(path)
         _, net, tokenizer = load(path, heads=('mlm',), trainable=False,
@@ -65,7 +66,8 @@ class Teacher(NamedTuple):
 
         keywords: the given settings. Other settings of the model follow the
         teacher: the student has the tokenizer and the sizes of the teacher,
-        and half as many layers, rounded up.
+        and half as many layers, rounded up. The objective is 'mlm' if the
+        teacher has no NSP head and `keywords` name no objective.
         """
         config = self.net.config
         num_groups = config.get('num_groups')
@@ -88,7 +90,7 @@ class Teacher(NamedTuple):
         return 'wordpiece' if isinstance(self.vocab, PieceVocab) else 'words'
 
     def check(self, settings, vocab=None):
-        """Raise ValueError for settings that no student of this net can have.
+        """Raise ValueError for settings that fit no student of this teacher.
 
         vocab: the vocabulary of a resumed run, used in place of the settings
         `vocab` and `vocab_size`.

@@ -36,7 +36,8 @@ class AdamW(mx.optimizer.Optimizer):
     decay. clip_norm: limit of the norm of all gradients together, after
     `rescale_grad`; 0 for none. ahead: True prepares an update while its
     gradients are still being computed. Set it only for loops that wait for
-    all predictions before they start to compute gradients.
+    all predictions before they start to compute gradients: a prediction may
+    move a weight to other memory.
     """
 
     def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999,
@@ -152,7 +153,7 @@ class Updater(Stateful):
                          pairs, batch_counts)]
                     for pairs in self.objective.shard_losses(
                         self.net, part, self.devices)]
-                sums = [self._weighted_sum(losses) for losses in weighted]
+                sums = [self._sum_to_minimize(losses) for losses in weighted]
             autograd.backward(sums)
             # The last part is the largest, so it uses the most devices
             num_used = len(sums)
@@ -162,8 +163,8 @@ class Updater(Stateful):
             zero_gradients(self.net, self.devices[num_used:])
         return shard_terms
 
-    def _weighted_sum(self, losses):
-        """The sum to minimize: a shard's losses times `objective.weights`."""
+    def _sum_to_minimize(self, losses):
+        """Sum a shard's losses, each times its factor in objective.weights."""
         # sum() starts at the first loss, since adding 0 costs an operation
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
