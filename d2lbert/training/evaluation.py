@@ -58,6 +58,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     if text is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')
+    # The class: an object would need a text to train on
     objective = OBJECTIVES[settings['objective']]
     net = objective.net_to_train(set_precision(net, precision))
     load_parts(net, folder, contexts)

@@ -51,8 +51,8 @@ class RunHistory(History, Stateful):
         """Add a step, and read the losses of the previous step.
 
         read() returns the losses of the new step. The devices have finished
-        the previous step, so this method does not wait for them. A run that
-        diverges stops here, not only at its next log entry.
+        the previous step, so this method does not wait for them. If the run
+        diverges, it raises `Diverged` here, not only at the next log entry.
         """
         super().add(read, num_pairs)
         self.read_losses(num_unread=1)
@@ -95,7 +95,7 @@ class RunHistory(History, Stateful):
                 getattr(self, name).pop()
 
     def entry(self, step):
-        """The numbers of the latest step, {column of losses.csv: number}.
+        """The numbers of `step`, the latest: {column of losses.csv: number}.
 
         Waits for the losses. An evaluated step also has held-out figures.
         """

@@ -186,7 +186,7 @@ class RunFolder:
                 with contextlib.suppress(OSError):
                     os.rename(self.moved, self.path)
             remove_empty(self._new_parents)
-        elif self._is_finished:
+        elif self._is_finished:     # `_lock` made the file on resuming
             with contextlib.suppress(OSError):
                 (self.path / UNFINISHED).unlink()
         if self._lock is not None:
