@@ -74,6 +74,20 @@ def all_of(run):
     return [found[step] for step in sorted(found)]
 
 
+def path_of(run, step):
+    """The path of the checkpoint of a step."""
+    return folder_of(run) / f'step-{step:08d}.npz'
+
+
+def earlier_than(path):
+    """The checkpoints of earlier steps than the checkpoint `path`'s.
+
+    They are from the same run folder, oldest first.
+    """
+    return [other for other in all_of(path.parent.parent)
+            if other.name < path.name]
+
+
 def save(run, step, state, arrays, kept=3):
     """Write the checkpoint of `step`, then remove old ones; return its path.
 
@@ -81,20 +95,19 @@ def save(run, step, state, arrays, kept=3):
     the number of checkpoints to keep, with the new one; 0 keeps all. If
     writing fails, earlier checkpoints stay.
     """
-    folder = folder_of(run)
-    path = folder / f'step-{step:08d}.npz'
+    path = path_of(run, step)
     state = dict(state, format=FORMAT, step=step)
     arrays = dict(arrays, state=onp.frombuffer(
         json.dumps(state).encode(), dtype='uint8'))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial_path:
             with open(partial_path, 'wb') as file:
                 _write_archive(file, arrays)
                 file.flush()
                 os.fsync(file.fileno())
     except OSError as error:
-        earlier = all_of(run)
+        earlier = earlier_than(path)
         advice = (f'resume; the checkpoint before it, {earlier[-1]}, is whole'
                   if earlier else 'start again; there is no checkpoint yet')
         raise CheckpointError(
@@ -175,7 +188,7 @@ def remedy(path):
     It names the earlier checkpoint from which the run can be resumed, if any.
     """
     run = path.parent.parent
-    earlier = [other for other in all_of(run) if other.name < path.name]
+    earlier = earlier_than(path)
     if path.parent != folder_of(run) or not earlier:
         return ': there is no earlier checkpoint to resume from'
     return (': resume from the checkpoint before it with --resume '

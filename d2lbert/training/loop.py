@@ -244,5 +244,6 @@ class Run:
 
     def _raise_diverged(self, step, what):
         """Raise `Diverged`; what: the first words of the message."""
-        saved = checkpoints.all_of(self.out) if self.folder else []
+        saved = [] if self.folder is None else checkpoints.earlier_than(
+            checkpoints.path_of(self.out, step))
         raise Diverged.at(what, step, self.updater.rate(step), saved)

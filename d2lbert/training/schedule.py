@@ -111,7 +111,9 @@ def grown_batch_size(full_size, growing, progress):
     """
     if progress >= growing:
         return full_size
-    return -(-full_size // (8, 4, 2)[int(3 * progress / growing)])
+    # The quotient may be rounded up to 3
+    phase = min(int(3 * progress / growing), 2)
+    return -(-full_size // (8, 4, 2)[phase])
 
 
 def rate_factor(position, length, end, warmup, decay):

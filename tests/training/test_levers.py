@@ -186,6 +186,8 @@ def test_a_batch_is_an_eighth_a_quarter_and_half(whole, sizes):
             size for size in sizes for _ in range(2)]
         assert grown_batch_size(whole, growing, growing) == whole
     assert grown_batch_size(whole, 0.0, 0.0) == whole
+    # 3 times this quotient is rounded up to 3
+    assert grown_batch_size(whole, 0.17, onp.nextafter(0.17, 0)) == sizes[-1]
 
 
 def test_batches_grow_in_thirds_and_no_example_is_lost():
