@@ -53,7 +53,7 @@ def add(commands):
         'with a remedy for each row that is not ok. The exit status is 0 '
         'only if d2lbert can train.')
     doctor.add_argument('--build', action='store_true',
-                        help='compile the CPU operators now, not at their '
+                        help='compile the C++ libraries now, not at their '
                         'first use; the exit status is 0 only if that works')
     add_json(doctor.add_argument, 'one object with the rows')
     doctor.set_defaults(run=run)
@@ -63,10 +63,10 @@ def run(args):
     """Print the table; returns the exit status."""
     if args.json:
         rows = report(args.build)
-        status = status_of(rows, args.build)
-        print_json(dict(version=__version__, ok=status == 0,
+        exit_status = _exit_status(rows, args.build)
+        print_json(dict(version=__version__, ok=exit_status == 0,
                         rows=[row._asdict() for row in rows]))
-        return status
+        return exit_status
     return print_report(args.build)
 
 
@@ -93,19 +93,19 @@ def print_report(build=False):
         if row.remedy:
             print(f'{indent}-> ' + _wrapped(row.remedy, indent + '   '))
     bad_names = [row.name for row in rows if row.status == BAD]
-    status = status_of(rows, build)
+    exit_status = _exit_status(rows, build)
     print()
     if bad_names:
         print('`d2lbert pretrain` cannot run yet: see '
               f'{", ".join(bad_names)}.')
-        return status
+        return exit_status
     print('`d2lbert pretrain` can run.')
-    if status:
-        print('Not all of its operators are compiled.')
-    return status
+    if exit_status:
+        print('Not all compiled libraries can be used.')
+    return exit_status
 
 
-def status_of(rows, build):
+def _exit_status(rows, build):
     """Return the exit status: 0 if d2lbert can train, else 1.
 
     build: True to return 1 also if a library of COMPILED is not usable.
@@ -183,7 +183,7 @@ def _threads_row():
 def _driver_rows(mx):
     """Return a row about the NVIDIA driver, and a row for each GPU."""
     driver, mxnet_build = hardware.driver(), hardware.build()
-    if driver.problem:
+    if driver.problem:      # why there is no GPU; OK, since a CPU is enough
         is_broken = driver.problem.startswith('libcuda.so.1 does not work')
         return [Row('driver', WARN if is_broken else OK, driver.problem,
                     'if this machine has a GPU, install the NVIDIA driver '
@@ -345,8 +345,7 @@ def _cache_row():
 def _data_rows():
     """Return rows about WikiText-2 and the sample corpus."""
     try:
-        # Not `from d2lbert import hub`, which fails if MXNet is broken
-        hub = importlib.import_module('d2lbert.hub')
+        from d2lbert import hub
         wikitext = hub.find_wikitext2()
     except Exception as error:  # other rows must still be printed
         return [Row('data', BAD, f'the search for texts failed: {error}',
