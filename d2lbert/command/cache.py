@@ -56,7 +56,7 @@ def _summary(kind, min_days):
     entries = [entry for entry in cache.entries([kind])
                if now - entry.last_used >= min_days * 86400]
     last_time = max((entry.last_used for entry in entries), default=None)
-    # Of temporary files, only the bytes are counted: no command uses them
+    # A temporary file is no finished entry: only its bytes are counted
     number = sum(not entry.is_temporary for entry in entries)
     return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),

@@ -182,6 +182,7 @@ def _zsh_specs(flag):
         yield shlex.quote(f'*:argument:{values or "_files"}')
         return
     text = re.sub(r'([][:\\])', r'\\\1', flag.help)
+    # '*' before a flag: complete it again after its first use
     for name in flag.names:
         value = f':{name.lstrip("-")}:{values}' if flag.takes_value else ''
         yield shlex.quote(f'*{name}[{text}]{value}')

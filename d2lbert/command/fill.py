@@ -25,7 +25,7 @@ def add(commands):
     add('folder', metavar='FOLDER|RUN', help='the folder of a pretrained '
         'model, or a run folder')
     add('text', nargs='?', help="for example 'the capital of france is "
-        "[MASK] .'; for the whole words of a run, <mask>")
+        "[MASK] .'; a run whose tokens are whole words has <mask> instead")
     add_texts(add, 'fill the masks of each line of a file instead')
     add('--top', type=at_least(1), default=5, metavar='N',
         help='number of tokens for each mask (default: 5)')

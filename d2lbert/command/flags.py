@@ -133,7 +133,7 @@ class RenamedFlag(argparse.Action):
     """
 
     def __init__(self, option_strings, dest, current, **options):
-        # `dest` is the attribute of the earlier name: set that of `current`
+        # argparse derives `dest` from the earlier name: use the current name
         super().__init__(option_strings, current[2:].replace('-', '_'), **{
             'default': argparse.SUPPRESS, 'help': argparse.SUPPRESS,
             **options})
@@ -171,7 +171,7 @@ def at_least(minimum, number_type=int):
 def add_texts(add, help, **options):
     """Add --file, for a text on each line, and flags about these texts.
 
-    help: the start of the help of --file; options: more keywords of `add`.
+    help: the start of the help of --file; options: more keywords for --file.
     """
     add('--file', metavar='FILE', help=f'{help}; - is standard input; in a '
         'folder, all files are read', **options)
@@ -213,7 +213,8 @@ def add_encoding_flags(add, poolings, pool_help):
 def encoding_options(args):
     """Return {keyword: value} of flags about vectors, for vectors.py.
 
-    --pool is left out, since `encode` and `similar` have different defaults.
+    --pool is left out: `encode` and `similar` have an argument for it, since
+    its default differs.
     """
     return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)
@@ -244,6 +245,7 @@ def device_of(text):
     """
     from d2lbert.devices import parse_devices
     devices = parse_devices(text)
+    # Without ':', `devices` may be all GPUs, of which the first is used
     if ':' in text and len(devices) > 1:
         raise UsageError(f'--devices {text} names {len(devices)} devices, and '
                          'this command computes on one: name one, for '

@@ -21,7 +21,7 @@ MAX_WIDTH = 90
 #: Escape sequences that change and reset the style of a terminal's text.
 BOLD, UNDERLINE, PLAIN = '\x1b[1m', '\x1b[4m', '\x1b[0m'
 
-#: The heading level of a title within a table; it gets no line below.
+#: The heading level of a title within a table: a level without a line below.
 TABLE_TITLE_LEVEL = 3
 
 
@@ -214,7 +214,10 @@ def _plain_text(text):
 
 
 def _link_text(match):
-    """Return the words of a link to a page, and the command that opens it."""
+    """Return the words of a link to a page, and the command that opens it.
+
+    If the words are the name of the page, return only this name.
+    """
     words, name = match.groups()
     return name if words == name else f'{words} (d2lbert help {name})'
 
@@ -255,6 +258,7 @@ def _render_table(lines, width, style):
         return _join_rows(plain_rows, style, lambda row: [style.code(
             '  '.join(cell.ljust(column_width) for cell, column_width
                       in zip(row, widths)).rstrip())])
+    # A wrapped second column needs about two thirds of the width
     if len(widths) == 2 and widths[0] <= width // 3:
         indent = ' ' * (widths[0] + 2)
         return _join_rows(plain_rows, style, lambda row: _wrap(

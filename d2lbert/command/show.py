@@ -37,7 +37,7 @@ def add(commands):
         'finetune, or a folder of a pretrained model')
     add('--text', dest='texts', action=_TextAction, metavar='TEXT',
         help="a text to show, for example 'a crane is flying'; several may "
-        "be given (default: the book's two cranes)")
+        "be given (default: the book's texts with the word crane)")
     # SUPPRESS: `_PairAction` stores the text in `args.texts`
     add('--pair', action=_PairAction, metavar='TEXT',
         default=argparse.SUPPRESS,

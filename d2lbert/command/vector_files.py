@@ -1,10 +1,10 @@
 """Write vectors to files, and read .npy files of vectors.
 
 H: the size of a vector. The extension of the file's name selects a class from
-`FORMATS`, all of which have the interface of `Npy`. Its arguments: `file` is
-an open binary file, and `title` the title of the column of texts or tokens, if
-the format has one. `add` appends the vectors `rows`, an array (n, H), and
-`texts`, a list of n texts or tokens. The attribute `about` is None or a
+`FORMATS`. All these classes have the interface of `Npy`: `file` is an open
+binary file, and `title` the title of the column of texts or tokens, if the
+format has such a column. `add` appends the vectors `rows`, an array (n, H),
+and `texts`, a list of n texts or tokens. The attribute `about` is None or a
 dictionary about the vectors, which only .npy files store. `close` completes
 the content, but does not close the file.
 """
@@ -78,7 +78,8 @@ def read_npy(path, flag):
         rows, about = array_files.map_npy(path), {}
         with open(path, 'rb') as file:
             file.seek(rows.offset + rows.nbytes)
-            second_npy = file.read(1 << 16)     # empty without `about`
+            # `about` in .npy format, far below this limit; or empty
+            second_npy = file.read(1 << 16)
         if second_npy:
             about = parse_json(bytes(array_files.read_array(
                 io.BytesIO(second_npy), len(second_npy))))

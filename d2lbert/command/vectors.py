@@ -19,7 +19,7 @@ from d2lbert.pretrained.tokenizers.encoded import UnknownWords
 from d2lbert.progress import bar
 from d2lbert.texts.text_sources import Lines
 
-#: The number of texts that are encoded again to check vectors from a file.
+#: At most this number of texts is encoded again to check vectors from a file.
 NUM_CHECKED = 8
 
 #: The remedy for a file --vectors with wrong vectors.
@@ -35,13 +35,14 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     see `_encoder`. Raises ValueError for invalid arguments, if possible before
     loading the net.
     """
+    # The vectors of the texts of a file become one array (N, H)
     is_array = file is not None and out is not None
     pooling = _pooling(folder, pool, is_array)
     _check_arguments(text, pair, file, pooling, out)
     lines, total = None, None
     if file is not None:
-        # To print vectors, read a pipe once, as texts arrive. To write them,
-        # read the texts twice: first for their digest
+        # A pipe is read once, as texts arrive, if the vectors are printed. All
+        # other texts are read first for their number and digest, then again
         lines = Lines(file, text_field, skip_empty, single_pass=out is None)
         if not lines.is_stream:
             total, digest = _count_and_digest(lines)
@@ -90,7 +91,8 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
     Each printed line has the cosine similarity of the pooled vectors, and the
     text. Texts with equal similarities keep the order of the file. vectors:
     the path of a .npy file with the vectors of the texts, which is written if
-    it is missing. The other arguments are as for `encode`.
+    it is missing. pool: None for 'own', always one vector for each text. The
+    other arguments are as for `encode`.
     """
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
@@ -230,8 +232,9 @@ def _encoder(folder, precision=None, devices='auto', **options):
     other arguments of `TextEncoder`.
     """
     loaded = None       # or (net, tokenizer)
-    # `load_quantized` returns None for a folder that is not quantized. It does
-    # not import MXNet, which would take longer than encoding a text
+    # `load_quantized` does not import MXNet, which would take longer than
+    # encoding a text. With precision None, it returns None for a folder that
+    # is not quantized
     if (precision in (None, 'int8') and devices in ('auto', 'cpu')
             and not is_run(folder)):
         loaded = load_quantized(folder, precision)
@@ -277,7 +280,8 @@ def _check_arguments(text, pair, file, pooling, out):
 # Writing and printing vectors
 
 # text: the user's text, to which `encoding.text` may add a prompt. unknown: an
-# `UnknownWords`, whose `readable_tokens` has unknown words as in the text
+# `UnknownWords`; its method `readable_tokens` returns the tokens, with
+# unknown words as the text spells them
 
 def _write(writer, unknown, encoding, text):
     """Add the token vectors, or the pooled vector, to a file of vectors."""
