@@ -221,9 +221,9 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
     """
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
-    if path.exists() and not path.is_file():
-        return      # a pipe or a device, which gets .npy by default
-    if path.suffix.lower() not in FORMATS:
+    # A pipe or a device without an extension gets .npy
+    is_file = path.is_file() or not path.exists()
+    if is_file and path.suffix.lower() not in FORMATS:
         raise UsageError(f'{flag} {out} has no extension of a format for '
                          f'vectors: let it end in {", ".join(FORMATS)}')
     if path.suffix.lower() == '.parquet':

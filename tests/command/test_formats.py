@@ -125,6 +125,9 @@ def test_parquet_without_its_library_is_refused(folder, texts, capsys,
     assert 'pip install pyarrow' in refused(
         capsys, 'encode', folder, '--file', texts, '--out', 'x.parquet')
     assert os.listdir(tmp_path) == ['two.txt']
+    os.mkfifo(tmp_path / 'pipe.parquet')    # an existing pipe, too
+    assert 'pip install pyarrow' in refused(
+        capsys, 'encode', folder, '--file', texts, '--out', 'pipe.parquet')
 
 
 @pytest.mark.parametrize('alias', ['itself', 'link', 'symlink'])
