@@ -1,9 +1,9 @@
 """This module reads and checks a checkpoint folder without MXNet.
 
-The content is config.json, tensors and a tokenizer. The table of a net is a
+A folder has a config.json, tensors and a tokenizer. The table of a net is a
 list of `tensor_names.Tensor`, the tensors that a folder should have. The
-tensors in the folder are compared with the table. folders.py loads the content
-into an MXNet net. `load_quantized` loads it into an int8 encoder.
+tensors in the folder are compared with the table. folders.py loads a folder
+into an MXNet net. `load_quantized` loads a folder into an int8 encoder.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,8 @@ class Difference(NamedTuple):
     """A tensor that differs between a folder and the table of a net."""
 
     name: str
-    state: str          # missing, left over, or misshapen (in shape or type)
+    state: str          # 'missing', 'left over', or 'misshapen' (of a wrong
+                        # shape or type)
     expected: str       # the shape in the table, '' if left over
     found: str          # the shape in the folder, '' if missing
     part: str           # the `part` of a tensor_names.Tensor, '' if left over
@@ -118,8 +119,10 @@ class OpenFolder(NamedTuple):
         tensor. At the end, a warning names tensors that contain NaN or
         infinity.
         """
-        not_finite_counts = {}      # {name of a tensor: number of such values}
+        # {name of a tensor: its number of NaN and infinite values}
+        not_finite_counts = {}
         for line in table:
+            # A tensor under both names is read as the alias, see `_compare`
             tensor = (self.tensors.get(line.alias)
                       or self.tensors.get(line.name))
             if tensor is None:
@@ -155,14 +158,13 @@ def open_folder(folder):
     if config.get(configs.QUANTIZATION) is not None:
         tensors = tensor_files.with_scales(tensors)
     _drop_copies(folder, family, tensors)
-    if not _drop_tied_copy(keywords, tensors):
-        keywords['tie_embeddings'] = False
+    keywords['tie_embeddings'] = _drop_tied_copy(keywords, tensors)
     _drop_missing_heads(keywords, family, tensors, config['skip'])
     return OpenFolder(folder, keywords, config, tensors)
 
 
 def _drop_missing_heads(keywords, family, tensors, skip):
-    """Remove the optional heads that the folder lacks from the keywords."""
+    """Remove from the keywords the optional heads that the folder lacks."""
     missing = {part for part in family.optional_heads
                if not any(line.name in tensors
                           for line in tensor_names.table(keywords, skip)
@@ -173,7 +175,10 @@ def _drop_missing_heads(keywords, family, tensors, skip):
 
 
 def _drop_copies(folder, family, tensors):
-    """Remove copies of the token embedding; raise if a copy differs."""
+    """Remove copies of the token embedding from `tensors`.
+
+    Raises `PretrainedError` if a copy differs.
+    """
     embedding_name = f'{family.names["encoder.token_embedding"]}.weight'
     for name in [f'{copy}.weight' for copy in family.embedding_copies]:
         if name not in tensors:
@@ -194,11 +199,11 @@ def _are_equal(a, b):
 
 
 def _drop_tied_copy(keywords, tensors):
-    """Return True if the last layer of the MLM head has tied weights.
+    """Remove a copy of tied weights from `tensors`.
 
-    Removes a copy of the tied weights from `tensors`. As in transformers 5,
-    weights that differ from the token embedding are not tied, even if
-    config.json has tie_word_embeddings.
+    Returns True if the last layer of the MLM head has tied weights. As in
+    transformers 5, weights that differ from the token embedding are not tied,
+    even if config.json has tie_word_embeddings.
     """
     names = family_of(keywords).names
     output_name = f'{names["mlm.output"]}.weight'
@@ -213,14 +218,15 @@ def _drop_tied_copy(keywords, tensors):
     return True
 
 
-def _compare(table, tensors, is_quantized):
+def _compare(table, tensors, folder_is_quantized):
     """List the `Difference`s between a table and an `OpenFolder`'s tensors."""
     differences, unused = [], dict(tensors)
     for line in table:
-        # If the folder has both names, the second one wins, as in transformers
-        first = unused.pop(line.name, None)
-        tensor = unused.pop(line.alias, None) or first
-        is_int8 = is_quantized and quantized_name(line.ours) is not None
+        # If the folder has the tensor under both names, `alias` wins, as in
+        # transformers
+        named = unused.pop(line.name, None)
+        tensor = unused.pop(line.alias, None) or named
+        is_int8 = folder_is_quantized and quantized_name(line.ours) is not None
         expected = (tensor_files.format_quantized_shape if is_int8
                     else tensor_files.format_shape)(line.shape)
         if tensor is None:
@@ -299,14 +305,14 @@ def load_quantized(folder, precision=None):
     longer than loading an int8 encoder and encoding a text. The vectors equal
     those of a net that `load_pretrained` loads with int8, to the bit.
 
-    precision: 'int8' quantizes any folder; with None, the result is None for
-    a folder that is not quantized. Raises `PretrainedError`, and ValueError
-    for a net that cannot be quantized.
+    precision: 'int8' quantizes the weights of any folder. With None, the
+    result is None for a folder without quantized weights. Raises
+    `PretrainedError`, and ValueError for a net that cannot be quantized.
     """
     config_path = Path(folder, 'config.json')
     if (precision is None and config_path.is_file() and configs.read_keywords(
             config_path)[1].get(configs.QUANTIZATION) is None):
-        return None     # before tensors are read: the caller loads a net
+        return None     # The caller loads a net. No tensors are read here
     opened = open_folder(folder)
     layout = Layout.of_config(opened.keywords)
     check_layout(layout)

@@ -86,8 +86,9 @@ def probabilities_at(net, ids, segments, rows, positions):
         encoded = packed.encode(net, ids, segments,
                                 onp.full(len(ids), ids.shape[1]))
         X = encoded.X
-        masks = on_device(encoded.begins[rows] + positions, X.ctx, 'int32')
-        scores = net.mlm.mlp(X.take(masks, axis=0))     # (M, V)
+        # X has one row for each token of all texts
+        X_rows = on_device(encoded.begins[rows] + positions, X.ctx, 'int32')
+        scores = net.mlm.mlp(X.take(X_rows, axis=0))    # (M, V)
     scores = scores.asnumpy().astype('float64')
     probabilities = onp.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
@@ -96,9 +97,9 @@ def probabilities_at(net, ids, segments, rows, positions):
 
 def likeliest(probabilities, tokenizer, top):
     """The `top` likeliest `Guess`es of each row of probabilities (M, V)."""
-    # V may be larger than the number of tokens of the tokenizer
-    best = onp.argsort(-probabilities[:, :len(tokenizer)], axis=1,
-                       kind='stable')
+    # The columns after the tokenizer's last token belong to no token
+    orders = onp.argsort(-probabilities[:, :len(tokenizer)], axis=1,
+                         kind='stable')
     return [[Guess(tokenizer.idx_to_token[idx], float(row[idx]))
              for idx in order[:top]]
-            for row, order in zip(probabilities, best)]
+            for row, order in zip(probabilities, orders)]

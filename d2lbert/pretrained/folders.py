@@ -68,7 +68,7 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
 
 def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
                 precision=None):
-    """As `load_pretrained`, for an `OpenFolder`."""
+    """As `load_pretrained`, but with an `OpenFolder` in place of a path."""
     net, tokenizer = fill_net(
         opened, tensor_names.table(opened.keywords, opened.config['skip']),
         lambda: net_of(opened.keywords), ctx, trainable, precision)
@@ -101,20 +101,23 @@ def fill_net(opened, table, make_net, ctx=None, trainable=True,
 def _fill_parameters(net, opened, table, ctx):
     """Set each parameter to its values in the folder, or to random values.
 
-    Returns {name in the encoder: values} for a quantized folder, else {}.
+    Returns {name within the encoder: values} of the encoder's parameters for
+    a quantized folder, else {}.
     """
     params, encoder_values = net._collect_params_with_prefix(), {}
     for line, values in opened.values(table):
         param = params[line.ours]
-        part, _, name = line.ours.partition('.')
+        part, _, name_in_part = line.ours.partition('.')
         if opened.is_quantized and part == 'encoder':
-            encoder_values[name] = values
+            encoder_values[name_in_part] = values
         if values is None:
             # Only matrices become Normal; biases become 0, gammas become 1
             param.initialize(ctx=ctx, default_init=init.Normal(
                 opened.config['initializer_range']))
         elif isinstance(values, QuantizedWeight):
-            fill_on_first_read(param, values.dequantized, ctx)
+            # The first read of `param` calls the method `dequantized`
+            weight = values
+            fill_on_first_read(param, weight.dequantized, ctx)
         else:
             param._load_init(on_device(values.reshape(param.shape), mx.cpu()),
                              ctx)
@@ -130,15 +133,15 @@ def has_weights(folder):
 # Fine-tuned models
 
 def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
-    """The `FineTuned` net and tokenizer of a checkpoint folder.
+    """Load a folder with a task head: (`FineTuned` net, tokenizer).
 
     `transformers` or `save_pretrained` wrote the folder, from a model of a
     class ...ForSequenceClassification, ...ForTokenClassification or
-    ...ForQuestionAnswering. The result's `about` has no name of a task. For
-    runs of `finetune`, use training/load.py instead.
+    ...ForQuestionAnswering. In the `about` of the net, `task` is ''. The
+    folder of a run of `finetune` is loaded by training/load.py instead.
 
-    The arguments are as for `load_pretrained`. Raises `PretrainedError` if
-    there is no task head.
+    The arguments are as for `load_pretrained`. Raises `PretrainedError` if the
+    folder has no task head.
     """
     opened = open_folder(folder)
     if kind_of(opened) is None:
@@ -150,7 +153,10 @@ def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
 
 
 def load_opened_finetuned(opened, ctx=None, trainable=True, precision=None):
-    """As `load_finetuned_folder`, for a folder with a task head."""
+    """Load an `OpenFolder` with a task head: (`FineTuned` net, tokenizer).
+
+    The other arguments are as for `load_pretrained`.
+    """
     kind = kind_of(opened)
     about = about_of(opened, kind)
     net, tokenizer = fill_net(
@@ -166,7 +172,8 @@ def load_opened_finetuned(opened, ctx=None, trainable=True, precision=None):
 
 
 def kind_of(opened):
-    """The kind of task, in `heads.KINDS`, of an `OpenFolder`, or None."""
+    """The kind of an `OpenFolder`'s task head, one of `heads.KINDS`, or None.
+    """
     family = family_of(opened.keywords)
     for name in opened.config.get('architectures') or ():
         for kind, class_name in family.finetuned.items():
@@ -179,19 +186,23 @@ def kind_of(opened):
 
 
 def labels_of(config):
-    """The labels in the fields of a config.json, by class index."""
+    """The names of the labels, a tuple by class index.
+
+    config: the fields of config.json.
+    """
+    # Without the field, a model of transformers has two labels
     id2label = config.get('id2label') or {'0': 'LABEL_0', '1': 'LABEL_1'}
     try:
-        named = {int(number): str(name) for number, name in id2label.items()}
-        return tuple(named[k] for k in range(len(named)))
+        names = {int(index): str(name) for index, name in id2label.items()}
+        return tuple(names[k] for k in range(len(names)))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise PretrainedError(
-            'id2label in config.json must give each number from 0 on the '
-            f'name of its label, not {id2label!r}') from None
+            'id2label in config.json must map the class indices 0, 1, ... to '
+            f'the names of the labels, not {id2label!r}') from None
 
 
 def about_of(opened, kind):
-    """The `About` of an `OpenFolder` with a head of this kind."""
+    """The `About` of an `OpenFolder` with a task head of this kind."""
     config, family = opened.config, family_of(opened.keywords)
     scores_text = kind in TEXT_KINDS
     problem = config.get('problem_type')
@@ -199,12 +210,14 @@ def about_of(opened, kind):
         raise PretrainedError(
             f'{opened.folder} gives texts several labels at once '
             f'(problem_type is {problem!r}), which is not supported')
-    field, default = family.dropouts[0 if scores_text else 1]
+    text_dropout, token_dropout = family.dropouts
+    field, default = text_dropout if scores_text else token_dropout
     dropout = config.get(field)
     if dropout is None:
         dropout = opened.keywords['dropout'] if default is None else default
     return About(
         task='', kind=kind,
+        # None for 'classify' and 'regress': single texts or pairs
         pair={'tag': False, 'span': True, 'choice': True}.get(kind),
         labels=labels_of(config) if kind in ('classify', 'tag') else None,
         metrics=(), max_len=opened.keywords['max_len'], stride=STRIDE,
@@ -229,9 +242,9 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     None for all.
 
     Raises `PretrainedError` if `folder` is not empty, or if the format
-    cannot represent the net. The format excludes nets without LayerNorm after
-    the embeddings, with sinusoidal positions, with parameters that their
-    family does not have, or with unsupported modules of sentence-transformers.
+    cannot represent the net. The format cannot represent sinusoidal positions,
+    embeddings without LayerNorm, parameters that the family does not have, or
+    unsupported modules of sentence-transformers.
     """
     tokenizer = as_tokenizer(tokenizer)
     config = configs.config_of_net(net, tokenizer)
@@ -241,6 +254,7 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
             f'{config["vocab_size"]}: they belong to different models')
     write_folder(folder, config, _tensors(net, tokenizer.pad_id, parts),
                  tokenizer, configs.generation_of_net(net, tokenizer),
+                 # A fine-tuned net does not pool its token vectors
                  {} if net.about else files_of(
                      tokenizer.pooling, net.config['num_hiddens']))
 
@@ -251,27 +265,30 @@ def _tensors(net, pad_id, parts):
     pad_id: the id of the padding token. parts: as for `save_pretrained`.
     """
     params = net._collect_params_with_prefix()
-    kind = net.kind
-    skip = configs.num_skipped_rows(family_of(net.config), pad_id)
-    table = tensor_names.table(net.config, skip) if kind is None else (
-        tensor_names.finetuned(net.config, kind, net.num_scores, skip))
+    kind, family = net.kind, family_of(net.config)
+    skip = configs.num_skipped_rows(family, pad_id)
+    if kind is None:    # not fine-tuned
+        table = tensor_names.table(net.config, skip)
+    else:
+        table = tensor_names.finetuned(net.config, kind, net.num_scores, skip)
     expected = {line.ours for line in table}
     if net.config['tie_embeddings'] and kind is None:
-        # The table has no tied weights, since a folder stores them once
+        # The table lacks this weight, since it is the token embedding
         expected.add(f'mlm.mlp.{len(net.mlm.mlp) - 1}.weight')
     different = sorted(expected ^ set(params))
     if different:
         raise PretrainedError(
-            'this net is not exactly a BERTModel, so that a folder of BERT '
-            f'cannot hold it: it has or lacks {", ".join(different[:4])}')
+            f'a folder of {family.title} cannot hold this net, because these '
+            'parameters are missing or unexpected: '
+            f'{", ".join(different[:4])}')
     tensors, quantized = {}, net.encoder.quantized
     for line in table:
         if parts is not None and line.part not in parts or (
                 line.part == 'mlm' and configs.omits_mlm_head(net)):
             continue
-        encoder_name = quantized and quantized_name(line.ours)
-        if encoder_name is not None:
-            weight = quantized.weights[encoder_name]
+        name_in_encoder = quantized_name(line.ours)
+        if quantized is not None and name_in_encoder is not None:
+            weight = quantized.weights[name_in_encoder]
             tensors[line.name] = weight.q
             tensors[line.name + tensor_files.SCALE_SUFFIX] = weight.scale
             continue
@@ -282,11 +299,13 @@ def _tensors(net, pad_id, parts):
             raise PretrainedError(f'the net has no values yet ({line.ours} '
                                   'is not initialized): nothing to save'
                                   ) from None
+        # -1: the parameter lacks the first `skip` rows of the tensor
         values = values.reshape(-1, *line.shape[1:])
         if line.skip:
             values = onp.pad(values, ((line.skip, 0), (0, 0)))
         tensors[line.name] = values[::-1] if line.reversed else values
-        # If weights are not tied, transformers reads the bias as line.alias
+        # Only the output bias of the MLM head has an alias. transformers reads
+        # the bias under the alias if the weights are not tied
         if line.alias and not net.config['tie_embeddings']:
             tensors[line.alias] = values
     return tensors
@@ -298,10 +317,11 @@ def write_folder(folder, config, tensors, tokenizer, generation=None,
 
     config: the fields of config.json. generation: the fields of
     generation_config.json, or None for no such file. tensors: {name: array}.
-    more_files: {name: content} of more JSON files. The folder appears when all
-    files are written.
+    more_files: {name: content} of further JSON files. The folder appears only
+    when all files are written.
     """
-    tensor_files.safetensors()       # fails before a file is written
+    # Raise ImportError, if at all, before a file is written
+    tensor_files.safetensors()
     with new_folder(folder) as partial_folder:
         for name, content in (('config.json', config),
                               (configs.GENERATION, generation),

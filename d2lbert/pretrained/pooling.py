@@ -11,6 +11,8 @@ import numpy as onp
 
 from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 
+# Files of sentence-transformers: the list of modules, the prompts that are put
+# before texts, and the settings of the module Pooling
 MODULES, PROMPTS = 'modules.json', 'config_sentence_transformers.json'
 POOLING = '1_Pooling/config.json'
 
@@ -21,13 +23,13 @@ MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
 #: The supported lists of module types.
 SUPPORTED = ['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']
 
-#: Names of the file with the maximum length, one for each type of model.
+#: Names of the file with the maximum number of tokens, for each type of model.
 LENGTH_FILES = [f'sentence_{kind}_config.json' for kind in (
     'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta',
     'xlnet')]
 
-#: {field: pooling mode}. Before version 6, sentence-transformers has a boolean
-#: field for each pooling mode.
+#: {field: pooling mode}. Before version 6, sentence-transformers writes a
+#: boolean field for each pooling mode.
 SWITCHES = {'pooling_mode_cls_token': 'cls',
             'pooling_mode_max_tokens': 'max',
             'pooling_mode_mean_tokens': 'mean',
@@ -42,7 +44,7 @@ def _weighted_mean(X):
     return (X * weights).sum(axis=0) / weights.sum()
 
 
-#: Functions from (T, H) to (H,), by their names in sentence-transformers.
+#: {name of a mode in sentence-transformers: function from (T, H) to (H,)}.
 #: Means add rows from first to last, as int8.cc does, for equal rounding.
 POOLS = {'cls': lambda X: X[0],
          'mean': lambda X: X.sum(axis=0) / len(X),
@@ -63,8 +65,9 @@ class Pooling(NamedTuple):
     max_len: Optional[int] = None   # maximum number of tokens; None: no limit
     prompt: str = ''                # put before each text
     lowercase: bool = False         # lower-case texts before tokenizing
-    refusal: str = ''               # why the folder's pooling is unsupported
-    files: Optional[dict] = None    # {name: JSON} of the folder
+    refusal: str = ''               # error message if the folder's pooling is
+                                    # not supported, or ''
+    files: Optional[dict] = None    # {name: JSON} of the folder's files
 
     def __call__(self, X):
         """Pool token vectors X (T, H): (len(modes)*H,) float32."""
@@ -75,7 +78,7 @@ class Pooling(NamedTuple):
         """Pooled vectors (N, H) as float32, with length 1 if `normalize`."""
         if self.normalize:
             exact = vectors.astype('float64')
-            # Added in order; in a dot product the order depends on the CPU
+            # cumsum adds in order; a dot product's order depends on the CPU
             squares = (exact * exact).cumsum(axis=1)[:, -1:]
             vectors = exact / onp.maximum(onp.sqrt(squares), 1e-12)
         return onp.array(vectors, dtype='float32')
@@ -125,7 +128,7 @@ def cosines(X, Y):
 
 
 def load_pooling(folder):
-    """Read the `Pooling` of a folder; without modules.json it is the mean.
+    """Read the `Pooling` of a folder: the mean if it has no modules.json.
 
     Unsupported modules are no error, since the model has other uses: the
     `refusal` of the result names them. Raises `PretrainedError` for damaged
@@ -186,7 +189,7 @@ def pooling_of(contents, folder):
 
 
 def files_of(pooling, num_hiddens):
-    """The files for a `Pooling`: {name: JSON}, empty for None and the mean.
+    """The files for a `Pooling`: {name: JSON}; {} for None and the mean.
 
     With these files sentence-transformers computes the same vectors.
     num_hiddens: H. Raises `PretrainedError` if the pooling came from a folder
@@ -203,16 +206,18 @@ def files_of(pooling, num_hiddens):
                 'Transformer, Pooling and Normalize, and a copy without them '
                 'would give different vectors: set tokenizer.pooling = None '
                 'to write the model alone')
+        # The original files, if `pooling` is as it was loaded
         if original._replace(refusal='') == pooling._replace(refusal=''):
             return contents
     return _new_files(pooling, num_hiddens)
 
 
 def _new_files(pooling, num_hiddens):
-    """The files for a `Pooling` whose own `files` do not describe it."""
+    """New files for a `Pooling`, as its `files` are None or do not fit it."""
     modules = ['Transformer', 'Pooling', *['Normalize'] * pooling.normalize]
+    # All versions read switches, but switches cannot store another order
     switched = [mode for mode in SWITCHES.values() if mode in pooling.modes]
-    if list(pooling.modes) == switched:     # all versions read these fields
+    if list(pooling.modes) == switched:
         config = {'word_embedding_dimension': num_hiddens,
                   **{switch: mode in pooling.modes
                      for switch, mode in SWITCHES.items()}}
@@ -224,11 +229,11 @@ def _new_files(pooling, num_hiddens):
                        type=f'sentence_transformers.models.{kind}')
                   for i, kind in enumerate(modules)],
         LENGTH_FILES[0]: dict(max_seq_length=pooling.max_len,
-                         do_lower_case=pooling.lowercase),
+                              do_lower_case=pooling.lowercase),
         POOLING: dict(config, include_prompt=True)}
     if pooling.prompt:
         contents[PROMPTS] = dict(prompts={'default': pooling.prompt},
-                              default_prompt_name='default')
+                                 default_prompt_name='default')
     return contents
 
 
@@ -263,7 +268,7 @@ def _modes(config, path):
     """
     modes = config.get('pooling_mode')
     if modes is None:
-        # The library's default is the mean
+        # The default of sentence-transformers is the mean
         modes = [mode for switch, mode in SWITCHES.items()
                  if config.get(switch)] or ['mean']
     mode_list = [modes] if isinstance(modes, str) else modes

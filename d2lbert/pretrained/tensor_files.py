@@ -2,7 +2,8 @@
 
 Pickles are never loaded, because they can run any code. A damaged config.json
 may describe a model of any size, but tensors are no larger than their file. So
-sizes are checked against the tensors before a model is constructed.
+the sizes in config.json are compared with the tensors before a model is
+constructed.
 """
 import hashlib
 import json
@@ -29,8 +30,8 @@ TYPES = {'F32': '<f4', 'F16': '<f2', 'F64': '<f8', 'BF16': '<u2'}
 #: The type of a quantized matrix, and the suffix of the name of its scales.
 QUANTIZED_TYPE, SCALE_SUFFIX = 'I8', '_scale'
 
-#: The metadata key of the digests of tensors: JSON, {name: BLAKE2b of 16
-#: bytes, hexadecimal}.
+#: The key of the tensors' digests in a file's metadata. The value is JSON:
+#: {name of a tensor: its BLAKE2b digest of 16 bytes, hexadecimal}.
 DIGESTS = 'd2lbert.blake2b'
 
 #: Checkpoint files in formats that are not supported.
@@ -40,9 +41,9 @@ UNSUPPORTED_FILES = (
 
 
 class PretrainedError(ValueError):
-    """A folder cannot be read or written; the text is a sentence.
+    """A folder cannot be read or written.
 
-    A table of tensors may follow the sentence.
+    The message is a sentence, and a table of tensors may follow it.
     """
 
 
@@ -154,20 +155,21 @@ def _unsupported_message(folder, name):
 
 
 def _list_shards(index):
-    """{name: `StoredTensor`} of the files that an index file names."""
+    """{name: `StoredTensor`} of all shards, the files that an index names."""
     shard_of = read_json(index).get('weight_map')
     if not isinstance(shard_of, dict) or not all(
             isinstance(shard, str) and Path(shard).name == shard
             for shard in shard_of.values()):
-        raise PretrainedError(f'{index} is damaged: its weight_map does not '
-                              'give each tensor the name of a file beside it; '
+        raise PretrainedError(f'{index} is damaged: its weight_map must map '
+                              'each tensor to a file in the same folder; '
                               'fetch it again')
     tensors = {}
     for shard in sorted(set(shard_of.values())):
         path = index.with_name(shard)
-        if not os.path.isfile(path):    # False if the name is too long
+        # Path.is_file would raise OSError if the name is too long
+        if not os.path.isfile(path):
             raise PretrainedError(f'{index} names {shard[:200]}, which is not '
-                                  'there: fetch all files of the folder')
+                                  'in the folder: fetch all its files')
         tensors.update(
             (name, tensor) for name, tensor in _list_file(path).items()
             if shard_of.get(name) == shard)
@@ -179,7 +181,7 @@ def _list_shards(index):
 
 
 def _list_file(path):
-    """{name: `StoredTensor`} of one file, after the library has checked it."""
+    """{name: `StoredTensor`} of one file, which the library checks first."""
     library = safetensors()
     try:
         with library.safe_open(str(path), 'np'):
@@ -204,7 +206,10 @@ def _list_file(path):
 
 
 def _digests(metadata, header):
-    """{tensor: digest} from a file's metadata; {} if it has no digests."""
+    """{name: digest} from a file's metadata; {} if it has no digests.
+
+    header: {name: entry} of all tensors, which must have a digest each.
+    """
     if DIGESTS not in metadata:
         return {}
     digests = files.parse_json(metadata[DIGESTS])
@@ -238,7 +243,7 @@ def read_quantized(matrix):
     """
     weight = QuantizedWeight(
         _read_flat(matrix, 'int8').reshape(matrix.shape), read(matrix.scale))
-    # -128 does not fit: kernels/int8.cc may multiply absolute values of 7 bits
+    # int8.cc may multiply absolute values of 7 bits, but 128 needs 8 bits
     if (weight.q == -128).any() or not (
             onp.isfinite(weight.scale) & (weight.scale >= 0)).all():
         raise PretrainedError(
@@ -271,7 +276,8 @@ def write(path, tensors, displayed_path):
     """
     library, path = safetensors(), Path(path)
     path.touch()
-    mode = path.stat().st_mode      # the library does not obey the umask
+    # The new file has a mode by the umask, which the library does not obey
+    mode = path.stat().st_mode
     try:
         tensors = {name: onp.ascontiguousarray(
             array, 'int8' if array.dtype == 'int8' else '<f4')
@@ -285,7 +291,7 @@ def write(path, tensors, displayed_path):
         raise OSError(f'{displayed_path} cannot be written: {error}') from None
 
 
-#: Arguments of models that are never above the longest side of all tensors.
+#: Arguments of models. Each is at most the longest side of all tensors.
 SIDES = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
          'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
          'start_id')
@@ -310,25 +316,27 @@ def check_layers(config, num_tensors):
     if groups and layers > MAX_SHARED_LAYERS:
         raise ValueError(f'{layers} layers are more than the '
                          f'{MAX_SHARED_LAYERS} that may share their tensors')
-    # The layers of a group share their tensors
-    stored = (groups or layers) * max(inner, 1) + decoder
-    if stored > num_tensors:
-        raise ValueError(f'{num_tensors} tensors cannot be {stored} layers')
+    # The layers of a group share the tensors of its inner layers
+    stored_layers = (groups or layers) * max(inner, 1) + decoder
+    if stored_layers > num_tensors:
+        raise ValueError(
+            f'{num_tensors} tensors cannot be {stored_layers} layers')
 
 
 def check_sizes(config, shapes):
-    """As `check_layers`, and raise for a size larger than all tensors' sizes.
+    """Raise ValueError if tensors are too few or too small for a `config`.
 
-    shapes: the shapes of all tensors, an iterable.
+    config: as for `check_layers`, which counts the tensors. shapes: the shapes
+    of all tensors, an iterable.
     """
     shapes = list(shapes)
     check_layers(config, len(shapes))
-    widest = max((size for shape in shapes for size in shape), default=0)
+    longest = max((size for shape in shapes for size in shape), default=0)
     for name in SIDES:
         value = config.get(name)
-        if isinstance(value, int) and value > widest:
+        if isinstance(value, int) and value > longest:
             raise ValueError(f'{name} is {value}, but no tensor has more '
-                             f'than {widest} rows or columns')
+                             f'than {longest} rows or columns')
     length, width = config.get('max_len'), config.get('num_hiddens')
     if isinstance(length, int) and isinstance(width, int):
         max_values = max([MAX_POSITION_VALUES, *map(math.prod, shapes)])

@@ -438,7 +438,7 @@ def pointer(folder):
 def a_shard_is_missing(folder):
     (shard(folder) / 'model-00002-of-00003.safetensors').unlink()
     return ('index.json names model-00002-of-00003.safetensors, which is not '
-            'there: fetch all files')
+            'in the folder: fetch all its files')
 
 
 def an_index_lies(folder):
@@ -453,12 +453,12 @@ def an_index_lies(folder):
 def an_index_leads_elsewhere(folder):
     path = shard(folder) / 'model.safetensors.index.json'
     path.write_text(path.read_text().replace('model-00001', '../model'))
-    return 'does not give each tensor the name of a file beside it'
+    return 'must map each tensor to a file in the same folder'
 
 
 def an_index_is_none(folder):
     (shard(folder) / 'model.safetensors.index.json').write_text('{}')
-    return 'does not give each tensor the name of a file beside it'
+    return 'must map each tensor to a file in the same folder'
 
 
 def no_tokenizer(folder):
@@ -583,7 +583,7 @@ def extended_net():
 @pytest.mark.parametrize('make, said', [
     (chapter_net, 'no LayerNorm after its embeddings'),
     (lambda: chapter_net(positional='sinusoidal'), 'sinusoidal positions'),
-    (extended_net, 'it has or lacks extra.bias, extra.weight'),
+    (extended_net, 'missing or unexpected: extra.bias, extra.weight'),
     (lambda: d2l.BERTModel(23, 4, 4, 1, 1, 0.1, embedding_norm=True),
      'is not initialized): nothing to save'),
     (lambda: d2l.BERTModel(22, 4, 4, 1, 1, 0.1, embedding_norm=True),
