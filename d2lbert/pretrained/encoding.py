@@ -29,9 +29,10 @@ SORTED_TEXTS = 1 << 12
 #: The number of texts per call of the tokenizer.
 TOKENIZED_TEXTS = 1 << 8
 
-#: The largest number of tokens in a forward pass if batch_size is None. A net
-#: rearranges its weights for each product of matrices, which pays off with
-#: many tokens only. A quantized encoder has rearranged them when it was made.
+#: The largest number of tokens in a forward pass if batch_size is None: of an
+#: MXNet net, and of a quantized encoder. The MXNet net rearranges its weights
+#: for each product of matrices, which pays off only with many tokens. The
+#: quantized encoder rearranges its weights once, when it is constructed.
 TOKENS, QUANTIZED_TOKENS = 1 << 13, 1 << 12
 
 #: The poolings that a quantized encoder computes itself: {modes of `Pooling`:
@@ -59,7 +60,7 @@ class _Input(NamedTuple):
     """One input sequence of the net: a text, or a window of a text."""
 
     text_index: int
-    window_index: int   # 0 for a text that is not in windows
+    window_index: int   # 0 for a text that is not cut into windows
     ids: list
     segments: list
 
@@ -80,10 +81,9 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     'weightedmean' and 'lasttoken' include special tokens. 'own' uses the
     pooling and normalization in the model's folder, or the mean. None
     returns a list of N arrays (T, H) of token vectors. normalize: True to
-    scale vectors to length 1, False not to. None does as the model's folder
-    says with pooling='own', and does not scale with another pooling. layer:
-    index of the block whose output to use; 0 is the embeddings, -1 the last
-    block.
+    scale vectors to length 1, False not to. None follows the model's folder
+    if pooling='own', and otherwise does not scale. layer: index of the block
+    whose output to use; 0 is the embeddings, -1 the last block.
 
     max_len: maximum number of tokens of a text, special tokens included. The
     default is the limit in the model's folder, or the number of positions.
@@ -132,8 +132,11 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
 
 
 def text_bar(total, what, show_progress):
-    """A progress bar of texts with the label `what`; see `encode`."""
-    delay = 0
+    """A progress bar of `total` texts with the label `what`.
+
+    show_progress: as for `encode`.
+    """
+    delay = 0       # in seconds
     if show_progress is None:
         show_progress = in_notebook() or (sys.stderr is not None
                                           and sys.stderr.isatty())
@@ -167,14 +170,15 @@ class _Windows:
     """The windows of long texts; a short text is a single window.
 
     max_len: the largest number of tokens of a window, special tokens included.
-    num_special: of a text; the first is before the text. overlap: tokens that
-    a window shares with the next.
+    num_special: the number of special tokens of a text. One is before the
+    text, the others are after it. overlap: the number of tokens that a window
+    shares with the next window.
     """
 
     def __init__(self, max_len, num_special, overlap):
         self._max_len, self._num_special = max_len, num_special
-        # Without special tokens
-        self._len, self._overlap = max_len - num_special, overlap
+        # The number of tokens of a window without special tokens
+        self._body_len, self._overlap = max_len - num_special, overlap
 
     def begins(self, encoded):
         """The index of the first token of each window of a text, a list.
@@ -184,8 +188,8 @@ class _Windows:
         if len(encoded.ids) <= self._max_len:
             return [0]
         n = len(encoded.ids) - self._num_special
-        return [*range(0, n - self._len, self._len - self._overlap),
-                n - self._len]
+        last = n - self._body_len
+        return [*range(0, last, self._body_len - self._overlap), last]
 
     def inputs(self, k, encoded):
         """Yield the `_Input` of each window of text k."""
@@ -195,35 +199,38 @@ class _Windows:
             yield _Input(k, 0, ids, segments)
             return
         for window, begin in enumerate(begins):
-            kept = [0, *range(begin + 1, begin + 1 + self._len),
+            # The special tokens remain around the tokens of the window
+            kept = [0, *range(begin + 1, begin + 1 + self._body_len),
                     *range(len(ids) - (self._num_special - 1), len(ids))]
             yield _Input(k, window, [ids[i] for i in kept],
                          [segments[i] for i in kept])
 
     def join(self, vectors, begins):
-        """The token vectors (T, H) of a text, from a list (T, H) of windows.
+        """The token vectors (T, H) of a text, from those of its windows.
 
-        begins: as `begins` returns them.
+        vectors: a list with the token vectors of each window. begins: as the
+        method `begins` returns them.
         """
-        n = begins[-1] + self._len
+        n = begins[-1] + self._body_len
         # (windows, n): the index of each token in each window; 0 follows <cls>
         indices = onp.arange(n) - onp.array(begins)[:, None]
-        # To the nearer end of the window; negative for a token outside of it
-        distance = onp.minimum(indices, self._len - 1 - indices)
+        # From a token to the nearer end of a window; negative outside of it
+        distance = onp.minimum(indices, self._body_len - 1 - indices)
         best = distance.argmax(axis=0)              # (n,) indices of windows
         vectors = onp.stack(vectors)
         body = vectors[best, 1 + indices[best, onp.arange(n)]]
         special = vectors.mean(axis=0)
-        return onp.concatenate([special[:1], body, special[1 + self._len:]])
+        return onp.concatenate(
+            [special[:1], body, special[1 + self._body_len:]])
 
 
 class TextEncoder:
     """A net and a tokenizer that turn `Text`s into `Encoding`s.
 
     Arguments as for `encode`. truncates=False: a text that is too long is an
-    error, unless max_len or overlap is given. `num_texts` counts the texts so
-    far, `num_truncated` the truncated texts, and `num_lost_tokens` the tokens
-    that truncation removed.
+    error if neither max_len nor overlap is given. `num_texts` counts the texts
+    so far, `num_truncated` the truncated texts, and `num_lost_tokens` the
+    tokens that truncation removed.
     """
 
     def __init__(self, net, tokenizer, pooling='own', layer=-1,
@@ -261,7 +268,7 @@ class TextEncoder:
         self.num_texts = self.num_truncated = self.num_lost_tokens = 0
 
     def encode(self, texts, advance=lambda num_texts: None):
-        """Encode a list of `Text`s: a list of `Encoding`s in its order.
+        """Encode a list of `Text`s: a list of `Encoding`s in the same order.
 
         The `text` of an `Encoding` includes the prompt, if there is one.
         advance: called with 1 after each text.
@@ -305,9 +312,9 @@ class TextEncoder:
     def _inputs(self, texts, encoded):
         """Yield the `_Input`s of texts, by falling number of characters.
 
-        Store the results of the tokenizer in the list `encoded`. The
-        tokenizer gets `TOKENIZED_TEXTS` texts at a time, when the net has
-        started with the inputs before them.
+        Store each text's `Encoded` in the list `encoded`. The tokenizer gets
+        `TOKENIZED_TEXTS` texts at a time. It gets the next texts while the net
+        computes, see `_forward`.
         """
         order = sorted(range(len(texts)), key=lambda k: -sum(
             len(part or '') for part in texts[k][1:]))
@@ -343,8 +350,8 @@ class TextEncoder:
     def _truncate(self, text, encoded):
         """Return the truncated `Encoded` of a long text.
 
-        With overlap, return it whole, since windows divide it. Raises
-        ValueError for a pair with overlap.
+        With overlap, return `encoded` unchanged, since windows divide it.
+        Raises ValueError for a pair with overlap.
         """
         T = len(encoded.ids)
         if self._overlap is not None:
@@ -391,18 +398,21 @@ class TextEncoder:
             yield batch, finish()
 
     def _start(self, batch):
-        """Start a forward pass; return a function that returns its arrays."""
+        """Start a forward pass; return a function that waits for its result.
+
+        The function returns an array for each input, see `_forward`.
+        """
         lens = [len(item.ids) for item in batch]
         offsets = onp.cumsum([0, *lens])
-        pooled = self.pooling is not None and self._overlap is None
+        is_pooled = self.pooling is not None and self._overlap is None
         quantized = self._quantized()
         if quantized is not None:
-            rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all') if pooled
-                    else 'all')
+            rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all')
+                    if is_pooled else 'all')
             future = quantized.encode_async(
                 offsets, [i for item in batch for i in item.ids],
                 [i for item in batch for i in item.segments], self.layer, rows)
-            if rows != 'all':
+            if rows != 'all':       # the encoder has pooled
                 return lambda: self.pooling.normalized(future.result())
             wait, first_rows = future.result, offsets
         else:
@@ -411,7 +421,7 @@ class TextEncoder:
         def finish():
             X = wait()
             arrays = [X[row:row + n] for row, n in zip(first_rows, lens)]
-            return [*map(self.pooling, arrays)] if pooled else arrays
+            return [*map(self.pooling, arrays)] if is_pooled else arrays
         return finish
 
     def _start_net(self, batch, lens):
@@ -437,8 +447,8 @@ class TextEncoder:
     def _quantized(self):
         """The `QuantizedEncoder` of the net, or None.
 
-        None also for a net with hooks or another `forward`, which it would
-        not call.
+        Hooks or a changed `forward` of the net also mean None, because the
+        `QuantizedEncoder` would not call them.
         """
         if isinstance(self.net, QuantizedModel):
             return self.net.encoder
@@ -453,9 +463,10 @@ def _max_len(net, tokenizer, max_len):
     """The largest number of tokens of a text; max_len: as for `encode`."""
     positions = net.encoder.max_len
     if max_len is None:
-        # What sentence-transformers has stored in the folder
-        stored = tokenizer.pooling or Pooling()
-        return min(stored.max_len or tokenizer.max_len or positions, positions)
+        # The limit in files of sentence-transformers precedes the tokenizer's
+        pooling = tokenizer.pooling or Pooling()
+        return min(pooling.max_len or tokenizer.max_len or positions,
+                   positions)
     if max_len > positions:
         raise ValueError(f'max_len={max_len} is more than the {positions} '
                          'positions of this model: lower it')

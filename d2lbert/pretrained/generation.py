@@ -38,13 +38,13 @@ UNSUPPORTED = {
 
 
 class GenerationConfig(NamedTuple):
-    """The settings by which texts are generated; lengths are in tokens."""
+    """Settings of text generation; lengths count tokens."""
 
     start_id: int           # the first token of every generated text
     end_id: int             # the token that ends a text
-    max_len: int            # the longest text, with start_id
-    min_len: int = 0        # the shortest text, with start_id, without end_id
-    num_beams: int = 1      # K; 1: greedy search
+    max_len: int            # of a text, start_id included
+    min_len: int = 0        # of a text, start_id included, end_id excluded
+    num_beams: int = 1      # K; 1 means greedy search
     #: Beam search compares texts by log-probability / length ** length_penalty
     length_penalty: float = 1.0
     no_repeat_ngram: int = 0        # no n-gram of this size occurs twice; 0:
@@ -126,7 +126,7 @@ def _is_number(value):
 
 
 def _repeating_tokens(tokens, n):
-    """The ids that, after `tokens`, would complete an n-gram in `tokens`."""
+    """The next ids that would repeat an n-gram of the list `tokens`."""
     last = tuple(tokens[len(tokens) - n + 1:])
     return [tokens[k + n - 1] for k in range(len(tokens) - n + 1)
             if tuple(tokens[k:k + n - 1]) == last]
@@ -139,7 +139,7 @@ def config_of(net, tokenizer):
               else generation_of_run(net, tokenizer))
     ignored = [f'{name}={fields[name]!r}' for name, value
                in UNSUPPORTED.items() if fields.get(name) not in (None, value)]
-    if ignored:
+    if ignored:     # only fields of a loaded folder can be unsupported
         warn(f'{loaded_folder.folder}: its generation_config.json has '
              f'{", ".join(ignored)}, which is not supported and ignored')
     known = {ours: fields[theirs] for theirs, ours
@@ -159,16 +159,16 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
              length_penalty: Optional[float] = None,
              no_repeat_ngram: Optional[int] = None, use_cache: bool = True,
              show_progress: Optional[bool] = None) -> List[str]:
-    """Generate a text for each of the texts: a list of as many strings.
+    """Generate a text for each input text: a list of strings.
 
     A net with causal=True (`objective='clm'`) continues each text instead:
     the results begin with the text, and max_len and min_len count its
-    tokens. If an argument is None, the folder of the net gives the value; if
-    the folder does not, the default below holds.
+    tokens. If an argument is None, the folder of the net gives the value. If
+    the folder has no value either, the default below holds.
 
     num_beams: 1, the default, for greedy search; more for beam search.
-    max_len: maximum number of tokens of a result; the default is the most that
-    the net can generate or, for a run, that it was trained at. min_len:
+    max_len: maximum number of tokens of a result. The default is the most that
+    the net can generate or, for a run, that it was trained with. min_len:
     minimum number of tokens; the default is 0. length_penalty: beam search
     divides the log-probability of a text by the text's length to this power;
     the default is 1. no_repeat_ngram: n-grams of this size never occur twice;
@@ -176,7 +176,8 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
     for each new token, with the same results. show_progress: as for `encode`.
 
     Input texts with more tokens than the model can read are truncated, with
-    one `TextWarning` for each tokenizer. Raises ValueError and TypeError.
+    one `TextWarning` for each tokenizer. Raises ValueError or TypeError for
+    invalid arguments.
     """
     tokenizer = as_tokenizer(tokenizer)
     check_model(net, tokenizer)
@@ -217,7 +218,7 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
                       f'texts end at {trained_len} tokens, the length that '
                       'the model was trained at')
     elif trained_len and config.max_len > trained_len + has_decoder:
-        # With a decoder, max_len also counts start_id
+        # With a decoder, max_len also counts start_id: True adds 1
         warn_once(tokenizer, 'later positions', 'the model was trained on '
                   f'{trained_len} tokens at most: the vectors of later '
                   'positions are random')
@@ -272,9 +273,12 @@ def _search(net, searches, encoded_X, lens, use_cache):
     encoded_X: the encoder's vectors of the input texts, which have `lens`
     tokens.
     """
-    # A row is a beam of a search that is not done. The text of each row:
+    # A row is a beam of a search that is not done. text_of_row: the index of
+    # the input text of each row
     text_of_row = [k for k, search in enumerate(searches)
                    for _ in search.sequences]
+    # Without use_cache, the length of `caches` stays 0, so that all tokens of
+    # a row are decoded again
     caches = Caches(len(net.decoder.blks))
     active, ctx = list(range(len(searches))), encoded_X.ctx
     # The encoded text of each row
@@ -286,7 +290,7 @@ def _search(net, searches, encoded_X, lens, use_cache):
         X = net.decoder(new_tokens, net.encoder, texts_X, lens[text_of_row],
                         caches if use_cache else None)[:, -1]
         scores = log_softmax(net.mlm.mlp(X).asnumpy().astype('float64'))
-        # order: for each row of the next step, the row that it extends
+        # order: for each row of the next step, the present row that it extends
         order, end, unfinished = [], 0, []
         for k in active:
             search, begin = searches[k], end
@@ -297,7 +301,7 @@ def _search(net, searches, encoded_X, lens, use_cache):
                 unfinished.append(k)
         if unfinished and order != list(range(len(text_of_row))):
             text_of_row = [text_of_row[row] for row in order]
-            if use_cache:
+            if use_cache:   # texts_X was read into the caches at step 1
                 caches.select(order, len(tokens))
             else:
                 texts_X = texts_X.take(on_device(order, ctx, 'int32'),
@@ -320,7 +324,7 @@ class Greedy:
                           else list(start)]
 
     def step(self, scores):
-        """Add a token; see the class."""
+        """Add a token, see the class docstring."""
         tokens, = self.sequences
         scores = self.config.exclude_tokens(scores[0], tokens)
         tokens.append(int(scores.argmax()))
@@ -363,7 +367,7 @@ class Beams:
         # (score, index of the extended beam, ids)
         extensions = [(totals[k], int(k) // V, [*self.sequences[k // V],
                                                 int(k) % V]) for k in best]
-        # A score below -1e8 is that of a beam that step 1 excludes
+        # Scores below -1e8 are from the beams that step 1 does not extend
         self.finished += [
             (score / length ** config.length_penalty, tokens)
             for score, _, tokens in extensions[:K]
@@ -383,7 +387,7 @@ class Beams:
     def _can_improve(self, length):
         """True if the best beam may beat the worst finished text.
 
-        length: the length at which the beam is compared.
+        length: of the beam; replaced below if longer texts could do better.
         """
         config = self.config
         if config.early_stopping == 'never' and config.length_penalty > 0:

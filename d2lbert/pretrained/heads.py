@@ -1,4 +1,4 @@
-"""Task heads on a pretrained encoder: one new layer, or two.
+"""Task heads on a pretrained encoder. A head has one new layer, or two.
 
 The kinds of tasks are as in the paper (Devlin et al. 2018, figure 4): a
 label or a number for a text or a pair, a choice of one of several texts, a
@@ -52,7 +52,7 @@ class About(NamedTuple):
         if about.kind == 'classify' or about.kind == 'tag':
             if not about.labels or not all(
                     isinstance(name, str) for name in about.labels):
-                raise ValueError('it has no names of labels')
+                raise ValueError('the task has no names of labels')
             about = about._replace(labels=tuple(about.labels))
         return about._replace(metrics=tuple(about.metrics))
 
@@ -67,9 +67,9 @@ class FineTuned(Model):
     """A pretrained encoder with a new output layer of K scores.
 
     bert: a `BERTModel` or a `BARTModel`, whose encoder becomes part of this
-    net. For `TEXT_KINDS`, the pooler becomes a part, too, but some relatives
-    of BERT use a new hidden layer or none (see `family.Head`). The pretraining
-    heads are dropped.
+    net. For `TEXT_KINDS`, the pooler becomes a part, too. Some relatives of
+    BERT have a new hidden layer in place of the pooler, or no hidden layer
+    (see `family.Head`). The pretraining heads are dropped.
 
     A `BARTModel` keeps its decoder, which reads the text a second time. The
     head then scores the decoder's states. For `TEXT_KINDS`, the head scores
@@ -103,7 +103,7 @@ class FineTuned(Model):
                                 flatten=True,
                                 precision=bert.config['precision'])
         elif self._has_hidden:
-            # In the book's first edition, the layer is part of the NSP head
+            # In the book's first edition, the NSP head includes the pooler
             self.hidden = (bert.nsp.mlp[0] if bert.hidden is None
                            else bert.hidden)
         if kind != 'span':
@@ -156,7 +156,7 @@ class FineTuned(Model):
             X = packed.encode_firsts(self.encoder, tokens, segments,
                                      valid_lens)
             return X, onp.arange(len(X))
-        at = None       # or (sequence, position) of the tokens to compute
+        at = None       # or (sequences, positions) of the tokens to compute
         if self.kind in TEXT_KINDS:
             # In a causal net, only the last token attends to all tokens
             at = onp.arange(len(tokens)), host(valid_lens).reshape(
@@ -168,7 +168,10 @@ class FineTuned(Model):
         return encoded.taken_X, onp.arange(len(encoded.taken_X))
 
     def _decode(self, tokens, valid_lens):
-        """As `encode`; for `TOKEN_KINDS`, X also has rows for padding."""
+        """Return X and begins as `encode` does, from a `BARTModel`'s decoder.
+
+        For `TOKEN_KINDS`, X also has rows for padding.
+        """
         B, T = tokens.shape
         X = teacher_forced_states(self, tokens, valid_lens)
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
@@ -218,7 +221,7 @@ class FineTuned(Model):
         if self.kind == 'tag':
             b, t = onp.nonzero(labels >= 0)
             if not len(b):
-                # The loss is 0, but the layer's weights need gradients
+                # The loss is 0, but the output layer needs its gradients
                 return (self.output(X[:1]) * 0).sum(), 0
             return cross_entropy(self.score(X, begins[b] + t),
                                  put(labels[b, t])).mean(), len(b)
@@ -234,11 +237,12 @@ class FineTuned(Model):
         T = int(lens.max())
         scores = self.score(X, padded_rows(begins, lens, T).reshape(-1))
         scores = scores.reshape(len(lens), T, 2).swapaxes(1, 2)
+        # IMPOSSIBLE is added to the scores at padding
         penalty = onp.where(onp.arange(T) < lens[:, None], 0, IMPOSSIBLE)
         return scores + on_device(penalty[:, None], X.ctx, 'float32')
 
     def begin(self, devices):
-        """Copy all weights to the devices, and initialize missing weights."""
+        """Move all weights to the devices, and initialize missing weights."""
         for param in self.collect_params().values():
             if param._data is None:
                 param.initialize(

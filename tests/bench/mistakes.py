@@ -1325,7 +1325,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'best = (distance >= 0).argmax(axis=0)',
      'test_windows_give_each_token_its_best_vector'),
     ('the last tokens of a long text are in no window',
-     ',\n                n - self._len]', '][:-1]',
+     ' self._overlap), last]', ' self._overlap)][:-1]',
      'test_windows_give_each_token_its_best_vector'),
     ('what a text lost is not counted',
      'self.num_lost_tokens += T - len(encoded.ids)',

@@ -45,9 +45,9 @@ class BARTDecoder(nn.Block):
 
         encoder: the `BERTEncoder` with the token embedding. valid_lens (B,):
         the number of valid tokens of each text; None: all are valid. Output t
-        depends on tokens up to t. caches: the `Caches` of the tokens decoded
-        by earlier calls, which come before these; None: there are none. The
-        new tokens are added to the caches.
+        depends on tokens up to t. caches: the `Caches` of the preceding
+        tokens, which earlier calls decoded; None if no tokens precede. The new
+        tokens are added to the caches.
         """
         caches = Caches(len(self.blks)) if caches is None else caches
         # position: of the first new token, after the cached tokens
@@ -60,8 +60,8 @@ class BARTDecoder(nn.Block):
             check_whole(valid_lens, 'valid length')
             valid_lens = on_device(valid_lens, tokens.ctx)
         X = self._embed(tokens, encoder, position)
-        # The number of decoded tokens that each new token attends to. A single
-        # new token needs no mask: it attends to itself and all cached tokens
+        # seen_lens: the number of decoded tokens that each new token attends
+        # to. None: all of them, which is right for a single new token
         seen_lens = None
         if T > 1:
             seen_lens = on_device(onp.broadcast_to(
@@ -79,7 +79,7 @@ class BARTDecoder(nn.Block):
         positions = on_device(onp.broadcast_to(
             onp.arange(position, position + tokens.shape[1]), tokens.shape),
             ctx, 'int32')
-        # ops.embed needs segments: all are 0, whose embedding is a zero vector
+        # ops.embed needs segments. All are 0, with a zero vector as embedding
         X = ops.embed(
             tokens, np.zeros_like(tokens), positions,
             encoder.scale(weight.data(ctx)),
@@ -102,9 +102,9 @@ class Caches:
         self.of_blocks = [{} for _ in range(num_blocks)]
 
     def select(self, indices, num_sequences):
-        """Replace the sequences by those with these indices, in this order.
+        """Keep the sequences with these indices, in this order.
 
-        indices: a list; an index may occur several times, or never.
+        indices: a list. An index may occur several times, or never.
         num_sequences: B, the number of sequences before the call.
         """
         for cache in self.of_blocks:
@@ -127,9 +127,9 @@ class BARTModel(Model):
     Arguments are as for `BERTModel`; num_layers, num_heads and ffn_num_hiddens
     are the encoder's. decoder_layers, decoder_heads and decoder_ffn are the
     decoder's, and default to the encoder's. start_id: the first token of every
-    decoder input. Keywords in `STRUCTURE` (family.py) can have only its
-    values. Encoder, decoder and head share one token embedding. The head's
-    bias is not trained, as published.
+    decoder input. Keywords in `STRUCTURE` (family.py) can have only the
+    values there. Encoder, decoder and head share one token embedding. The
+    bias of the head is not trained, as published.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -174,7 +174,7 @@ class BARTModel(Model):
                           self.encoder.token_embedding)
         self.mlm.mlp[0].bias.grad_req = 'null'
 
-    #: False: the decoder takes padded texts, which nn/packed.py does not make
+    #: False: the decoder needs padded texts, and nn/packed.py removes padding
     packable = False
     #: False: there is no next sentence head
     scores_pairs = False

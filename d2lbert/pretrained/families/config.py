@@ -21,8 +21,8 @@ GENERATION_FIELDS = {
     'early_stopping': 'early_stopping', 'forced_bos_token_id': 'first_id',
     'forced_eos_token_id': 'last_id'}
 
-#: The field of config.json for quantized weights, and the value of this field
-#: that d2lbert writes and reads
+#: The field of config.json for quantized weights, and the only value that it
+#: may have if the weights are quantized.
 QUANTIZATION = 'quantization_config'
 INT8 = {'quant_method': 'd2lbert', 'format': 1, 'bits': 8,
         'weights': 'symmetric, a scale for each row',
@@ -47,8 +47,8 @@ TYPE_NAMES = {bool: 'true or false', list: 'a list', str: 'a name'}
 def read_keywords(path):
     """Read a config.json: return the net's keywords and the file's fields.
 
-    Both are dicts. Three fields are added to the file's: `initializer_range`,
-    which has another name in some families; `skip`, the result of
+    Both are dicts. The second dict also has `initializer_range`, which has
+    another name in the files of some families; `skip`, the result of
     `num_skipped_rows`; and, if the family has a decoder, `generation`, the
     result of `_generation`. Raises `PretrainedError` for a value that the net
     cannot represent.
@@ -112,9 +112,11 @@ class _ConfigFile:
 
     def _check_fixed(self):
         """Check the fields that have one supported value."""
-        # meaning: what other values mean, for the message. null is the default
+        # meaning: a phrase for other values, for the message
         for field, (value, meaning) in self.family.fixed.items():
-            allowed = [value, None, *[INT8] * (field == QUANTIZATION)]
+            allowed = [value, None]     # None: null, or no such field
+            if field == QUANTIZATION:
+                allowed.append(INT8)
             if self.fields.get(field) not in allowed:
                 self.refuse(field, repr(value),
                             f', as {meaning} cannot be represented')
@@ -136,7 +138,7 @@ class _ConfigFile:
         return keywords
 
     def _check_heads_and_groups(self, keywords):
-        """Check that the numbers of heads divide the number of hiddens.
+        """Check that the numbers of attention heads divide num_hiddens.
 
         Also check that there are no more groups than layers.
         """
@@ -216,8 +218,8 @@ class _ConfigFile:
 
     def _num_positions(self, max_position_embeddings, skip):
         """The number of positions that a token can have."""
-        # max_position_embeddings counts the skipped rows, too, except the
-        # first `rows_before`
+        # max_position_embeddings also counts the skipped rows after the first
+        # `rows_before` rows
         num_unused = skip - self.family.rows_before
         if max_position_embeddings <= num_unused:
             raise PretrainedError(
@@ -230,9 +232,9 @@ class _ConfigFile:
 def _generation(path, config):
     """A folder's settings for text generation, a dict.
 
-    path, config: the folder's config.json and its fields. The settings are in
-    the file GENERATION of the folder, or else in `config`: older versions of
-    transformers wrote them there, without forced_eos_token_id if this was 2.
+    path: of config.json. config: the fields of config.json. The settings are
+    in the file GENERATION of the folder, or else in `config`. There, older
+    versions of transformers left out a forced_eos_token_id of 2.
     """
     generation_path = Path(path).with_name(GENERATION)
     if generation_path.is_file():
@@ -243,8 +245,8 @@ def _generation(path, config):
 def num_skipped_rows(family, pad_id):
     """The number of rows before position 0 in a folder's position embedding.
 
-    These rows belong to no token, so that reading skips them. pad_id: the id
-    of the padding token.
+    No token has these rows as its position, so reading skips them. pad_id: the
+    id of the padding token.
     """
     return pad_id + 1 if family.positions_from_pad else family.rows_before
 
@@ -256,7 +258,7 @@ def _is_number(value):
 
 
 def config_of_net(net, tokenizer):
-    """The content of config.json for a net, a dict.
+    """The fields of config.json for a net, a dict.
 
     Raises `PretrainedError` for a net that the format cannot represent, for
     example with sinusoidal positions.
@@ -332,7 +334,7 @@ def generation_of_net(net, tokenizer):
     ids = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
                pad_token_id=tokenizer.pad_id,
                decoder_start_token_id=net.config['start_id'])
-    # A null id of the original replaces ours; other nulls are left out
+    # An id of None in the original is kept; other fields of None are left out
     return {**ids, **{
         name: value for name, value in original.items()
         if name in ids or (name in GENERATION_FIELDS and value is not None)}}
@@ -341,8 +343,8 @@ def generation_of_net(net, tokenizer):
 def _check_representable(family, config, keywords_with_field):
     """Raise `PretrainedError` if a family's folders cannot represent a net.
 
-    config: the net's. keywords_with_field: the keywords that have a field in
-    config.json.
+    config: the `config` of the net. keywords_with_field: the keywords that
+    have a field in config.json.
     """
     config = {**DEFAULTS, **config}
 
@@ -357,8 +359,8 @@ def _check_representable(family, config, keywords_with_field):
         expected['ffn_num_hiddens'] = (family.ffn_factor
                                        * config['num_hiddens'])
     heads = set(expected.pop('heads'))
-    if not (heads - set(family.optional_heads) <= set(config['heads'])
-            <= heads):
+    required_heads = heads - set(family.optional_heads)
+    if not required_heads <= set(config['heads']) <= heads:
         refuse('heads', ' and '.join(sorted(heads)))
     for name, value in expected.items():
         if (name not in keywords_with_field
@@ -375,9 +377,9 @@ def _check_representable(family, config, keywords_with_field):
 def omits_mlm_head(net):
     """True if the MLM head of a net must not be saved.
 
-    The folder that the net came from had a pooler and no MLM head, so this
-    head is random. And in the net's family, no class of `transformers` has
-    both a pooler and an MLM head.
+    If the folder that the net came from had a pooler and no MLM head, the MLM
+    head of the net is random. It is omitted in families for which no class of
+    `transformers` has both a pooler and an MLM head.
     """
     return (net.pretrained is not None and net.pretrained.lacking('mlm')
             and family_of(net.config).encoder_architecture is not None
@@ -399,8 +401,8 @@ def _head_fields(net, family):
     if about is None:
         return {}
     scores_whole_texts = about.kind in ('classify', 'regress', 'choice')
-    # The first dropout is for scores of texts, the second for those of tokens
-    field, _ = family.dropouts[0 if scores_whole_texts else 1]
+    text_dropout, token_dropout = family.dropouts
+    field, _ = text_dropout if scores_whole_texts else token_dropout
     fields = {field: about.dropout} if field else {}
     if about.kind != 'span':
         names = about.labels or ('LABEL_0',)

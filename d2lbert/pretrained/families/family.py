@@ -2,8 +2,8 @@
 
 A family is a set of models with one structure, such as RoBERTa. The table maps
 the fields of config.json to keywords of `BERTModel` or `BARTModel`, and the
-names of tensors in d2lbert to names in the family's folders. The latter names,
-those of fields and those of classes are from Hugging Face's `transformers`.
+names of tensors in d2lbert to names in the family's folders. Names in folders,
+names of fields and names of classes are from Hugging Face's `transformers`.
 """
 from typing import NamedTuple, Optional
 
@@ -13,7 +13,7 @@ ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                'gelu_fast': 'gelu_new', 'gelu_pytorch_tanh': 'gelu_new',
                'relu': 'relu'}
 
-#: {field: (the only supported value, a phrase for other values in messages)}
+#: {field: (the only supported value, a phrase in messages for other values)}
 FIXED = {'position_embedding_type': ('absolute',
                                      'positions of another kind'),
          'is_decoder': (False, 'a decoder'),
@@ -55,7 +55,7 @@ class Family(NamedTuple):
     activations: dict = ACTIVATIONS     # {value of `activation`: name here}
     structure: dict = {}    # {keyword without a field: value}
     fixed: dict = {}        # fields with one supported value, as in FIXED
-    aliases: dict = {}      # {another name of a field: its name above}
+    aliases: dict = {}      # {second name of a field: its name in this table}
     #: ffn_num_hiddens / num_hiddens, if ffn_num_hiddens has no field
     ffn_factor: Optional[int] = None
     optional_heads: tuple = ()  # entries of the keyword `heads` that a net
@@ -73,10 +73,10 @@ class Family(NamedTuple):
     init_std_field: str = 'initializer_range'
     #: (field, default) of the dropout before the output layer of a fine-tuned
     #: net: first for scores of texts, then for scores of tokens. Field None:
-    #: there is no field; default None: the keyword `dropout`.
+    #: no field of config.json. Default None: the net's keyword `dropout`.
     dropouts: tuple = (('classifier_dropout', None),) * 2
-    #: The classes of transformers that load a pretrained net, and an encoder
-    #: with its pooler (None: the same class)
+    #: The class of transformers that loads a pretrained net, and the class
+    #: that loads an encoder with its pooler (None: the same class)
     architecture: str = ''
     encoder_architecture: Optional[str] = None
     finetuned: dict = {}        # {kind of task: class for a fine-tuned net}
@@ -91,7 +91,7 @@ class Family(NamedTuple):
 def _classes(stem, **other_suffixes):
     """{kind of task: class in transformers}; class names begin with `stem`.
 
-    other_suffixes: kinds whose class names do not end as usual, and the ends.
+    other_suffixes: {kind: suffix} that differ from the usual suffixes.
     """
     suffixes = {'classify': 'ForSequenceClassification',
                 'regress': 'ForSequenceClassification',
@@ -274,8 +274,8 @@ FLAUBERT = Family(
         if kind != 'choice'},
     text_head=Head(activation=None, output_name='sequence_summary.summary'))
 
-#: Keywords, fields of `Variant` (nn/variant.py), and their value in every
-#: `BARTModel`.
+#: {keyword: its value in every `BARTModel`}. The keywords are fields of
+#: `Variant` (nn/variant.py).
 STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
                  num_segments=0, positional='learnable', embedding_norm=True,
                  tie_embeddings=True)
@@ -285,7 +285,7 @@ _BART_ATTENTION = {'W_q': 'q_proj', 'W_k': 'k_proj', 'W_v': 'v_proj',
 
 
 def _bart_attention(ours, theirs):
-    """`Family.names` of an attention with these names here and in folders."""
+    """`Family.names` of the attention `ours`, which is `theirs` in folders."""
     return {f'{ours}.{W}': f'layers.{{i}}.{theirs}.{name}'
             for W, name in _BART_ATTENTION.items()}
 

@@ -1,6 +1,6 @@
 """Construct a net from its `config`, or BERT in its two published sizes.
 
-The sizes are from Devlin et al. 2018, section 3.
+The published sizes are in Devlin et al. 2018, section 3.
 """
 from d2lbert.bert import BERTModel
 from d2lbert.pretrained.families.bart import BARTModel
@@ -22,7 +22,7 @@ PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
                  layer_norm_eps=1e-12, embedding_norm=True,
                  tie_embeddings=True)
 
-#: The same for the architecture of DistilBERT (Sanh et al. 2019, section 3).
+#: Keywords of the architecture of DistilBERT (Sanh et al. 2019, section 3).
 DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
 
 
@@ -44,7 +44,7 @@ def bert_large(vocab_size, **keywords):
 
 
 def _published(vocab_size, num_hiddens, num_heads, num_layers, keywords):
-    """A BERT with these sizes and PUBLISHED; `keywords` replace both."""
+    """A BERT with these sizes and PUBLISHED, which `keywords` may replace."""
     sizes = dict(num_hiddens=num_hiddens, ffn_num_hiddens=4 * num_hiddens,
                  num_heads=num_heads, num_layers=num_layers)
     return BERTModel(vocab_size, **{**PUBLISHED, **sizes, **keywords})

@@ -29,8 +29,9 @@ class Tensor(NamedTuple):
     part: str               # a key of PARTS, or 'head' in a fine-tuned net
     reversed: bool = False  # the folder has the rows in reverse order
     alias: str = None       # a second name of the same tensor in the folder
-    skip: int = 0           # number of first rows in the folder that belong
-                            # to no token; the parameter lacks these rows
+    skip: int = 0           # number of first rows of a position embedding in
+                            # the folder that no token has; the parameter
+                            # lacks these rows
     optional: bool = False  # True if a folder may lack the tensor, as the
                             # parameter's initial value is right
 
@@ -39,7 +40,7 @@ def table(config, skip=0):
     """The list of `Tensor`s of a net with this `config`, not fine-tuned.
 
     config: the net's keywords, a dict. skip: the number of first rows of the
-    folder's position embedding that belong to no token.
+    folder's position embedding that no token has as its position.
     """
     names = family_of(config).names
     V, L, S, H, F = (config[name] for name in (
@@ -86,7 +87,7 @@ def table(config, skip=0):
                 (dense, 'ffn.dense2', (H, F)), (norm, 'addnorm2.ln', H)):
             tensors += layer(key, f'encoder.blks.{i}.{key}', size, **numbers)
     for i in range(config.get('decoder_layers', 0)):
-        if not i:
+        if i == 0:      # the tensors before the blocks
             tensors.append(embedding('decoder.pos_embedding',
                                      'decoder.pos_embedding', (skip + L, H),
                                      'decoder')._replace(skip=skip))
@@ -108,9 +109,9 @@ def table(config, skip=0):
         tensors += [*dense('mlm.hidden', 'mlm.mlp.0', (E, H), 'mlm'),
                     *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
         output_index = 2
-    # Folders may have the bias of the output layer under both names
+    # Folders may have the bias of the output layer under both of these names
     bias, layer_bias = names['mlm.bias'], f'{names["mlm.output"]}.bias'
-    # Only in BART folders this bias is (1, V), and may be missing
+    # In BART folders alone, this bias has shape (1, V) and may be missing
     is_bart = family_of(config).generates
     tensors.append(Tensor(
         bias, f'mlm.mlp.{output_index}.bias', (1, V) if is_bart else (V,),
@@ -160,7 +161,7 @@ def current_names(names, family=BERT):
     checkpoints, such as position_ids, are left out.
     """
     prefix = family.prefix
-    # Where names without the prefix begin, for example with 'embeddings'
+    # The first parts of names without the prefix, such as 'embeddings'
     modules = {name[len(prefix):].split('.')[0]
                for name in family.names.values() if name.startswith(prefix)}
     found = {}
@@ -171,8 +172,8 @@ def current_names(names, family=BERT):
         if re.fullmatch(rf'{re.escape(prefix)}(embeddings\.)?'
                         r'(position|token_type)_ids', current(name)):
             continue
-        # Current names come first in this order; the old name of a tensor that
-        # the folder has under its current name, too, maps to itself
+        # Current names come first in this order. If the folder has a tensor
+        # under its current and its old name, the old name maps to itself
         found[name if current(name) in found else current(name)] = name
     return found
 

@@ -28,9 +28,9 @@ class LoadedBPE(NamedTuple):
 
     tokenizer: Any          # of the library
     special: dict           # {role: token}
-    tokens: Any = None      # the model's tokens, by id; the tokenizer's other
-                            # tokens become <unk>. None: all tokens
-    files: Any = None       # {name: text} to save, or None
+    tokens: Any = None      # the model's tokens, by id; further tokens of the
+                            # tokenizer become <unk>. None: all tokens
+    files: Any = None       # {name: text} of files to save, or None
 
 
 def has_files(folder):
@@ -59,7 +59,8 @@ def load(folder, config, special_of):
     if not all(type(idx) is int and idx >= 0 for idx in vocab.values()):
         raise TokenizerError(f'{folder / VOCAB_JSON} is damaged: it must map '
                              'tokens to their ids; fetch it again')
-    tokens_by_id(vocab, folder / VOCAB_JSON)    # raises for too large ids
+    # Raise for ids that are too large
+    tokens_by_id(vocab, folder / VOCAB_JSON)
     if not any(token.endswith(SUFFIX) for token in vocab):
         return _roberta(folder, vocab, config, special_of)
     if '<special1>' in vocab:
@@ -106,7 +107,7 @@ def _herbert(folder, vocab, config, special_of):
 def _flaubert(folder, vocab, config, special_of):
     """FlauBERT: BPE merges characters of words between white space."""
     t, path = library(), folder / VOCAB_JSON
-    # FlauBERT puts bos_token before a text, whatever cls_token in config is
+    # FlauBERT puts bos_token before a text, and ignores cls_token in config
     special = special_of(vocab, {'mask_token': '<special1>', **config,
                                  'cls_token': config.get('bos_token', '<s>')},
                          path)
@@ -133,14 +134,14 @@ def _flaubert(folder, vocab, config, special_of):
 def _phobert(folder, config, special_of):
     """PhoBERT: BPE merges characters of words between white space."""
     t, path = library(), folder / VOCAB
-    # These tokens have the first ids, but are not in vocab.txt
+    # These four tokens have the first ids, but are not in vocab.txt
     vocab = {token: idx for idx, token in enumerate(
         config.get(f'{role}_token', token) for role, token in (
             ('bos', '<s>'), ('pad', '<pad>'), ('eos', '</s>'),
             ('unk', '<unk>')))}
     first_tokens = list(vocab)
     for number, line in enumerate(_read_lines(path), 1):
-        token, blank, _ = line.strip().rpartition(' ')
+        token, blank, _count = line.strip().rpartition(' ')
         if not blank:
             raise TokenizerError(f'{path}, line {number}: expected a token, '
                                  'a blank and a count')
@@ -167,7 +168,10 @@ def _phobert(folder, config, special_of):
 
 
 def _construct(path, vocab, merges, **keywords):
-    """A tokenizer of the library; path: of the vocabulary, for errors."""
+    """Make a tokenizer of the library with a BPE model.
+
+    path: of the vocabulary, for errors. keywords: further arguments of BPE.
+    """
     t = library()
     try:
         return t.Tokenizer(t.models.BPE(vocab, merges, **keywords))
@@ -180,8 +184,8 @@ def _construct(path, vocab, merges, **keywords):
 def _space_splitter(suffix=''):
     """The pre-tokenizer that splits at white space, as str.split does.
 
-    suffix: a regular expression. White space after a word that matches it
-    remains part of the word.
+    suffix: a regular expression. White space that matches `suffix` remains
+    part of the word before it.
     """
     t = library()
     return t.pre_tokenizers.Split(t.Regex(f'[^\\s\x1c-\x1f]+{suffix}'),
@@ -204,7 +208,7 @@ def _with_merges(vocab, merges):
 
 
 def _read_merges(path):
-    """List a file's merges; a line has two tokens, and maybe a count."""
+    """List a file's merges. A line has two tokens, and maybe a count."""
     merges = []
     for number, line in enumerate(_read_lines(path), 1):
         if number == 1 and line.startswith('#version'):

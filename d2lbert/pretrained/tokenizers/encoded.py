@@ -29,7 +29,7 @@ _IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
 
 @functools.lru_cache(maxsize=1 << 12)
 def is_word_alone(char):
-    """True if a character is a mark; a mark is a word by itself in a text.
+    """True if a character is a mark, which is a word by itself in a text.
 
     Marks are punctuation and symbols of Unicode, and `IDEOGRAPHS`.
     """
@@ -96,7 +96,7 @@ class Encoded:
 class Tokens:
     """The base class of tokenizers, which has the tokens and their ids."""
 
-    #: The `pooling.Pooling` of the folder with the tokenizer, or None
+    #: The `pooling.Pooling` of the tokenizer's folder, or None
     pooling = None
 
     #: The `Vocab` of a `tokenizer.WholeWords`; None for other tokenizers
@@ -161,7 +161,7 @@ def check_text(text):
 
 
 def check_pairs(pairs, texts):
-    """The list of second texts; raise unless there is one for each text."""
+    """Return the second texts as a list, and check that each text has one."""
     pairs = as_list(pairs, 'texts')
     if len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '
@@ -170,7 +170,10 @@ def check_pairs(pairs, texts):
 
 
 def max_text_len(tokenizer, max_len, is_pair):
-    """The number of tokens that max_len leaves for text; None for no limit."""
+    """The number of tokens left by max_len without special tokens, or None.
+
+    None means no limit.
+    """
     if max_len is None:
         return None
     special = tokenizer.num_special(is_pair)
@@ -184,7 +187,7 @@ def truncated_lengths(first, second, max_tokens):
     """The lengths of two texts after truncation to max_tokens in all.
 
     first, second: the lengths before; second is None for a single text. The
-    result is that of `longest_first` in transformers. If both texts lose
+    result equals that of `longest_first` in transformers. If both texts lose
     tokens and max_tokens is odd, the text that was longer keeps one token more
     than the other; of equally long texts, the second text does.
     """
@@ -206,6 +209,7 @@ class UnknownWords:
         self._unk_id = tokenizer.unk_id
         self._unk_token = (None if self._unk_id is None
                            else tokenizer.idx_to_token[self._unk_id])
+        # For a single text, and for a pair
         self._num_special = [tokenizer.num_special(is_pair)
                              for is_pair in (False, True)]
         self._num_tokens = self._num_unknown = 0    # without special tokens
@@ -215,6 +219,7 @@ class UnknownWords:
         """The tokens of an `encoding.Encoding`; unknown words as in the text.
         """
         encoded, (_, *texts) = encoding.encoded, encoding.text
+        # The end of a special token is 0
         return [token if idx != self._unk_id or end == 0
                 else texts[segment][begin:end]
                 for idx, token, segment, (begin, end) in zip(
@@ -227,6 +232,7 @@ class UnknownWords:
         self._num_tokens += len(ids) - self._num_special[is_pair]
         num_unknown = ids.count(self._unk_id)
         self._num_unknown += num_unknown
+        # `note` needs one more word than it lists, to add "and others"
         if num_unknown and len(self._words) <= MAX_LISTED:
             self._words.update(dict.fromkeys(
                 token for token, idx in zip(self.readable_tokens(encoding),

@@ -58,7 +58,7 @@ NO_LIMIT = 1 << 30
 class WordPiece(Tokens):
     """A tokenizer of the library `tokenizers`, such as BERT's word pieces.
 
-    `train` and `load` construct one. It is thread-safe.
+    `train` and `load` construct a `WordPiece`. Threads may share it.
     """
 
     def __init__(self, tokenizer, special, max_len=None, config=None,
@@ -199,7 +199,7 @@ class WordPiece(Tokens):
         """Encode a text that is a list of words: an `Encoded`.
 
         In the result, `words` are indices of the list, and `offsets` count
-        from the begin of the word. pair: the words of the second text, or
+        from the beginning of a word. pair: the words of the second text, or
         None. max_len: as for `encode`.
         """
         return self._encode(
@@ -231,7 +231,7 @@ class WordPiece(Tokens):
                     for first, second in zip(firsts, seconds)]
 
     def _encode_untruncated(self, texts):
-        """Encode texts with special tokens, in C++ where that is possible."""
+        """Encode texts, and add special tokens; in C++ where possible."""
         self._num_encoded += len(texts)
         cutter = (self._cutter if self._num_encoded >= MIN_CPP_TEXTS
                   else None)
@@ -288,7 +288,8 @@ class WordPiece(Tokens):
     def _to_encoded(self, encoding):
         """The `Encoded` for the library's encoding of a text or a pair."""
         ids = encoding.ids
-        if self.files is not None:  # the tokenizer may have more tokens
+        # With `files`, the tokenizer may have more tokens than the model
+        if self.files is not None:
             ids = [idx if idx < len(self) else self.unk_id for idx in ids]
 
         def details():
@@ -306,8 +307,8 @@ class WholeWords(Tokens):
     """The words of a run's `Vocab`, in lower case.
 
     White space separates words. A mark (punctuation, symbol or Chinese) is a
-    word by itself, if marks were words in the text of the vocabulary. Then the
-    vocabulary has tokens of a single mark, but no longer token with a mark.
+    word by itself if marks were words in the text of the vocabulary. In the
+    tokens of such a vocabulary, a mark is always a token by itself.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -411,7 +412,7 @@ class WholeWords(Tokens):
 
 
 # {vocabulary: result of `_has_marks_as_words`}. Each call of `encode` with a
-# `Vocab` makes a `WholeWords`, and a search takes longer than encoding a text
+# `Vocab` makes a `WholeWords`. The function takes longer than encoding a text
 _known_results = weakref.WeakKeyDictionary()
 
 
@@ -420,14 +421,13 @@ def _has_marks_as_words(vocab):
     if vocab not in _known_results:
         words = set(vocab.idx_to_token).difference((UNK, *RESERVED))
         marks = set(filter(is_word_alone, set(''.join(words))))
-        _known_results[vocab] = {len(word) for word in words
-                                 if not marks.isdisjoint(word)} == {1}
+        lengths = {len(word) for word in words if not marks.isdisjoint(word)}
+        _known_results[vocab] = lengths == {1}
     return _known_results[vocab]
 
 
 def as_tokenizer(tokenizer):
-    """Return the tokenizer of a `Vocab`; return any other tokenizer as it is.
-    """
+    """Return the tokenizer of a `Vocab`; return a tokenizer unchanged."""
     if not isinstance(tokenizer, Vocab):
         return tokenizer
     if tokenizer.tokenizer is not None:
@@ -523,7 +523,10 @@ def _special(vocab, config, path):
 
 
 def _option(value, field, default, folder):
-    """A boolean of tokenizer_config.json: value, or default if it is None."""
+    """Return `value`, a boolean of tokenizer_config.json, or the default.
+
+    The default replaces None. Raises `TokenizerError` for any other value.
+    """
     if value is None:
         return default
     if not isinstance(value, bool):
@@ -533,7 +536,8 @@ def _option(value, field, default, folder):
 
 
 def _max_len(config):
-    """The limit of tokens in `config`, model_max_length, or None."""
+    """The maximum number of tokens by model_max_length in `config`, or None.
+    """
     limit = config.get('model_max_length')
     if (isinstance(limit, (int, float)) and not isinstance(limit, bool)
             and 0 < limit < NO_LIMIT):

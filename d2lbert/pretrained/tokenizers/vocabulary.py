@@ -1,4 +1,4 @@
-"""This module makes a `Vocab` of a tokenizer, to draw examples with it.
+"""This module makes a `Vocab` of a tokenizer, to draw training examples.
 
 V: the number of tokens.
 """
@@ -43,7 +43,8 @@ class PieceVocab(TokenVocab):
     [MASK].
     """
 
-    files = VOCAB, TOKENIZER, CONFIG    # that `save` writes
+    #: The names of the files that `save` writes
+    files = VOCAB, TOKENIZER, CONFIG
 
     def __init__(self, tokenizer, name='the tokenizer'):
         """name: the tokenizer's name in errors."""
@@ -59,7 +60,8 @@ class PieceVocab(TokenVocab):
         return cls(WordPiece.load(path), path)
 
     def save(self, path):
-        """Write vocab.txt and the other files into the folder of `path`."""
+        """Write vocab.txt and the other `files` into the folder of `path`.
+        """
         self.tokenizer.save(Path(path).parent)
 
     @functools.cached_property
@@ -88,7 +90,7 @@ class PieceVocab(TokenVocab):
     def cutter(self):
         """A `word_pieces.WordCutter`, which splits words into these pieces.
 
-        It reads <unk>, WikiText's mark for omitted words, as the unknown
+        It converts <unk>, WikiText's token for omitted words, to the unknown
         token.
         """
         return word_pieces.WordCutter(self.tokenizer.tokenizer,

@@ -34,7 +34,7 @@ MAX_TYPES = 1 << 21
 # The largest number of words to train on; larger counts are scaled down
 MAX_WORDS = 1 << 23
 
-# About this number of bytes of words is split at a time in a thread
+# About this number of bytes of words is a task of one thread
 TASK_BYTES = 1 << 19
 
 CONTINUATION = '##'     # the prefix of pieces that continue a word
@@ -57,7 +57,7 @@ def library():
             'word pieces need the library tokenizers: pip install '
             "'.[pretrained]' brings it") from None
     # In Python 3.8 the first call of platform.uname forks, and MXNet calls
-    # uname. After its first use, the library warns of forks: so fork now
+    # uname. Once the library was used, it warns of forks: so fork now
     platform.uname()
     return tokenizers
 
@@ -204,14 +204,14 @@ def _normalized(counts, options):
     normalizer = t.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, **options)
     splitter = t.pre_tokenizers.BertPreTokenizer()
-    normalized, lower = collections.Counter(), normalizer.lowercase
+    normalized, is_lowercase = collections.Counter(), normalizer.lowercase
     for word, count in counts.items():
-        if word == UNK:     # WikiText's mark for omitted words
+        if word == UNK:     # WikiText's token for omitted words
             continue
         if word.isascii() and word.isalnum():
             # BERT only changes the case of such words
             if len(word) <= MAX_WORD_CHARS:
-                normalized[word.lower() if lower else word] += count
+                normalized[word.lower() if is_lowercase else word] += count
             continue
         word = normalizer.normalize_str(word)
         for part, _ in splitter.pre_tokenize_str(word):
@@ -221,15 +221,15 @@ def _normalized(counts, options):
 
 
 def _texts_of(counts):
-    """Yield texts to train on, which have each word as often as counted.
+    """Yield texts to train on, in which each word occurs `counts` times.
 
     If the texts would have more than `MAX_WORDS` words in all, all counts are
     scaled down.
     """
     total = sum(counts.values())
-    divisor = -(-total // MAX_WORDS)
+    divisor = -(-total // MAX_WORDS)        # rounded up
     for word, count in counts.items():
-        count = (count + divisor // 2) // divisor
+        count = (count + divisor // 2) // divisor       # rounded
         for begin in range(0, count, 1 << 14):
             yield ' '.join([word] * min(1 << 14, count - begin))
 
@@ -291,8 +291,8 @@ def tokens_by_id(vocab, name='the tokenizer', special=()):
     if num_ids > 2 * len(vocab) + 1000:
         raise TokenizerError(f'{name} is damaged: it numbers {len(vocab)} '
                              f'tokens up to {num_ids - 1}; fetch it again')
-    # Of tokens with the same id, the list below has only the last one, and the
-    # library's order is random: so a special token could be missing
+    # Of tokens with the same id, the list `tokens` has only the last. The
+    # library's order is random, so a special token could be missing
     ids = list(vocab.values())
     for token in special:
         if ids.count(vocab.get(token)) > 1:
@@ -312,7 +312,7 @@ def has_word_pieces(tokenizer):
 
 
 def description(tokenizer):
-    """All that ids depend on beside the vocabulary: a list for JSON."""
+    """All that ids depend on, except the vocabulary: a list for JSON."""
     if not has_bert_normalizer(tokenizer):
         return [tokenizer.to_str()]
     return [*(getattr(tokenizer.normalizer, name)
@@ -359,8 +359,8 @@ def library_errors(what='this text', may_panic=False):
 def has_expressions(tokenizer):
     """True if parts of a tokenizer have regular expressions, which may panic.
 
-    The number of their steps depends on the text, so no check of the tokenizer
-    can exclude panics.
+    The number of steps of an expression depends on the text, so no check of
+    the tokenizer can exclude panics, see `library_errors`.
     """
     return any(b'"Regex"' in part.__getstate__() for part in (
         tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder)
@@ -419,12 +419,16 @@ class WordCutter:
 class TextCutter:
     """Converts texts to the ids that a tokenizer gives them, in C++.
 
-    It leaves a text to the library if the text is not printable ASCII or has
-    an added token, such as [MASK]. `of` constructs it.
+    A text is left to the library if it is not printable ASCII or has an added
+    token, such as [MASK]. `of` constructs a `TextCutter`.
     """
 
     def __init__(self, pieces, added_tokens, ids_before, ids_after):
-        """pieces: `cut.Pieces`. ids_before, ids_after: of special tokens."""
+        """Use the pieces of `cut.Pieces`.
+
+        added_tokens: a list of strings. ids_before, ids_after: the ids of the
+        special tokens before and after a text.
+        """
         self._pieces = pieces
         self._ids_before, self._ids_after = ids_before, ids_after
         # The library finds some added tokens also in lower or upper case
@@ -489,7 +493,7 @@ def _without_added_tokens(tokenizer):
 
 
 def _tasks(lines):
-    """Yield at least one part of `lines`, bytes, of about `TASK_BYTES`."""
+    """Yield the bytes `lines` in parts of about `TASK_BYTES`, at least one."""
     begin = 0
     while len(lines) - begin > TASK_BYTES:
         end = lines.index(b'\n', begin + TASK_BYTES) + 1
