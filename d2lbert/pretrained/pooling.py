@@ -138,8 +138,9 @@ def load_pooling(folder):
     if not (folder / MODULES).is_file():
         return Pooling()
     modules = read_json(folder / MODULES, list)
-    paths, contents = _module_paths(modules, folder), {MODULES: modules}
-    if list(paths) in SUPPORTED:
+    types_paths, contents = _module_paths(modules, folder), {MODULES: modules}
+    paths = dict(types_paths)
+    if [module_type for module_type, _ in types_paths] in SUPPORTED:
         for name in LENGTH_FILES:
             path = folder / paths['Transformer'] / name
             if path.is_file():
@@ -167,7 +168,8 @@ def pooling_of(contents, folder):
             for name, content in contents.items()):
         raise PretrainedError(f'{folder} is damaged: its pooling files are '
                               'not in the format of sentence-transformers')
-    modules = list(_module_paths(contents.get(MODULES, []), folder))
+    modules = [module_type for module_type, _
+               in _module_paths(contents.get(MODULES, []), folder)]
     if modules not in SUPPORTED or POOLING not in contents:
         return Pooling(files=contents, refusal=(
             f'{folder / MODULES} lists {", ".join(modules) or "nothing"}, but '
@@ -238,8 +240,8 @@ def _new_files(pooling, num_hiddens):
 
 
 def _module_paths(modules, folder):
-    """{type of module: its path}, in the order of modules.json."""
-    paths = {}
+    """[(type of module, its path)], in the order of modules.json."""
+    found = []
     for module in modules:
         if not (isinstance(module, dict) and isinstance(
                 module.get('type'), str) and isinstance(
@@ -247,8 +249,9 @@ def _module_paths(modules, folder):
             raise PretrainedError(f'{folder / MODULES} is damaged: each '
                                   'module has a type and a path; fetch it '
                                   'again')
-        paths[module['type'].rpartition('.')[2]] = module.get('path', '')
-    return paths
+        found.append((module['type'].rpartition('.')[2],
+                      module.get('path', '')))
+    return found
 
 
 def _length(config, path):

@@ -75,6 +75,8 @@ def test_the_transformer_may_be_in_a_separate_folder(tmp_path):
     (listing(OLD, 'Transformer', 'Pooling', 'Dense', 'Normalize'),
      'lists Transformer, Pooling, Dense, Normalize, but only'),
     (listing(OLD, 'Transformer'), 'lists Transformer, but only'),
+    (listing(OLD, 'Transformer', 'Transformer', 'Pooling'),
+     'lists Transformer, Transformer, Pooling, but only'),
     ({'modules.json': []}, 'lists nothing, but only'),
     (changed(changed(NEW, PROMPTS, prompts={'query': 'find: '},
                      default_prompt_name='query'), POOLING,
