@@ -37,7 +37,8 @@ void loss_in_range(const Job& job) {
   const int threads = team(2.0 * M * H * V);
   const long chunks = std::max(1L, ceil_div(M, CHUNK_ROWS));
   const long chunk = ceil_div(ceil_div(M, chunks), DEPTH) * DEPTH;
-  const long tile_pairs = ceil_div(V, 2 * SIDE);  // threads divide these
+  // The threads divide pairs of tiles, of 32 words each
+  const long tile_pairs = ceil_div(V, 2 * SIDE);
   // With one part, W is packed for both products in the first chunk, and kept
   // for the other chunks. Packed exponentials are kept until dW is computed.
   // With three parts, packed W and packed exponentials would take more memory

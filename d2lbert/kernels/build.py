@@ -103,7 +103,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     if not _is_sound(target):
         with locked(folder / 'build.lock', before_wait=lambda: print_line(
                 'waiting for another process that compiles')) as is_locked:
-            if is_locked:   # so processes that left such folders have ended
+            if is_locked:   # so processes that left .part folders have ended
                 for stale in folder.glob('.*.part'):
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it

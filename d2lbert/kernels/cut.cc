@@ -185,8 +185,9 @@ class Text {
     // the same entry. Only a changed word can be equal to another word.
     std::vector<size_t> equal(size);
     std::iota(equal.begin(), equal.end(), size_t{0});
-    WordTable new_words;          // words that were not in the text before
-    std::vector<size_t> firsts;   // for each, the first word changed to it
+    WordTable new_words;    // words that were not in the text before
+    // For each of the new words, the first word that changed to it
+    std::vector<size_t> firsts;
     for (size_t k : changed) {
       // A word of the text that equals the new word and has not changed
       const int32_t known = words_.find(Word(renamed[k]));
@@ -346,7 +347,8 @@ class Text {
         p = stop + 1;
         if (stop == end) break;
       }
-      // The loop ended at such a byte, or the word is longer than the block
+      // The loop ended at a byte that is neither visible ASCII nor a blank, or
+      // the word is longer than the block
       if (p < end && (separators || p == block)) p = add_word(p, end);
     }
     end_sentence();

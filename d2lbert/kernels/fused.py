@@ -148,7 +148,7 @@ def attention_qkv(QKV, offsets, lens, num_heads, p, precision, common_length,
 def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
                    grad_req, causal):
     """`ops.self_attention` as one operator, a few sequences at a time."""
-    # The largest weight in C++ joins those of queries, keys and values
+    # The largest weight in C++ joins the weights of queries, keys and values
     if not _is_faster_as_one(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
     weights_p, weights_seed = _dropout(X, p)

@@ -2,20 +2,11 @@
 // one tile of a product, and the functions that pack the operands.
 #include "gemm.h"
 
-#include <pthread.h>
+#include "fork.h"
 
 namespace d2lbert {
 
 const float zeros[NR] = {};
-
-namespace {
-
-// The fork handler runs in the child process, in the thread that called fork.
-thread_local bool has_forked = false;
-const int fork_handler =
-    pthread_atfork(nullptr, nullptr, [] { has_forked = true; });
-
-}  // namespace
 
 bool is_after_fork() { return has_forked; }
 

@@ -85,8 +85,7 @@ class Scratch {
   size_t size_ = 0, used_ = 0;
 };
 
-// True in a child process, for the thread that called fork. The parent's other
-// threads do not exist in the child, and libgomp would wait for them forever.
+// True in a child process, for the thread that called fork (see fork.h).
 bool is_after_fork();
 
 // Scratch memory of the calling thread, for arrays that its OpenMP team shares.

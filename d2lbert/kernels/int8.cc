@@ -13,7 +13,6 @@
 #include "int8.h"
 
 #include <omp.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <deque>
@@ -21,6 +20,7 @@
 #include <thread>
 
 #include "door.h"
+#include "fork.h"
 
 namespace d2lbert {
 namespace int8 {
@@ -59,8 +59,8 @@ struct Norm {
   AlignedArray<float> gamma, beta;
   float epsilon = 0;
 
-  // to (H,) = LayerNorm(x). Both arrays have zeros from H up to a multiple of
-  // LANES, and they may be the same.
+  // to (H,) = LayerNorm(x). x has zeros from H up to a multiple of LANES, and
+  // `to` gets such zeros. Both may be the same array.
   void operator()(const float* x, long H, float* to) const {
     Lanes sums, squares;
     for (long j = 0; j < H; j += LANES)
@@ -111,6 +111,7 @@ class Team {
       phase_.store(phase + 1, std::memory_order_release);
       return;
     }
+    // Most waits are short. In a long wait, another thread may need this core
     for (int i = 0; phase_.load(std::memory_order_acquire) == phase; i++)
       if (i > 2000) std::this_thread::yield();
   }
@@ -238,7 +239,8 @@ class Encoder {
   }
 
   // The bytes of OwnMemory and SharedMemory, for chunks of at most `rows` rows
-  // and sequences of at most T tokens.
+  // and sequences of at most T tokens. + 4096: more than arrays need for
+  // alignment, and qkv for its last vector (`shared_memory`).
   size_t own_bytes(long rows, long T) const {
     return rows * (4 * x_length() + sizeof(Input) * inputs_length() + 4) +
            4 * LANES * (T + D_ + VL) + 4096;
@@ -322,7 +324,8 @@ class Encoder {
     }
   }
 
-  // Replace the first of T rows x by their mean, added from first to last.
+  // Replace the first of T rows x by the mean of these rows, which are added
+  // from first to last.
   void average(float* x, long T) const {
     for (long j = 0; j < s_.H; j += VL) {
       vf sum = load(x + j);
@@ -347,7 +350,8 @@ class Encoder {
           ldy);
   }
 
-  // own.x = the sums of embeddings, normalized, and projected from E to H.
+  // own.x = the sums of embeddings, then normalized, and then projected from E
+  // to H, if the encoder has layers for that.
   void embed(const Member& member, const SharedMemory& shared,
              const OwnMemory& own, const Batch& batch,
              const Chunk& chunk) const {
@@ -435,9 +439,9 @@ class Encoder {
   }
 
   // to (T, D) = the output of a head for a sequence. q (T, D): the queries. In
-  // each row the key is H numbers after the query, and the value after the key.
-  // Scores have a lane for each query. So a query sums over keys from the first
-  // to the last, whatever the length of a vector.
+  // each row the key is H numbers after the query, and the value is H numbers
+  // after the key. Scores have a lane for each query. So a query sums over keys
+  // from the first to the last, whatever the length of a vector.
   void attend(const float* q, long ld, long T, float* to, long ldt,
               const OwnMemory& own) const {
     const float *keys = q + s_.H, *values = keys + s_.H;
@@ -548,12 +552,6 @@ class Encoder {
   Dense projection_;
 };
 
-// True for the thread that called fork, in the child process. Only this thread
-// is left there, and libgomp would wait for the other threads forever.
-thread_local bool is_after_fork = false;
-const int fork_handler =
-    pthread_atfork(nullptr, nullptr, [] { is_after_fork = true; });
-
 // Below this number of multiplications, half a millisecond, one thread is
 // faster than several. The other threads sleep between calls. They wake on the
 // processor of the calling thread, and move to other ones only after some
@@ -562,7 +560,7 @@ constexpr double MIN_TEAM_PRODUCTS = 5e7 * PER_WORD;
 
 // The number of threads for a call with this number of multiplications.
 int threads_for(double products) {
-  return products < MIN_TEAM_PRODUCTS || is_after_fork
+  return products < MIN_TEAM_PRODUCTS || has_forked
              ? 1
              : std::max(1, omp_get_max_threads());
 }
@@ -594,6 +592,7 @@ void run(const Encoder& encoder, const Batch& batch, double products) {
   const int threads = threads_for(products * R);
   long T = 0;
   for (long b = 0; b < batch.B; b++) T = std::max(T, batch.length(b));
+  // A team, if each thread would have at most half a chunk
   const bool as_team = threads > 1 && R <= CHUNK_ROWS * threads / 2;
   long max_rows = R;    // a team has one chunk
   if (!as_team)         // each thread gets equally many chunks of similar sizes

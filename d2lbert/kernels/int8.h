@@ -52,7 +52,7 @@ inline void dot(vi& sum, vi a, vi w) {
 #if defined(__ARM_FEATURE_DOTPROD)
   sum = (vi)vdotq_s32((int32x4_t)sum, x, y);
 #else
-  // Two products of at most 127² fit into 16 bits
+  // A product, at most 127², has 16 bits. Sums of products have 32 bits
   const int16x8_t low = vmull_s8(vget_low_s8(x), vget_low_s8(y));
   const int16x8_t high = vmull_high_s8(x, y);
   sum += (vi)vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high));
@@ -81,6 +81,7 @@ inline void dot(vi& sum, vi a, vi w) {
   std::memcpy(&products, x, sizeof products);
   sum += products;
 #else
+  // The lower halves of the words, with their signs, then the upper halves
   sum += ((a << 16) >> 16) * ((w << 16) >> 16) + (a >> 16) * (w >> 16);
 #endif
 }
@@ -97,7 +98,8 @@ constexpr int TR = 4, TV = 2;
 #endif
 constexpr int PANEL = TV * VL;
 
-// The length of a row of n numbers in memory, padding included.
+// The length of a row of n numbers in memory, padding included. 64 is the
+// largest PANEL, so a row has room for whole panels of outputs.
 inline long row_length(long n) { return ceil_div(n, 64) * 64; }
 
 // 1.5 * 2^23. Adding ROUND to a float between -2^22 and 2^22 rounds the float
@@ -238,7 +240,8 @@ inline float quantize(const float* x, long K, Input* q) {
   return scale.to_float;
 }
 
-// An array of n zeros. Its address is a multiple of 64.
+// An array of n elements, which are 0 at first. Its address is a multiple of
+// 64.
 template <class T>
 class AlignedArray {
  public:

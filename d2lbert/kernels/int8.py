@@ -128,8 +128,9 @@ class Encoder:
         self._library = compiled = library()
         (tokens, scale), segments, positions = tables
         self._tables = tables       # kept, since C++ reads these arrays
-        E, H = tokens.shape[1], len(blocks[0][0][1][0])
-        F = len(blocks[0][0][2][0])     # hiddens of the feed-forward network
+        (_, attention_output, ffn1, _), _ = blocks[0]
+        E, H = tokens.shape[1], len(attention_output[0])
+        F = len(ffn1[0])    # hiddens of the feed-forward network
         sizes = onp.array([
             len(tokens), 0 if segments is None else len(segments),
             len(positions), E, H, F, num_heads, len(blocks),

@@ -114,8 +114,7 @@ MXReturnValue caught(F run) {
   }
 }
 
-// Caught<f>::call calls f by `caught`. It is a static function and no lambda,
-// because MXNet stores function pointers.
+// Caught<f>::call calls f by `caught`. MXNet stores a pointer to this function.
 template <auto run>
 struct Caught;
 template <class... A, MXReturnValue (*run)(A...)>
@@ -183,10 +182,10 @@ inline long clipped(int32_t index, long n) {
 }
 
 // The number of threads to request for a parallel region. work: a rough number
-// of operations; for a small number, starting a team would take longer. 1 after
-// a fork, where OpenMP would hang (see `is_after_fork`). OpenMP may give fewer
-// threads (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So divide work by
-// omp_get_num_threads(), never by this number.
+// of operations. The result is 1 for little work, since starting a team would
+// take longer, and after a fork, since OpenMP would hang (fork.h). OpenMP may
+// give fewer threads (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So divide
+// work by omp_get_num_threads(), never by this number.
 inline int team(double work) {
   return work < 5e4 || is_after_fork() ? 1
                                        : std::max(1, omp_get_max_threads());

@@ -188,7 +188,8 @@ int pieces_cut(const void* handle, const char* lines, int64_t size,
                int64_t* num_ids) try {
   auto* cutter = static_cast<const Cutter*>(handle);
   std::string buffer;
-  int32_t* end_of_ids = ids;    // within ids: a piece has at least one letter
+  // This address stays within `ids`, since each id is of one letter or more
+  int32_t* end_of_ids = ids;
   const char* end = lines + size;
   for (int64_t k = 0; lines < end; ++k) {
     const auto* line_end = static_cast<const char*>(

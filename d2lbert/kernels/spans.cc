@@ -44,9 +44,9 @@ class MaskableWords {
       }
     }
     for (size_t k = words_.size(); k-- > 0;) {
-      const bool goes_on = k + 1 < words_.size() && touches(k);
+      const bool touches_next = k + 1 < words_.size() && touches(k);
       words_[k].max_span =
-          std::min(max_words_, 1 + (goes_on ? words_[k + 1].max_span : 0));
+          std::min(max_words_, 1 + (touches_next ? words_[k + 1].max_span : 0));
     }
   }
 
