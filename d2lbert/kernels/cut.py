@@ -126,10 +126,10 @@ def spread(table, begins, lengths, types, ends, size):
     """Join table[begins[k]:begins[k] + lengths[k]] for each k in types.
 
     table (entries + SPARE,) uint16 or int32; begins int64 and lengths int32,
-    an entry for each type; types (words,) int32. ends int64: increasing
-    indices of `types`. size: the number of joined entries. Returns the joined
-    entries, and for each `end` of ends the number of entries that come from
-    types[:end]. Thread-safe.
+    an entry for each type; types (words,) int32. ends int64: sorted indices of
+    `types`; some may be equal. size: the number of joined entries. Returns the
+    joined entries, and for each `end` of ends the number of entries that come
+    from types[:end]. Thread-safe.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     assert len(begins) >= len(lengths)
@@ -147,7 +147,8 @@ def count_types(types, num_types, table=None):
     types (words,) int32. table (num_types,) int32, or None: after the count,
     table[types] replaces the elements of types, in place.
     """
-    assert table is None or table.dtype == 'int32' and len(table) >= num_types
+    assert table is None or (table.dtype == 'int32'
+                             and len(table) >= num_types)
     counts = onp.zeros(num_types, 'int64')
     draw.library().count_types(types, len(types), None if table is None
                                else table.ctypes.data, num_types, counts)

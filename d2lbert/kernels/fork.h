@@ -1,4 +1,5 @@
-// This file notices that a process has forked, for code that uses OpenMP.
+// This file has a flag for code that uses OpenMP: this process is the child of
+// a fork.
 #pragma once
 #include <pthread.h>
 

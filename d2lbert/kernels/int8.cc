@@ -395,8 +395,9 @@ class Encoder {
     quantize_rows(own.x, ld_, rows, H, own);
     multiply(block.qkv, member, own, rows, H, NONE, shared.qkv, ldq);
     member.team.barrier();
-    const long heads = (chunk.last - chunk.first) * s_.heads;
-    for (long i = member.first(heads); i < member.last(heads); i++) {
+    // The heads of all sequences, counted sequence by sequence
+    const long all_heads = (chunk.last - chunk.first) * s_.heads;
+    for (long i = member.first(all_heads); i < member.last(all_heads); i++) {
       const long b = chunk.first + i / s_.heads, column = i % s_.heads * D_;
       const long row = batch.offsets[b] - chunk.begin;
       attend(shared.qkv + row * ldq + column, ldq, batch.length(b),
@@ -610,11 +611,11 @@ void run(const Encoder& encoder, const Batch& batch, double products) {
   // Without a team, each thread takes the next chunk until none is left
   auto take_chunks = [&](int thread) {
     StandardRounding rounding;
-    Team team(1);
+    Team alone(1);
     const SharedMemory shared = encoder.shared_memory(*scratch[thread], rows);
     const OwnMemory own = encoder.own_memory(*scratch[thread], rows, T);
     for (size_t c; (c = next.fetch_add(1)) < chunks.size();)
-      encoder.encode({team, 0}, shared, own, batch, chunks[c]);
+      encoder.encode({alone, 0}, shared, own, batch, chunks[c]);
   };
   if (threads == 1) return take_chunks(0);
   std::unique_ptr<Team> team;

@@ -35,8 +35,9 @@ DESCRIPTIONS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
 TRIAL_SHAPE = 1024, 256, 512
 #: Runs of each kernel; the fastest run counts.
 NUM_RUNS = 5
-#: `plain` replaces `pairs` or `tiles`, and `split` replaces `plain`, if it
-#: takes less than this share of the time. Smaller differences are noise.
+#: `plain` replaces `pairs` or `tiles`, and `split` replaces `plain`, if the
+#: new kernel takes less than this share of the time of the replaced kernel.
+#: Smaller differences are noise.
 FASTER = 0.95
 #: The largest allowed error of `split` against float64, relative to the
 #: largest element of the product. The tests allow the same error.

@@ -11,7 +11,7 @@
 
 namespace {
 
-// A word of a row: one token, or all its pieces.
+// A word of a row: one token, or the pieces of the word.
 struct MaskableWord {
   int32_t begin, end;  // positions of its tokens in the row
   // The number of words of the longest span that can begin here, 0 if none can

@@ -123,8 +123,9 @@ int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
 // after the other: type k (num_types) has lengths[k] entries from begins[k] on.
 // table (table_size) and `to` have integers of entry_bytes, 2 or 4. The last
 // four entries of the table belong to no type. `to` has memory for to_size + 4
-// entries. ends (num_ends): increasing indices of words. Each is replaced by
-// the number of entries that are copied for the words before this index.
+// entries. ends (num_ends): sorted indices of words; some may be equal. Each
+// index is replaced by the number of entries that are copied for the words
+// before it.
 int spread(const void* table, int64_t entry_bytes, int64_t table_size,
            const int64_t* begins, const int32_t* lengths, int64_t num_types,
            const int32_t* types, int64_t size, int64_t* ends,
