@@ -9,6 +9,8 @@ namespace d2lbert {
 enum Act { NONE, RELU, TANH, GELU, GELU_NEW };
 
 // Store the activation that the attribute `act` of an operator call names.
+// MXNet first calls the attribute parser, which fails for a wrong name. So
+// later callers need not check the result.
 inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   const std::string name = text(attrs, "act", "none");
   const char* names[] = {"none", "relu", "tanh", "gelu", "gelu_new"};

@@ -135,6 +135,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     int32_t* end = row;
     *end++ = specials->cls;
     const int64_t* span = spans + 4 * k;
+    // The last arguments leave room for the <sep> tokens that follow
     end = words.copy(span[0], span[1], end, T - 3);
     *end++ = specials->sep;
     const int32_t* second = end;  // the begin of the second segment
