@@ -30,6 +30,9 @@ namespace {
 // additions is the same. The lanes are in VECTORS vectors.
 constexpr int LANES = 16, VECTORS = LANES / VL;
 
+// Vectors of values that `Encoder::weighted_sums` loads at a time.
+constexpr int TILE_VECTORS = 2;
+
 struct Lanes {
   vf vector[VECTORS] = {};
   // Add the second half of the lanes to the first half, until one is left.
@@ -260,8 +263,9 @@ class Encoder {
   }
   SharedMemory shared_memory(Scratch& scratch, long rows) const {
     SharedMemory shared;
-    // The last vector of a row may extend beyond the row
-    shared.qkv = scratch.take<float>(rows * row_length(3 * s_.H) + LANES);
+    // `weighted_sums` loads whole tiles, which may extend beyond the last row
+    shared.qkv =
+        scratch.take<float>(rows * row_length(3 * s_.H) + TILE_VECTORS * VL);
     shared.context = scratch.take<float>(rows * ld_);
     shared.y = scratch.take<float>(rows * ld_);
     shared.hidden = scratch.take<float>(std::min(rows, FFN_ROWS) *
@@ -518,7 +522,7 @@ class Encoder {
   void weighted_sums(const float* weights, const float* inverse,
                      const float* values, long ld, long T, long queries,
                      float* to, long ldt) const {
-    constexpr int TILE_ROWS = VL == 16 ? 8 : 4, TILE_VECTORS = 2;
+    constexpr int TILE_ROWS = VL == 16 ? 8 : 4;
     for (long i = 0; i < queries; i += TILE_ROWS)
       for (long d = 0; d < D_; d += TILE_VECTORS * VL) {
         vf sums[TILE_ROWS][TILE_VECTORS] = {};

@@ -24,6 +24,9 @@ NETS = {
     'shared': (dict(H=64, E=24, num_heads=2, act='gelu_new',
                     order=[0, 0, 1, 1], norm=False, factor=1.7), (9, 30),
                'b52464892725fa09'),
+    # Heads of fewer numbers than a vector has, in rows without padding
+    'narrow': (dict(H=64, F_=128, num_heads=8), (3, 20, 41),
+               '316e52857eabd8ea'),
 }
 
 

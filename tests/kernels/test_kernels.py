@@ -1158,7 +1158,7 @@ def test_the_sanitizers_find_nothing(compiler, tmp_path, cpu):
         [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
          '--capture=sys', __file__,      # so that reports are seen
          *(os.path.join(here, f'test_{name}.py')
-           for name in ('halves', 'large_scores', 'door')),
+           for name in ('halves', 'large_scores', 'door', 'int8')),
          os.path.join(os.path.dirname(here), 'test_bert_dataset.py')],
         env={**os.environ, 'CXX': str(cxx), 'OMP_NUM_THREADS': '3',
              'D2LBERT_CACHE': str(tmp_path / 'cache'),
