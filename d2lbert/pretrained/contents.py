@@ -262,7 +262,7 @@ def _raise_for(differences, folder, family, required_parts):
         parts = ' and the '.join(part for part in required_parts
                                  if part in missing_parts)
         reason = (f'{num_misshapen} tensors do not have the shape or type '
-                  'in its config.json' if num_misshapen else
+                  'that its config.json asks for' if num_misshapen else
                   f'{len(missing_parts)} tensors of the {parts} are missing')
         raise PretrainedError(f'{folder} does not hold the {family.title} '
                               f'that its config.json describes: {reason}:\n'

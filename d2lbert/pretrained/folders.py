@@ -136,9 +136,10 @@ def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     """Load a folder with a task head: (`FineTuned` net, tokenizer).
 
     `transformers` or `save_pretrained` wrote the folder, from a model of a
-    class ...ForSequenceClassification, ...ForTokenClassification or
-    ...ForQuestionAnswering. In the `about` of the net, `task` is ''. The
-    folder of a run of `finetune` is loaded by training/load.py instead.
+    class ...ForSequenceClassification, ...ForTokenClassification,
+    ...ForQuestionAnswering or ...ForMultipleChoice. In the `about` of the net,
+    `task` is ''. The folder of a run of `finetune` is loaded by
+    training/load.py instead.
 
     The arguments are as for `load_pretrained`. Raises `PretrainedError` if the
     folder has no task head.
@@ -232,14 +233,14 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
 
     `transformers.BertForPreTraining` and `AutoTokenizer` load the folder. A
     fine-tuned net is loaded by BertForSequenceClassification,
-    BertForTokenClassification or BertForQuestionAnswering, with the names of
-    its labels. Relatives of BERT are loaded by the classes of their family.
-    Weights are float32, in one file, without copies of tied weights. The
-    `pooling` of the tokenizer is written as the files of
-    sentence-transformers. A net with precision='int8' is written with int8
-    weights, in about a quarter of the size; other libraries cannot load such a
-    folder. parts: the parts of the net to write, keys of `tensor_names.PARTS`;
-    None for all.
+    BertForTokenClassification, BertForQuestionAnswering or
+    BertForMultipleChoice, with the names of its labels. Relatives of BERT are
+    loaded by the classes of their family. Weights are float32, in one file,
+    without copies of tied weights. The `pooling` of the tokenizer is written
+    as the files of sentence-transformers. A net with precision='int8' is
+    written with int8 weights, in about a quarter of the size; other libraries
+    cannot load such a folder. parts: the parts of the net to write, keys of
+    `tensor_names.PARTS`; None for all.
 
     Raises `PretrainedError` if `folder` is not empty, or if the format
     cannot represent the net. The format cannot represent sinusoidal positions,

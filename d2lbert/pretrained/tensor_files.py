@@ -243,7 +243,7 @@ def read_quantized(matrix):
     """
     weight = QuantizedWeight(
         _read_flat(matrix, 'int8').reshape(matrix.shape), read(matrix.scale))
-    # int8.cc may multiply absolute values of 7 bits, but 128 needs 8 bits
+    # Quantizing gives -127 to 127, so -128 is a sign of damage
     if (weight.q == -128).any() or not (
             onp.isfinite(weight.scale) & (weight.scale >= 0)).all():
         raise PretrainedError(

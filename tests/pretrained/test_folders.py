@@ -281,7 +281,7 @@ def test_a_tensor_of_another_shape_is_refused_with_the_table(tmp_path):
     first, *table = refused(folder).splitlines()
     assert first == (
         f'{folder} does not hold the BERT that its config.json describes: 2 '
-        'tensors do not have the shape or type in its config.json:')
+        'tensors do not have the shape or type that its config.json asks for:')
     assert [line.split() for line in table[1:]] == [
         ['bert.embeddings.LayerNorm.bias', 'misshapen', '12', '12', 'of',
          'I8'],

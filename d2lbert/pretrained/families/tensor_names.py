@@ -24,8 +24,8 @@ class Tensor(NamedTuple):
 
     name: str               # in the folder
     ours: str               # the parameter's name in the net
-    shape: tuple            # in the folder; the parameter's shape may begin
-                            # with another 1
+    shape: tuple            # in the folder; one of this shape and the
+                            # parameter's may begin with another 1
     part: str               # a key of PARTS, or 'head' in a fine-tuned net
     reversed: bool = False  # the folder has the rows in reverse order
     alias: str = None       # a second name of the same tensor in the folder

@@ -44,7 +44,7 @@ NORMALIZER_FIELDS = (
     ('tokenize_chinese_chars', 'handle_chinese_chars', True))
 
 #: After this number of texts, a tokenizer encodes in C++. Making the tables
-#: for C++ takes as long as encoding some thousand texts with the library.
+#: for C++ takes as long as encoding some hundred texts with the library.
 MIN_CPP_TEXTS = 512
 
 #: If texts have this number of characters in all, or more, another thread
