@@ -77,9 +77,9 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
 
     paths: one path or several. A path names a file, a folder (with all its
     files) or a pipe; '-' is standard input. Files are UTF-8, compressed or
-    not (see `texts.text_files`). Words are converted to lower case.
-    text_field: the field of JSON lines that holds a text of one or more
-    paragraphs.
+    not (see `texts.text_files`). Words are converted to lower case, except for
+    a vocabulary of word pieces. text_field: the field of JSON lines that holds
+    a text of one or more paragraphs.
 
     In a file with WikiText's headings ( = Title = between blank lines) each
     line is a paragraph and each heading begins an article. In other files
@@ -323,7 +323,7 @@ def report(corpus, settings, is_named=False):
     """
     counts, vocab = corpus.train.counts, corpus.vocab
     source = settings['corpus'] if is_named else corpus.train.source
-    if len(vocab) <= len(special_of(vocab)) + 1:
+    if len(vocab) <= len(special_of(vocab)) + 1:    # <unk> is one more
         if counts.min_freq is None:     # the vocabulary is the user's
             raise ValueError(f'the vocabulary for {source} has only special '
                              'tokens: name a vocabulary with words')

@@ -113,6 +113,7 @@ def mask_spans(text, rows, parts, masking, max_len, rng=random,
     columns = _empty_columns(len(rows) - 1, max_len, mask_millionths,
                              max_tokens, special[0])
     types, parts = text.gather(parts)   # now the parts are ranges of `types`
+    # Both functions write into `columns`
     if draw.can_draw(rng):
         draw.mask_spans(
             rows, parts, types, text.numbers, (*special, len(vocab)), flags,
@@ -380,7 +381,8 @@ def _restore_tokens(masked):
     """(tokens, left, is_masked) of `MaskedRows`, each (N, T).
 
     tokens: the original tokens. left: for a masked token the position before
-    its span, otherwise -2. is_masked: True for a masked token.
+    its span, otherwise -2, so that left + 1 is no position. is_masked: True
+    for a masked token.
     """
     tokens = masked.tokens_X.copy()
     left = onp.full(tokens.shape, -2)
@@ -430,6 +432,6 @@ def _shuffle_sentences(text, parts, noise_rng):
     # lexsort keeps their order
     keys = noise_rng.random_sample(int(is_first.sum()))
     order = onp.lexsort((keys[onp.cumsum(is_first) - 1], part))
-    tokens = concat_ranges(type_ranges[:, 0], lengths)
-    return (NumberedText(types[tokens[order]], text.numbers, None, None,
+    indices = concat_ranges(type_ranges[:, 0], lengths)     # into `types`
+    return (NumberedText(types[indices[order]], text.numbers, None, None,
                          text.vocab), onp.stack([ends - lengths, ends], 1))

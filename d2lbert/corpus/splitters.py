@@ -2,9 +2,10 @@
 
 The book's rule ends a sentence at ' . '. There are two rules for running text.
 `prose_sentences` ends sentences at marks that are always an end, in any
-script, and at full stops that follow neither an abbreviation nor an initial.
-NLTK's Punkt (Kiss and Strunk 2006) learns from a text which full stops end no
-sentence. Punkt finds an end only before white space, as in Latin script. So
+script. It also ends them at . ! and ?, except before a small letter, and
+except at the full stop of an abbreviation or an initial. NLTK's Punkt (Kiss
+and Strunk 2006) learns from a text which full stops end no sentence. Punkt
+finds an end only before white space, as in Latin script. So
 `split_at_sure_ends` finds the ends of other scripts first.
 
 A cutter splits the stretches of a text (see `text_reader`) by one rule. A
@@ -179,7 +180,7 @@ def _is_end(piece, begin, marks, has_capitals):
     if len(word) == 1 and word.isupper() and word != 'I':
         return False            # an initial
     if _DOTTED_LETTERS.fullmatch(word):
-        # Of such words, only the times can end a sentence
+        # Of such words, only a.m. and p.m. often end a sentence
         return word.lower() in ('a.m', 'p.m')
     return word.lower() not in BEFORE_NAMES
 
@@ -290,7 +291,7 @@ class BookCutter:
     bar if the cutter learns from the text. lower: convert words to lower case.
     """
 
-    # The end of the error message for a text without a paragraph of two
+    # The end of the error message for a text in which no paragraph has two
     # sentences
     remedy = ("with split='book' a sentence ends at ' . ', its full stop "
               "between blanks; split='prose' is for text as people write it")
@@ -302,7 +303,8 @@ class BookCutter:
 
     def __init__(self, files, progress, lower=True):
         self.lower = lower
-        # The number of threads that may call `cut`; None: a thread per core
+        # The number of threads in which to call `cut`; None: one per core.
+        # Only compiled code gains from threads, as it needs no Python lock
         self.num_threads = 1 if draw.library() is None else None
         self._thread_local = threading.local()
 
@@ -457,7 +459,8 @@ def has_books_form(path):
 def _indices_among_kept(indices, kept):
     """Convert indices of paragraphs to indices among the kept paragraphs.
 
-    A paragraph that is not kept gets the index of the next kept one.
+    The index of a paragraph that is not kept becomes the index of the next
+    kept paragraph.
     """
     return onp.cumsum([0, *kept], dtype='int64')[indices]
 

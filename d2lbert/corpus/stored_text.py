@@ -156,6 +156,7 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
     rows, parts = [0], []
     free = max_free = max_len - 1       # free tokens of the row, after <cls>
     borders = _article_borders(text, chunk, num_chunks)
+    # The shuffled indices are of articles here, not of paragraphs
     for k in shuffled_paragraphs(len(borders) - 1, rng).tolist():
         ends = text.sentences[borders[k]:borders[k + 1] + 1].tolist()
         begin = ends[0]
@@ -194,9 +195,9 @@ def _article_borders(text, chunk, num_chunks):
     return [first, *text.paragraphs[articles].tolist(), last]
 
 
-# A chunk of full sentences has at most this number of words, and a chunk of
-# pairs about this number of tokens, padding included. The arrays of a chunk
-# take about 10 bytes a token, up to 80 MB
+# A chunk has at most about this number of words (full sentences), or of tokens
+# with padding (pairs). The arrays of a chunk take about 10 bytes a token, up
+# to 80 MB
 CHUNK_TOKENS = 1 << 23
 
 
@@ -243,8 +244,9 @@ class StoredText(NumberedText):
         begins, ends = spans[:, ::2].ravel(), spans[:, 1::2].ravel()
         types = self._read(begins.tolist(), ends.tolist())
         lengths = ends - begins
-        ends = onp.cumsum(lengths)
-        return types, onp.stack([ends - lengths, ends], 1).reshape(spans.shape)
+        new_ends = onp.cumsum(lengths)
+        return types, onp.stack([new_ends - lengths, new_ends], 1).reshape(
+            spans.shape)
 
     def _read(self, begins, ends):
         """The types of the words of several ranges, one after another.
@@ -316,7 +318,9 @@ class StoredText(NumberedText):
         `Noise` gives `NoisyRows`, and `NO_MASKS` gives `UnmaskedRows`. The
         chunks are sections of the text as it is stored, in random order.
         dynamic: draw new pairs and masks in each epoch; otherwise only the
-        order of the examples is new. Raises ValueError if no pair fits.
+        order of the examples is new.
+
+        Raises ValueError if the epoch has no example.
         """
         check_batch_size(batch_size)
         check_max_len(max_len)
@@ -334,8 +338,8 @@ class StoredText(NumberedText):
             whole_words, swap, spans))
 
     def _batches(self, batch_size, chunk, first_index, settings):
-        # True until a whole epoch yields a batch. False in a resumed epoch,
-        # which may have no batch left
+        # True until an epoch from its begin yields a batch. False in a resumed
+        # epoch, which may have no batch left
         is_empty = (chunk, first_index) == (0, 0)
         for columns, order in self._chunks(chunk, settings):
             num_batches = -(-len(order) // batch_size)
@@ -365,7 +369,7 @@ class StoredText(NumberedText):
         """
         seed, epoch, masking = settings.seed, settings.epoch, settings.masking
         num_chunks = self.num_chunks(settings.max_len, masking)
-        chunks = onp.arange(num_chunks)
+        chunks = onp.arange(num_chunks)     # in the order of the epoch
         # For new pairs the order can stay, as the paragraphs are shuffled
         if not settings.dynamic or masking is not None:
             derive_shuffler('chunks', seed, epoch).shuffle(chunks)

@@ -95,8 +95,8 @@ class Distillation(Objective):
             # Masked words only: scoring all tokens would cost about seven
             # times as much, since about one token in seven is masked. These
             # vectors equal student_tokens.masked_X, but are taken from X once
-            # more: gradients that are summed in another order could change
-            # the last bits of results
+            # more. With masked_X, gradients would be summed in another order,
+            # which can change the last bits of results
             masked_X = student_tokens.at(student_tokens.masked_rows)
             losses.append((soft_loss(
                 student.mlm.mlp(masked_X), teacher_scores,

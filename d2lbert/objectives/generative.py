@@ -87,7 +87,7 @@ class CLM(Generative):
 
     Rows are full sentences as in `mlm.MLM`, without masks. The model is a
     `BERTModel` with causal=True: it has BERT's head and encoder, but no token
-    attends to a later one. The vector of a token predicts the next token,
+    attends to a later token. The vector of a token predicts the next token,
     even if the next token is `<sep>`.
     """
 

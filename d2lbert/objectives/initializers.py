@@ -51,7 +51,7 @@ def topic_vectors(text, size):
         matrix, mx.nd.array(basis)).asnumpy())
     rotated = basis @ rotation[:, :rank]
     lengths = onp.linalg.norm(rotated, axis=1, keepdims=True)
-    kept = lengths[:, 0] > 1e-6
+    kept = lengths[:, 0] > 1e-6     # smaller lengths are rounding errors
     vectors = onp.zeros((int(kept.sum()), size), 'float32')
     vectors[:, :rank] = rotated[kept] / lengths[kept]
     return unique_tokens[kept], vectors

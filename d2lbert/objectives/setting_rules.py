@@ -32,6 +32,7 @@ NAMED_CORPORA = 'wikitext-2', 'sample'
 #: The default of the setting `noise`, which only `denoise` reads.
 DEFAULT_NOISE = 'infilling+sentences'
 
+# For objectives without noise: only the default is allowed, and is not read
 _NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, and noise '
                   '(--noise) is for objective=denoise: give that objective '
                   '(--objective denoise), or leave noise out')

@@ -276,8 +276,8 @@ def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
     loss, accuracy = loss_and_accuracy(loss_sum, hits, num_preds)
     if math.isnan(loss):
         known_hits = math.nan
-    # After training has failed, exp(loss) can overflow. A loss of NaN is not
-    # above 700, and gives NaN
+    # After training has failed, the loss can exceed 709, where exp overflows.
+    # A loss of NaN is not above 700, and gives NaN
     perplexity = math.exp(loss) if not loss > 700 else math.inf
     return (loss, perplexity, accuracy, (num_preds - num_known) / num_preds,
             known_hits / num_known if num_known else math.nan)
