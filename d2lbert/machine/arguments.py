@@ -30,8 +30,8 @@ def listed(choices):
 def did_you_mean(word, choices):
     """Return ': did you mean CHOICE?', the end of a message, or ''.
 
-    CHOICE is a member of `choices` that is spelled like `word`, or that begins
-    with `word`. Upper and lower case count as equal.
+    CHOICE is a member of `choices` with almost the spelling of `word`, or that
+    begins with `word`. Upper and lower case count as equal.
     """
     by_name = {str(choice).lower(): choice for choice in choices}
     word = str(word).lower()

@@ -259,7 +259,7 @@ def read_npz(path):
                 raise ValueError(f'it holds {name} twice')
             with archive.open(member) as file:
                 arrays[name] = read_array(file, member.file_size)
-                if file.read(1):    # at its end, zipfile also checks the CRC
+                if file.read(1):    # zipfile checks the CRC at the end only
                     raise ValueError(f'bytes follow the end of {name}')
     return arrays
 

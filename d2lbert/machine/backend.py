@@ -131,7 +131,7 @@ def _import_error(error):
 
 def _import_mxnet():
     """Check the installation, load MXNet's libraries and import MXNet."""
-    if 'mxnet' not in sys.modules:      # otherwise it works already
+    if 'mxnet' not in sys.modules:      # an imported MXNet needs no check
         _check_wheels()
         _check_numpy_and_python()
     _keep_freed_memory()

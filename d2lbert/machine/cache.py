@@ -44,7 +44,7 @@ RENEWABLE = 'kernels', 'tokens', 'corpora'
 #: a file is in use, or left over from a killed process.
 TEMPORARY = (r'\..+\.part|[0-9a-f]{32}\.\w+\.part|\.(?:fetch|unpack)-.+|'
              r'(?:build|\w+-[0-9a-f]{16}|[0-9a-f]{32})\.lock')
-#: A temporary file is a leftover if it has not changed for this time.
+#: A temporary file that has not changed for this time counts as left over.
 LEFTOVER_SECONDS = 3600
 
 
@@ -379,7 +379,7 @@ def _remove(entry):
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             if path.suffix == '.lock':
                 with locked(path, wait=False):
-                    pass        # `locked` removes the file at its end
+                    pass        # on exit, `locked` removes the file
             elif path.is_dir() and not path.is_symlink():
                 # Rename it first: no process sees a half-removed folder
                 temporary = path.with_name(f'.{secrets.token_hex(8)}.part')

@@ -32,9 +32,9 @@ from d2lbert.machine.terminal import is_quiet, warn
 # wikitext.smerity.com rejects Python's default User-Agent
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
 
-# A transfer is aborted if the DNS look-up and the server's first answer take
-# more than ANSWER_SECONDS, or if the server then sends fewer than STALL_BYTES
-# in a period of STALL_SECONDS
+# A transfer is aborted if the DNS look-up and the server's first answer
+# together take more than ANSWER_SECONDS, or if the server then sends fewer
+# than STALL_BYTES in a period of STALL_SECONDS
 ANSWER_SECONDS = 8
 STALL_SECONDS = 20
 STALL_BYTES = 1024
@@ -112,6 +112,7 @@ def _watch(transfer, label):
     # disable=None: no bar if standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
               disable=is_quiet() or None, file=sys.stderr) as bar:
+        # Look every 0.1 s, or more often in tests with a short ANSWER_SECONDS
         while not transfer.ended.wait(min(0.1, ANSWER_SECONDS / 4)):
             bar.total = transfer.announced_bytes
             bar.update(transfer.received_bytes - bar.n)

@@ -138,9 +138,9 @@ def new_folder(path):
 def write_text(path, text):
     """Write `text` to `path` as UTF-8, atomically.
 
-    If Python cannot decode a file name, the name as a string has lone
-    surrogates. They are written as escapes such as \\udce9, which a parser of
-    JSON reads as the same surrogates.
+    `text` may contain a file name that Python could not decode. Lone
+    surrogates in such a name are written as escapes such as \\udce9, which a
+    parser of JSON reads as the same surrogates.
     """
     with replacing(path) as temporary:
         temporary.write_text(text, encoding='utf-8',
@@ -189,7 +189,7 @@ def locked(path, wait=True, before_wait=None):
     except OSError:
         lock = None
         with contextlib.suppress(OSError):
-            os.unlink(path)     # in case it was created, but not locked
+            os.unlink(path)     # the file may be created, but not locked
     try:
         yield lock is not None
     finally:

@@ -74,7 +74,8 @@ class _NumPy(types.ModuleType):
         # In 1.19, numpy.bool was Python's bool. NumPy 1.20 to 1.23 warn about
         # the name, and NumPy 2 gives it to numpy.bool_
         self.bool = builtins.bool
-        # Without this copy of NumPy's function, Python calls the method below
+        # Remove the copy of NumPy's function `__getattr__`, so that Python
+        # calls the method below
         vars(self).pop('__getattr__', None)
 
     def __getattr__(self, name):    # for modules that NumPy loads on demand
@@ -118,8 +119,8 @@ def adopt_parameter(block, name, parameter):
 
     block: a Gluon block with `self.NAME = parameter`, where NAME is `name`.
     The stock MXNet 1.9.1 finds only parameters that `block.params` created,
-    and neither initializes nor trains other parameters. If `parameter.name` is
-    NAME, it becomes the block's prefix and NAME.
+    and neither initializes nor trains other parameters. A `parameter.name`
+    that equals NAME gets the block's prefix.
     """
     collected = block.params._params
     if any(other is parameter for other in collected.values()):

@@ -201,8 +201,8 @@ def thread_count(name, maximum=MAX_THREADS):
 
     The value may be a list with a number for each nesting level of OpenMP;
     then the first number is returned. Raises ImportError for any other text,
-    and for 0 or more than `maximum` threads: with such a value, MXNet would
-    end the process.
+    for 0, and for a number above `maximum`: with such a value, MXNet would end
+    the process.
     """
     text = os.environ.get(name, '')
     if not text.strip():
@@ -228,6 +228,7 @@ def thread_settings():
     counts = {name: thread_count(name) for name in THREAD_VARIABLES}
     if not any(counts.values()):
         counts = dict.fromkeys(THREAD_VARIABLES, physical_cores())
+    # A limit starts no threads, so any number that fits into 64 bits is valid
     limit = thread_count('OMP_THREAD_LIMIT', 2**63 - 1)
     if os.environ.get('OMP_MAX_ACTIVE_LEVELS', '').strip() == '0':
         limit = 1       # parallel regions have a single thread

@@ -261,8 +261,8 @@ def _apply_changes(archive, info):
     changes. The changes are a set of indices in CHANGES.
     """
     name = info.filename
-    candidates = [k for k, (file, _, _) in enumerate(CHANGES)
-                  if re.fullmatch(file, name)]
+    candidates = [k for k, (name_pattern, _, _) in enumerate(CHANGES)
+                  if re.fullmatch(name_pattern, name)]
     used, text = set(), None
     if candidates:
         text = before = archive.read(info).decode('utf-8')

@@ -163,7 +163,7 @@ def isa_flags():
     return list(INSTRUCTION_SETS[name].flags)
 
 
-#: A compiler is not used if printing its version takes more seconds.
+#: Seconds for a compiler to print its version; a slower one is not used.
 VERSION_SECONDS = 30
 
 
@@ -177,6 +177,7 @@ def find_compiler():
     names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
     for name in names:
         command = name.split()  # CXX may be several words: 'ccache g++'
+        # An empty command, from a blank CXX, has no path
         path = command and shutil.which(command[0])
         if not path:
             continue

@@ -91,10 +91,10 @@ _warned = weakref.WeakKeyDictionary()
 
 
 def warn_once(owner, kind, line):
-    """Issue the warning `line`, unless `owner` already had one of its kind.
+    """Issue the warning `line`, unless `owner` already had one of this kind.
 
-    owner: an object, for example a tokenizer. kind: any text that tells the
-    kinds apart. Later lines of a kind are logged at level INFO, so that a
+    owner: an object, for example a tokenizer. kind: a text, equal for warnings
+    of the same kind. Later lines of a kind are logged at level INFO, so that a
     server does not print a line for each request. The warning names the line
     of code that called this package.
     """

@@ -55,11 +55,12 @@ def attention_of(net, ids, segments=None):
     # without these operators within `keep_attention`. Blocks run one at a
     # time, so that the device never holds the weights of all blocks
     with autograd.pause():
-        X = _embed(net, [ids], [segments or [0] * T], [T])[0]
+        X, _ = _embed(net, [ids], [segments or [0] * T], [T])
         for blk in net.encoder.blks.up_to(-1):
             attention = _find_attention(blk)
             with keep_attention(blk):
                 X = blk(X, None)
+            # (N, T, T), since the batch has a single text
             weights.append(attention.attention_weights.asnumpy())
             if not attention.keeps_weights:
                 attention.attention_weights = None      # frees the memory
@@ -130,7 +131,8 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
                              'them there is nothing to show')
         weights = weights[:, :, kept][:, :, :, kept]
         shown = [shown[t] for t in kept]
-    # In inches: a line of text, the side of a panel, the space for the labels
+    # In inches, of 72 points each: the height of a line of text, the side of
+    # a panel, and the space for the labels
     line_height = FONT_POINTS * 1.25 / 72
     side = min(max(MIN_PANEL_INCHES, len(shown) * line_height),
                MAX_FIGURE_INCHES / max(len(layers), len(heads)))
@@ -234,7 +236,8 @@ def vectors_by_layer(net, encoded, pad_id=0):
     for layer, blk in enumerate(net.encoder.blks.up_to(-1), 1):
         with autograd.pause():
             inputs = [(blk(X, lens), lens) for X, lens in inputs]
-            # `finish` applies the final LayerNorm of a pre-LN encoder
+            # After the last layer of a pre-LN encoder, `finish` applies the
+            # final LayerNorm; otherwise it returns X
             outputs = [net.encoder.finish(X, layer) for X, _ in inputs]
         yield _split_batches(batches, outputs)
 

@@ -158,6 +158,7 @@ def plot_history(run: Any, *others: Any,
 def _panels(losses):
     """Assign losses to panels; return a list of losses for each panel."""
     shared = [name for name in losses if name in TOKEN_LOSSES]
+    # The first of these losses stands for their panel, the others are skipped
     return [shared if name in shared else [name] for name in losses
             if name not in shared[1:]]
 

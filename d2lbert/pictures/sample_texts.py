@@ -246,7 +246,7 @@ def _find_word(word, sentence):
 def labelled_uses(word):
     """Return the labelled `Use`s of a word in the sample corpus.
 
-    Other forms of the word do not count.
+    Uses labelled OTHER_SENSE are included, other forms of the word are not.
     """
     return _uses_by_form().get(word.lower(), [])
 
@@ -264,9 +264,10 @@ def labelled_words():
 
 
 def _base_form(form, forms):
-    """Return the singular of a form, by IRREGULAR or by `forms`.
+    """Return the singular of a form of a word, or the form itself.
 
-    Returns the form itself if there is no singular.
+    The singular is in IRREGULAR, or it is the form without 's' or 'es', if
+    `forms` contains it.
     """
     if form in IRREGULAR:
         return IRREGULAR[form]
@@ -278,8 +279,9 @@ def _base_form(form, forms):
 def _uses_by_form():
     """Return {form of a word: its `Use`s} from data/sample/senses.tsv.
 
-    A row of that file has the number of a line of the sample corpus (from 1),
-    the index of a token in this line (from 0), this token and its sense.
+    The columns of that file are `line`, the number of a line of the sample
+    corpus (from 1); `token`, the index of a token in this line (from 0);
+    `word`, the token as text; and its `sense`.
     """
     folder = hub.sample_dir()
     lines = (folder / hub.TRAIN_FILE).read_text('utf-8').split('\n')

@@ -80,7 +80,7 @@ def vectors_of(net, tokenizer, uses):
     kept, positions = [], []
     for use in uses:
         k = index_of[use.sentence]
-        # Tokens with a character of the word; special tokens have no word
+        # Tokens with a character of the use; `words` is None at special tokens
         tokens = [t for t, (begin, end) in enumerate(encoded[k].offsets)
                   if encoded[k].words[t] is not None and begin < use.end
                   and end > use.begin]
@@ -319,7 +319,7 @@ def _compute_accuracy(uses, layers):
     all uses, in the order of `uses`.
     """
     ends = onp.cumsum([len(word_uses) for word_uses in uses.values()])
-    # For each word (n,): the senses of its uses
+    # For each word (n,): the labels of its uses
     senses = [onp.array([use.sense for use in word_uses])
               for word_uses in uses.values()]
     # For each word (n, n): True for uses in different sentences
@@ -329,9 +329,9 @@ def _compute_accuracy(uses, layers):
     rates = [list(map(_nearest_accuracy, onp.split(vectors, ends[:-1]),
                       senses, comparable)) for vectors in layers]
     return SenseAccuracy(
-        list(uses), onp.array([len(of_word) for of_word in senses]),
-        onp.array([onp.unique(of_word, return_counts=True)[1].max()
-                   / len(of_word) for of_word in senses]), onp.array(rates))
+        list(uses), onp.array([len(labels) for labels in senses]),
+        onp.array([onp.unique(labels, return_counts=True)[1].max()
+                   / len(labels) for labels in senses]), onp.array(rates))
 
 
 def _nearest_accuracy(X, senses, comparable):
@@ -437,10 +437,11 @@ def plot_reports(reports):
     for ax, k, x, rates in lines:
         ax.plot(x, rates, MODEL_MARKERS[k % len(MODEL_MARKERS)], markersize=5,
                 label=reports[k].name, **STYLES[k % len(STYLES)])
+    # A word has two senses, so chance is at least 0.5: show it above the edge
+    lowest = min(0.4, *(rate for *_, rates in lines for rate in rates))
     axes[0].set(xlabel='layer (0: embeddings)',
                 title='nearest other use has the same sense',
-                ylabel='share of uses', ylim=(min(0.4, *(
-                    rate for *_, rates in lines for rate in rates)), 1.01))
+                ylabel='share of uses', ylim=(lowest, 1.01))
     if has_steps:
         axes[1].set(xlabel='step', title='in the last layer')
         last_steps = [max(report.steps) for report in reports if report.steps]

@@ -88,8 +88,8 @@ def show(model: Any, texts: Any = None, *,
 def write_page(model, out, force=False, **keywords):
     """Write the page of `show` to the file `out`; return the `Page`.
 
-    keywords: those of `page_data`. If `out` cannot be written, this raises an
-    error before it loads the model.
+    keywords: arguments of `page_data`. If `out` cannot be written, this raises
+    an error before the model is loaded.
     """
     # `out` must not replace the folder and the file that are read
     reads = [model] if isinstance(model, (str, Path)) else []
@@ -105,7 +105,7 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
               ctx=None):
     """Return the data of the page, a dictionary for JSON.
 
-    ctx: the device; None is the CPU. The other arguments are those of `show`.
+    ctx: the device; None is the CPU. The other arguments are as for `show`.
     """
     net, tokenizer, folder = open_model(model, 'fp32', ctx)
     about = net.about       # task and labels of a fine-tuned model, or None
@@ -339,7 +339,7 @@ def _word_data(net, tokenizer, sample, word, min_uses):
         word=word, names=names, texts=[use.sentence for use in found.uses],
         spans=[(use.begin, use.end) for use in found.uses],
         sample='the sample corpus' if names else sample.name,
-        senses=[names.index(sense) for sense in senses if names],
+        senses=[names.index(sense) for sense in senses] if names else [],
         layers=[[[float(f'{x:.4g}') for x in point] for point in layer]
                 for layer in found.points.tolist()])
 
