@@ -21,7 +21,7 @@ from d2lbert.objectives.text_objective import (
     mlm_sums,
 )
 from d2lbert.pretrained.families.bart import teacher_forced_states
-from d2lbert.pretrained.families.family import STRUCTURE
+from d2lbert.pretrained.families.family import BART_STRUCTURE
 from d2lbert.pretrained.families.nets import PUBLISHED
 from d2lbert.progress import Accumulator
 
@@ -181,7 +181,7 @@ class Denoise(Generative):
             'dropout', 'precision')}
         return dict(    # as in BART, the decoder starts with <sep>
             sizes, vocab_size=len(self.vocab), start_id=self.vocab[sep],
-            max_len=max(PUBLISHED['max_len'], s['max_len']), **STRUCTURE)
+            max_len=max(PUBLISHED['max_len'], s['max_len']), **BART_STRUCTURE)
 
     def batches(self, epoch, start):
         """Yield (position, `corpus.masking.NoisyRows`) of an epoch."""

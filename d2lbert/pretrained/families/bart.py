@@ -14,7 +14,7 @@ from d2lbert.machine.backend import nn, np
 from d2lbert.nn.checks import check_tokens, check_whole, on_device
 from d2lbert.nn.layers import LayerNorm, Model, grad_reqs
 from d2lbert.nn.variant import Variant
-from d2lbert.pretrained.families.family import STRUCTURE
+from d2lbert.pretrained.families.family import BART_STRUCTURE
 from d2lbert.transformer import TransformerDecoderBlock
 
 
@@ -85,6 +85,7 @@ class BARTDecoder(nn.Block):
             encoder.scale(weight.data(ctx)),
             np.zeros((1, weight.shape[1]), ctx=ctx),
             self.pos_embedding.data(ctx).reshape(-1, weight.shape[1]),
+            # Of the tables of tokens, segments and positions
             grad_req=(*grad_reqs(weight), 'null', 'write'))
         return self.embedding_dropout(self.embedding_norm(X))
 
@@ -127,7 +128,7 @@ class BARTModel(Model):
     Arguments are as for `BERTModel`; num_layers, num_heads and ffn_num_hiddens
     are the encoder's. decoder_layers, decoder_heads and decoder_ffn are the
     decoder's, and default to the encoder's. start_id: the first token of every
-    decoder input. Keywords in `STRUCTURE` (family.py) can have only the
+    decoder input. Keywords in `BART_STRUCTURE` (family.py) can have only the
     values there. Encoder, decoder and head share one token embedding. The
     bias of the head is not trained, as published.
     """
@@ -135,7 +136,7 @@ class BARTModel(Model):
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
                  num_layers, dropout, max_len=1024, decoder_layers=None,
                  decoder_heads=None, decoder_ffn=None, start_id=2, **kwargs):
-        for name, expected in STRUCTURE.items():
+        for name, expected in BART_STRUCTURE.items():
             value = kwargs.setdefault(name, expected)
             if (tuple(value) if name == 'heads' else value) != expected:
                 raise ValueError(f'a BART has {name}={expected!r}, not '
@@ -186,13 +187,13 @@ class BARTModel(Model):
         The decoder reads the text shifted by one token, as when the published
         model was trained. The decoder's state t predicts token t, which the
         encoder has read, too. segments are ignored. Returns the decoder's
-        states encoded_X (B, T, H), mlm_Y_hat (B, P, V) or None, and None.
+        states (B, T, H), mlm_Y_hat (B, P, V) or None, and None.
         """
-        encoded_X = teacher_forced_states(self, tokens, valid_lens)
+        states = teacher_forced_states(self, tokens, valid_lens)
         mlm_Y_hat = None
         if pred_positions is not None:
-            mlm_Y_hat = self.mlm(encoded_X, pred_positions)
-        return encoded_X, mlm_Y_hat, None
+            mlm_Y_hat = self.mlm(states, pred_positions)
+        return states, mlm_Y_hat, None
 
 
 def encode_text(net, tokens, valid_lens):

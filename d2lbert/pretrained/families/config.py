@@ -65,12 +65,12 @@ class _ConfigFile:
 
     def __init__(self, path):
         self.path, self.fields = path, read_json(path)
-        kind = self.fields.get('model_type')
-        if kind is not None and (not isinstance(kind, str)
-                                 or kind not in FAMILIES):
+        model_type = self.fields.get('model_type')
+        if model_type is not None and (not isinstance(model_type, str)
+                                       or model_type not in FAMILIES):
             self.refuse('model_type', 'one of ' + ', '.join(FAMILIES),
                         ', as no other family of models is supported')
-        self.family = FAMILIES[kind or 'bert']
+        self.family = FAMILIES[model_type or 'bert']
         for alias, field in self.family.aliases.items():
             if alias in self.fields:
                 self.fields.setdefault(field, self.fields[alias])
@@ -78,7 +78,8 @@ class _ConfigFile:
     def refuse(self, field, expected, reason=''):
         """Raise `PretrainedError` for a field with an unsupported value.
 
-        expected: words for the supported values.
+        expected: words for the supported values. reason: the end of the
+        message.
         """
         raise PretrainedError(f'{self.path}: {field} is '
                               f'{self.fields[field]!r}, expected {expected}'
@@ -171,10 +172,10 @@ class _ConfigFile:
         """Check the types of flags and of `COMMON_FIELDS`; add defaults."""
         flags = {field: (default, bool) for field, (_, default)
                  in self.family.flags.items()}
-        for field, (default, kind) in {**COMMON_FIELDS, **flags}.items():
+        for field, (default, type_) in {**COMMON_FIELDS, **flags}.items():
             value = self.fields.setdefault(field, default)
-            if value is not None and not isinstance(value, kind):
-                self.refuse(field, TYPE_NAMES[kind])
+            if value is not None and not isinstance(value, type_):
+                self.refuse(field, TYPE_NAMES[type_])
 
     def _flags(self):
         return {keyword: default if self.fields[field] is None
@@ -201,10 +202,10 @@ class _ConfigFile:
 
     def _token_ids(self, vocab_size):
         """{field: id} of the special tokens that the model needs."""
-        ids = dict(pad_token_id=self.family.pad_id)     # the defaults
+        defaults, ids = dict(pad_token_id=self.family.pad_id), {}
         if self.family.generates:
-            ids['decoder_start_token_id'] = 2
-        for field, default in ids.items():
+            defaults['decoder_start_token_id'] = 2      # as in transformers
+        for field, default in defaults.items():
             value = self.fields.get(field)
             # transformers writes pad_token_id=-1 for no padding token
             min_id = -1 if field == 'pad_token_id' else 0
@@ -218,8 +219,8 @@ class _ConfigFile:
 
     def _num_positions(self, max_position_embeddings, skip):
         """The number of positions that a token can have."""
-        # max_position_embeddings also counts the skipped rows after the first
-        # `rows_before` rows
+        # Of the skipped rows, max_position_embeddings counts all except the
+        # first `rows_before`
         num_unused = skip - self.family.rows_before
         if max_position_embeddings <= num_unused:
             raise PretrainedError(
@@ -252,7 +253,7 @@ def num_skipped_rows(family, pad_id):
 
 
 def _is_number(value):
-    """True for an int or float that float32 can hold; False for NaN."""
+    """True for an int or float that surely fits float32; False for NaN."""
     return (isinstance(value, (int, float)) and not isinstance(value, bool)
             and abs(value) < 1e30)
 

@@ -276,9 +276,9 @@ FLAUBERT = Family(
 
 #: {keyword: its value in every `BARTModel`}. The keywords are fields of
 #: `Variant` (nn/variant.py).
-STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
-                 num_segments=0, positional='learnable', embedding_norm=True,
-                 tie_embeddings=True)
+BART_STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
+                      num_segments=0, positional='learnable',
+                      embedding_norm=True, tie_embeddings=True)
 
 _BART_ATTENTION = {'W_q': 'q_proj', 'W_k': 'k_proj', 'W_v': 'v_proj',
                    'W_o': 'out_proj'}
@@ -329,7 +329,7 @@ BART = Family(
     flags={'scale_embedding': ('scale_embedding', False)},
     activation=('activation_function', 'gelu'),
     structure=dict(layer_norm_eps=1e-5, **{
-        name: STRUCTURE[name] for name in (
+        name: BART_STRUCTURE[name] for name in (
             'family', 'heads', 'mlm_hidden', 'num_segments')}),
     fixed={**FIXED, 'is_encoder_decoder': (True, 'a single stack of layers'),
            'tie_word_embeddings': (True, 'separate embeddings of encoder and '

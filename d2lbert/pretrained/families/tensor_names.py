@@ -77,6 +77,8 @@ def table(config, skip=0):
     tensors += norm('encoder.embedding_norm', 'encoder.embedding_norm', E)
     if config.get('embedding_size'):
         tensors += dense('encoder.projection', 'encoder.projection', (H, E))
+    # In the loops below, `size` is the shape of a dense layer's weight, or the
+    # number of elements of a LayerNorm
     inner = config.get('inner_group_num', 1)
     # ALBERT's layers share the blocks of num_groups groups, `inner` in each
     for i in range(inner * (config.get('num_groups') or config['num_layers'])):

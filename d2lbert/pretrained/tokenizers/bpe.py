@@ -150,11 +150,9 @@ def _phobert(folder, config, special_of):
     vocab.setdefault(mask, len(vocab))
     special = special_of(vocab, config, path)
     tokens = tokens_by_id(vocab, path)
-    # In vocab.txt, @@ marks a token that does not end a word, as in h@@
-    # ọc_sinh. The library needs SUFFIX on tokens that end a word instead
-    marked = {token if token in first_tokens or token == mask
-              else token[:-2] if token.endswith('@@') and len(token) > 2
-              else token + SUFFIX: idx for token, idx in vocab.items()}
+    unmarked = {*first_tokens, mask}
+    marked = {token if token in unmarked else _with_suffix(token): idx
+              for token, idx in vocab.items()}
     merges = _read_merges(folder / CODES)
     tokenizer = _construct(path, _with_merges(marked, merges), merges,
                            unk_token=special['unk'], end_of_word_suffix=SUFFIX)
@@ -162,9 +160,21 @@ def _phobert(folder, config, special_of):
     tokenizer.pre_tokenizer = _space_splitter('\n?')
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.RobertaProcessing(
-        *_sep_and_cls(special, vocab), False, False)
+        *_sep_and_cls(special, vocab), trim_offsets=False,
+        add_prefix_space=False)
     return LoadedBPE(tokenizer, special, tokens, _contents(
         folder, VOCAB, CODES))
+
+
+def _with_suffix(token):
+    """Convert a token of PhoBERT's vocab.txt to the library's form.
+
+    In vocab.txt, @@ marks a token that does not end a word, such as "h@@". The
+    library needs SUFFIX on each token that ends a word instead.
+    """
+    if token.endswith('@@') and len(token) > 2:
+        return token[:-2]
+    return token + SUFFIX
 
 
 def _construct(path, vocab, merges, **keywords):

@@ -170,9 +170,9 @@ def check_pairs(pairs, texts):
 
 
 def max_text_len(tokenizer, max_len, is_pair):
-    """The number of tokens left by max_len without special tokens, or None.
+    """The number of tokens in max_len besides special tokens, or None.
 
-    None means no limit.
+    is_pair: for a pair, the limit of both texts together. None: no limit.
     """
     if max_len is None:
         return None
@@ -218,8 +218,9 @@ class UnknownWords:
     def readable_tokens(self, encoding):
         """The tokens of an `encoding.Encoding`; unknown words as in the text.
         """
-        encoded, (_, *texts) = encoding.encoded, encoding.text
-        # The end of a special token is 0
+        encoded, texts = encoding.encoded, (encoding.text.text,
+                                            encoding.text.pair)
+        # Only special tokens end at 0: they are not in the text
         return [token if idx != self._unk_id or end == 0
                 else texts[segment][begin:end]
                 for idx, token, segment, (begin, end) in zip(

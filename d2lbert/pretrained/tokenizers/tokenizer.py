@@ -270,7 +270,7 @@ class WordPiece(Tokens):
         with word_pieces.library_errors(may_panic=self._may_panic):
             if length >= LONG_CHARS:
                 return interruptible(encode)
-            # encode_batch of the library would start threads. For few texts,
+            # encode_batch of the library would start threads. For less text,
             # the threads mostly wait for each other to allocate memory
             return [self.tokenizer.encode(text, **options) for text in texts]
 
@@ -482,9 +482,9 @@ def _load(path):
     else:
         lines = word_pieces.read_vocab(path)
         special = _special(set(lines), config, path)
-        tokenizer = word_pieces.bert_tokenizer(lines, special, **{
-            **{name: default for _, name, default in NORMALIZER_FIELDS},
-            **options})
+        defaults = {name: default for _, name, default in NORMALIZER_FIELDS}
+        tokenizer = word_pieces.bert_tokenizer(lines, special,
+                                               **{**defaults, **options})
     if tokenizer.post_processor is None:
         tokenizer.post_processor = word_pieces.post_processor_of(
             tokenizer, special)
@@ -536,8 +536,7 @@ def _option(value, field, default, folder):
 
 
 def _max_len(config):
-    """The maximum number of tokens by model_max_length in `config`, or None.
-    """
+    """The field model_max_length of `config`; None if it sets no limit."""
     limit = config.get('model_max_length')
     if (isinstance(limit, (int, float)) and not isinstance(limit, bool)
             and 0 < limit < NO_LIMIT):

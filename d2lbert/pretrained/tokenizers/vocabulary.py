@@ -72,7 +72,11 @@ class PieceVocab(TokenVocab):
 
     @functools.cached_property
     def mask_flags(self):
-        """Flags of the tokens for `kernels.draw.mask_pairs`: (V,) uint8."""
+        """Flags of the tokens for `kernels.draw.mask_pairs`: (V,) uint8.
+
+        FIXED for special tokens, GOES_ON for pieces that continue a word, and
+        0 for all other pieces.
+        """
         flags = onp.where(self.begins_word, 0, GOES_ON).astype('uint8')
         flags[self.tokenizer.special_ids] = FIXED
         return flags

@@ -56,8 +56,8 @@ def library():
         raise ImportError(
             'word pieces need the library tokenizers: pip install '
             "'.[pretrained]' brings it") from None
-    # In Python 3.8 the first call of platform.uname forks, and MXNet calls
-    # uname. Once the library was used, it warns of forks: so fork now
+    # In Python 3.8 the first call of platform.uname forks, and MXNet makes
+    # this call. The library warns of forks after its first use: so fork now
     platform.uname()
     return tokenizers
 
@@ -163,8 +163,8 @@ def train_pieces(counts, vocab_size, special_tokens, options,
     for word, count in counts.items():
         for letter in word:
             letters[letter] += count
-    alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))
-    alphabet = set(alphabet[:MAX_ALPHABET])
+    by_count = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    alphabet = set(by_count[:MAX_ALPHABET])
     counts = {word: count for word, count in counts.items()
               if alphabet.issuperset(word)}
     inner = sorted({CONTINUATION + letter
@@ -185,6 +185,7 @@ def train_pieces(counts, vocab_size, special_tokens, options,
         vocab_size=vocab_size, min_frequency=min_frequency,
         show_progress=False, special_tokens=first_tokens,
         initial_alphabet=sorted(alphabet), limit_alphabet=len(alphabet))
+    # The trained vocabulary does not depend on unk_token
     tokenizer = t.Tokenizer(t.models.WordPiece(unk_token=special_tokens[0]))
     tokenizer.pre_tokenizer = t.pre_tokenizers.WhitespaceSplit()
     interruptible(lambda is_abandoned: tokenizer.train_from_iterator(
@@ -221,17 +222,18 @@ def _normalized(counts, options):
 
 
 def _texts_of(counts):
-    """Yield texts to train on, in which each word occurs `counts` times.
+    """Yield texts to train on, in which each word occurs counts[word] times.
 
     If the texts would have more than `MAX_WORDS` words in all, all counts are
-    scaled down.
+    scaled down. A text has at most `max_copies` words, to save memory.
     """
+    max_copies = 1 << 14
     total = sum(counts.values())
     divisor = -(-total // MAX_WORDS)        # rounded up
     for word, count in counts.items():
-        count = (count + divisor // 2) // divisor       # rounded
-        for begin in range(0, count, 1 << 14):
-            yield ' '.join([word] * min(1 << 14, count - begin))
+        scaled = (count + divisor // 2) // divisor      # rounded
+        for begin in range(0, scaled, max_copies):
+            yield ' '.join([word] * min(max_copies, scaled - begin))
 
 
 # Reading
@@ -269,8 +271,9 @@ def read_vocab(path):
     try:
         tokens = data.decode('utf-8').replace('\r\n', '\n').split('\n')
     except UnicodeDecodeError as error:
+        line_number = 1 + data.count(b'\n', 0, error.start)
         raise TokenizerError(
-            f'{path}, line {1 + data.count(10, 0, error.start)}: not UTF-8: '
+            f'{path}, line {line_number}: not UTF-8: '
             'expected a vocabulary, one token in each line') from None
     while tokens and not tokens[-1]:
         tokens.pop()
@@ -288,6 +291,7 @@ def tokens_by_id(vocab, name='the tokenizer', special=()):
     is much larger than the number of tokens.
     """
     num_ids = 1 + max(vocab.values(), default=-1)
+    # A damaged file with one huge id would need a huge list
     if num_ids > 2 * len(vocab) + 1000:
         raise TokenizerError(f'{name} is damaged: it numbers {len(vocab)} '
                              f'tokens up to {num_ids - 1}; fetch it again')
@@ -312,7 +316,11 @@ def has_word_pieces(tokenizer):
 
 
 def description(tokenizer):
-    """All that ids depend on, except the vocabulary: a list for JSON."""
+    """The settings that ids depend on: a list for JSON.
+
+    With BERT's normalizer, these are its options and the largest length
+    of a word. Any other tokenizer is described whole, with its vocabulary.
+    """
     if not has_bert_normalizer(tokenizer):
         return [tokenizer.to_str()]
     return [*(getattr(tokenizer.normalizer, name)
@@ -399,7 +407,7 @@ class WordCutter:
         counts, ids = onp.full(len(ends), -1, 'int32'), onp.empty(0, 'int32')
         if self._cpp_pieces is not None:
             counts, ids = self._cpp_pieces.cut(lines)
-        # C++ leaves some words to the library, or all if it is not in use
+        # A word with count -1 is left to the library; without C++, all are
         uncut = onp.flatnonzero(counts < 0)
         with library_errors(may_panic=self._may_panic):
             encodings = self._tokenizer.encode_batch(
@@ -432,7 +440,7 @@ class TextCutter:
         self._pieces = pieces
         self._ids_before, self._ids_after = ids_before, ids_after
         # The library finds some added tokens also in lower or upper case
-        self._has_added_token = re.compile(
+        self._find_added_token = re.compile(
             '|'.join(map(re.escape, added_tokens)), re.IGNORECASE).search
 
     @classmethod
@@ -451,6 +459,8 @@ class TextCutter:
         sample = tokenizer.encode('a')
         begin = sample.special_tokens_mask.index(0)
         end = begin + len(text_ids)
+        # Without added tokens, the regular expression would match every text.
+        # Texts that are cut in C++ get only segment 0
         if (not added or sample.ids[begin:end] != text_ids
                 or any(sample.type_ids)):
             return None
@@ -480,7 +490,7 @@ class TextCutter:
     def _can_cut(self, text):
         """True if C++ gives the ids that the library gives this text."""
         return (text.isascii() and text.isprintable()
-                and self._has_added_token(text) is None)
+                and self._find_added_token(text) is None)
 
 
 def _without_added_tokens(tokenizer):
@@ -523,9 +533,9 @@ def _cpp_pieces(tokenizer):
 def _replace_ids(counts, ids, indices, new_ids):
     """Replace the ids of the words at `indices` by the lists in `new_ids`.
 
-    ids: of all words, one after another. counts: the number of ids of each
-    word, or -1 if it has none yet; changed in place. Returns counts, and the
-    ids in a new array.
+    ids: the words' ids, one word after another. counts: the number of ids of
+    each word, or -1 if the word has no ids yet; changed in place. Returns the
+    new counts and ids.
     """
     if not len(indices):
         return counts, ids
