@@ -24,6 +24,7 @@ from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import BART_STRUCTURE
 from d2lbert.pretrained.families.nets import PUBLISHED
 from d2lbert.progress import Accumulator
+from d2lbert.text import UNK_ID
 
 #: `figures` scores this number of tokens at a time, to save memory.
 SCORED_TOKENS = 1 << 10
@@ -57,6 +58,7 @@ class Generative(TextObjective):
     def figures(cls, net, batches, devices):
         """`Figures` of a net on the batches of `held_out_batches`."""
         sums = Accumulator(5)
+        unk = UNK_ID if net.vocab is None else net.vocab.unk
         for batch in batches:
             for shard, device in shards(batch, devices):
                 with autograd.pause():
@@ -64,7 +66,7 @@ class Generative(TextObjective):
                     for k in range(0, len(labels), SCORED_TOKENS):
                         part = slice(k, k + SCORED_TOKENS)
                         sums.add(*mlm_sums(net.mlm.mlp(X[part]),
-                                           labels[part]).asnumpy())
+                                           labels[part], unk).asnumpy())
         num_preds = sums[2]
         if not num_preds:
             raise ValueError('there is nothing to evaluate on: the text has '

@@ -308,15 +308,15 @@ def _sums(net, shard, device):
     return np.concatenate([mlm_sums(scores[0], masked.labels), nsp])
 
 
-def mlm_sums(scores, labels):
+def mlm_sums(scores, labels, unk=UNK_ID):
     """Sums over M predictions of tokens: (5,).
 
     They are loss, hits and number of all predictions, then hits and number
     of the predictions whose label is not <unk>. A prediction is a hit if its
     label has the highest score. scores (M, V) for the V tokens of the
-    vocabulary; labels (M,) on the host.
+    vocabulary; labels (M,) on the host. unk: the id of <unk>.
     """
-    known = on_device(labels != UNK_ID, scores.ctx, 'float32')
+    known = on_device(labels != unk, scores.ctx, 'float32')
     mlm, hits = _loss_hits_count(scores, on_device(labels, scores.ctx))
     return np.concatenate([mlm, np.stack([(hits * known).sum(),
                                           known.sum()])])

@@ -1,6 +1,8 @@
 """Runs of the objectives that predict whole texts, clm and denoise."""
+import collections
 import csv
 import shutil
+import types
 
 import numpy as onp
 import pytest
@@ -9,6 +11,8 @@ from loops import result, step
 from whole_texts import TINY
 
 import d2lbert as d2l
+from d2lbert.machine.backend import np, npx
+from d2lbert.objectives.generative import CLM
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.settings import complete
@@ -37,6 +41,27 @@ def test_evaluating_a_run_repeats_its_last_held_out_figures(run):
     onp.testing.assert_allclose(
         figures, [float(last[f'held_out_{name}'])
                   for name in figures._fields], rtol=1e-6)
+
+
+@pytest.mark.parametrize('unk, share, accuracy', [
+    (None, 0.25, 2 / 3), (1, 0.5, 0.5), (2, 0.25, 1 / 3)])
+def test_unknown_tokens_are_those_of_the_vocabulary(unk, share, accuracy):
+    class Scored(CLM):
+        """The scores and labels of a batch, as they are."""
+
+        @staticmethod
+        def states(net, shard, device):
+            return shard.scores, shard.labels
+    Batch = collections.namedtuple('Batch', 'scores labels')
+    # The labels 0, 1, 1 and 2: the second and the last are ranked first
+    batch = Batch(np.array([[0, 2, 1], [0, 2, 1], [3, 2, 1], [0, 1, 2]]),
+                  onp.array([0, 1, 1, 2]))
+    net = types.SimpleNamespace(
+        mlm=types.SimpleNamespace(mlp=lambda X: X),
+        vocab=None if unk is None else types.SimpleNamespace(unk=unk))
+    figures = Scored.figures(net, [batch], [npx.cpu()])
+    assert figures.accuracy == 0.5 and figures.unknown_share == share
+    assert figures.known_accuracy == pytest.approx(accuracy)
 
 
 @pytest.mark.parametrize('settings', TINY.values(), ids=TINY)
