@@ -53,10 +53,10 @@ inline void add_and_norm(const Residual& residual, long first, long m,
   }
 }
 
-// Compute dz and dx for m rows from row `first`, from dY, the gradient of all
-// rows of Y. dz: the gradient of Z. dx: the gradient of X through the residual
-// connection alone, not through f. The gradients of gamma and beta are added to
-// `sums`.
+// Given dY, the gradient of all rows of Y, compute dz and dx for the m rows
+// that begin at row `first`. dz and dx hold only these rows. dz: the gradient
+// of Z. dx: the gradient of X through the residual connection alone, not
+// through f. The gradients of gamma and beta are added to `sums`.
 inline void add_and_norm_gradient(const Residual& residual, long first, long m,
                                   const float* dY, const Normalized& saved,
                                   const NormSums& sums, float* dx, float* dz) {
@@ -77,7 +77,7 @@ inline void add_and_norm_gradient(const Residual& residual, long first, long m,
 
 // The number of rows that go through all steps together, so that their data,
 // `width` numbers for each row, fit in cache. If there are enough rows, each
-// thread gets 12 such groups of rows.
+// thread gets at least 12 such groups of rows.
 inline long rows_at_a_time(long R, int threads, long width) {
   return block_rows(R, threads, 12, 4.0 * width);
 }
@@ -146,7 +146,8 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
   Scratch memory;  // results for the gradient
 };
 
-// Make the state of an operator call, an instance of Op. MXNet calls this.
+// Make an instance of Op, the state of one call of the operator. MXNet calls
+// this.
 template <class Op>
 MXReturnValue create(const Attrs& attrs, const mxnet::ext::MXContext&,
                      const Shapes&, const std::vector<int>,

@@ -79,7 +79,7 @@ def _rename_without_overwriting(temporary, path):
 def _set_file_name(error, path):
     """Make `path` the only file name in the message of an OSError.
 
-    Before, the message names a temporary file, or no file if a disk is full.
+    The original message names a temporary file, or no file if a disk is full.
     """
     error.filename = str(path)
     del error.filename2     # with filename2 = None, the message contains None
@@ -168,7 +168,7 @@ class MXNetPath(str):
     """
 
     def encode(self, *_):
-        """The bytes of the path in the file system, for any encoding."""
+        """The path's bytes in the file system; the argument is ignored."""
         return os.fsencode(str(self))
 
 
