@@ -658,6 +658,18 @@ def test_what_the_manual_shows_of_word_pieces_runs(
     assert WordPiece.load('other-folder').description() == small.description()
 
 
+def test_another_pre_tokenizer_is_another_description(small, tmp_path):
+    folder = tmp_path / 'split'
+    small.save(folder)
+    path = folder / 'tokenizer.json'
+    found = json.loads(path.read_text('utf-8'))
+    found['pre_tokenizer'] = {'type': 'WhitespaceSplit'}
+    path.write_text(json.dumps(found), 'utf-8')
+    other = WordPiece.load(folder)
+    assert other.encode('a.a').ids != small.encode('a.a').ids
+    assert other.description() != small.description()
+
+
 # Long words
 
 def test_words_above_a_hundred_letters_teach_no_piece(tmp_path):

@@ -318,10 +318,12 @@ def has_word_pieces(tokenizer):
 def description(tokenizer):
     """The settings that ids depend on: a list for JSON.
 
-    With BERT's normalizer, these are its options and the largest length
-    of a word. Any other tokenizer is described whole, with its vocabulary.
+    With BERT's normalizer and pre-tokenizer, these are the options of the
+    normalizer and the largest length of a word. Any other tokenizer is
+    described whole, with its vocabulary.
     """
-    if not has_bert_normalizer(tokenizer):
+    if not has_bert_normalizer(tokenizer) or (
+            type(tokenizer.pre_tokenizer).__name__ != 'BertPreTokenizer'):
         return [tokenizer.to_str()]
     return [*(getattr(tokenizer.normalizer, name)
               for name in NORMALIZER_OPTIONS),
