@@ -45,7 +45,7 @@ class Pretrained(NamedTuple):
     """The folder that a net comes from; str() lists the differences."""
 
     folder: Path
-    config: dict        # the fields of config.json
+    config: dict        # fields of config.json, see `config.read_keywords`
     differences: tuple  # of `Difference`s
 
     def lacking(self, part):
@@ -233,9 +233,10 @@ def _compare(table, tensors, folder_is_quantized):
             if not line.optional:
                 differences.append(Difference(line.name, 'missing', expected,
                                               '', line.part))
-        elif tensor.shape != line.shape or not (
-                tensor.scale is not None if is_int8
-                else tensor.dtype in tensor_files.TYPES):
+            continue
+        has_type = (tensor.scale is not None if is_int8
+                    else tensor.dtype in tensor_files.TYPES)
+        if tensor.shape != line.shape or not has_type:
             differences.append(Difference(tensor.name, 'misshapen', expected,
                                           str(tensor), line.part))
     return differences + [

@@ -152,7 +152,7 @@ def _to_texts(texts):
         if not (isinstance(parts, (list, tuple)) and len(parts) in (1, 2)
                 and all(isinstance(part, str) for part in parts)):
             raise TypeError(f'texts[{i}] must be a string, or a pair of '
-                            f'them, not {text!r}')
+                            f'strings, not {text!r}')
         found.append(Text(f'texts[{i}]', *parts))
     return found
 
@@ -172,7 +172,8 @@ class _Windows:
     max_len: the largest number of tokens of a window, special tokens included.
     num_special: the number of special tokens of a text. One is before the
     text, the others are after it. overlap: the number of tokens that a window
-    shares with the next window.
+    shares with the next window; the last two windows may share more. None if
+    long texts are truncated.
     """
 
     def __init__(self, max_len, num_special, overlap):
@@ -188,8 +189,9 @@ class _Windows:
         if len(encoded.ids) <= self._max_len:
             return [0]
         n = len(encoded.ids) - self._num_special
-        last = n - self._body_len
-        return [*range(0, last, self._body_len - self._overlap), last]
+        last_begin = n - self._body_len     # this window ends with the text
+        step = self._body_len - self._overlap
+        return [*range(0, last_begin, step), last_begin]
 
     def inputs(self, k, encoded):
         """Yield the `_Input` of each window of text k."""
@@ -214,14 +216,16 @@ class _Windows:
         n = begins[-1] + self._body_len
         # (windows, n): the index of each token in each window; 0 follows <cls>
         indices = onp.arange(n) - onp.array(begins)[:, None]
-        # From a token to the nearer end of a window; negative outside of it
+        # From a token to the nearer end of a window; negative for tokens
+        # outside the window
         distance = onp.minimum(indices, self._body_len - 1 - indices)
         best = distance.argmax(axis=0)              # (n,) indices of windows
         vectors = onp.stack(vectors)
         body = vectors[best, 1 + indices[best, onp.arange(n)]]
-        special = vectors.mean(axis=0)
+        # The means of tokens between the special tokens are not used
+        means = vectors.mean(axis=0)
         return onp.concatenate(
-            [special[:1], body, special[1 + self._body_len:]])
+            [means[:1], body, means[1 + self._body_len:]])
 
 
 class TextEncoder:
@@ -285,6 +289,7 @@ class TextEncoder:
                 begins = self._windows.begins(encoded[k])
                 if len(begins) > 1:
                     windows = unfinished.setdefault(k, {})
+                    # A view would keep the whole batch in memory
                     windows[item.window_index] = X.copy()
                     if len(windows) < len(begins):
                         continue
@@ -292,7 +297,7 @@ class TextEncoder:
                         [windows[w] for w in range(len(begins))], begins)
                     del unfinished[k]
                 if self.pooling is None:
-                    # A view would keep the whole batch in memory
+                    # Here, too, a view would keep the whole batch
                     X = X.copy()
                 elif self._overlap is not None:
                     # With overlap, `_forward` yields unpooled vectors
@@ -317,7 +322,7 @@ class TextEncoder:
         computes, see `_forward`.
         """
         order = sorted(range(len(texts)), key=lambda k: -sum(
-            len(part or '') for part in texts[k][1:]))
+            len(part or '') for part in (texts[k].text, texts[k].pair)))
         for first in range(0, len(order), TOKENIZED_TEXTS):
             indices = order[first:first + TOKENIZED_TEXTS]
             results = self._tokenize([texts[k] for k in indices])
@@ -360,7 +365,7 @@ class TextEncoder:
             raise ValueError(f'{text.name}: {T} tokens are more than '
                              f'{self.max_len}, and overlap= is for single '
                              'texts: shorten the pair')
-        encoded = self.tokenizer.encode(*text[1:], self.max_len)
+        encoded = self.tokenizer.encode(text.text, text.pair, self.max_len)
         self.num_truncated += 1
         self.num_lost_tokens += T - len(encoded.ids)
         return encoded
@@ -368,7 +373,8 @@ class TextEncoder:
     def _batches(self, inputs):
         """Yield lists of inputs, one list for each forward pass."""
         batch, num_tokens = [], 0
-        max_tokens = TOKENS if self._quantized() is None else QUANTIZED_TOKENS
+        max_tokens = (TOKENS if self._quantized_encoder() is None
+                      else QUANTIZED_TOKENS)
         for item in inputs:
             is_full = (num_tokens + len(item.ids) > max_tokens
                        if self._batch_size is None
@@ -405,7 +411,7 @@ class TextEncoder:
         lens = [len(item.ids) for item in batch]
         offsets = onp.cumsum([0, *lens])
         is_pooled = self.pooling is not None and self._overlap is None
-        quantized = self._quantized()
+        quantized = self._quantized_encoder()
         if quantized is not None:
             rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all')
                     if is_pooled else 'all')
@@ -430,6 +436,7 @@ class TextEncoder:
         Returns a function that waits for the vectors of all tokens, and the
         row at which each input begins.
         """
+        # These import MXNet, which a `QuantizedModel` does not need
         from d2lbert.machine.backend import autograd
         from d2lbert.nn import packed
         from d2lbert.pretrained.heads import FineTuned
@@ -444,7 +451,7 @@ class TextEncoder:
                                     layer=layer)
         return encoded.X.asnumpy, encoded.begins
 
-    def _quantized(self):
+    def _quantized_encoder(self):
         """The `QuantizedEncoder` of the net, or None.
 
         Hooks or a changed `forward` of the net also mean None, because the

@@ -75,20 +75,21 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
     return likeliest(probabilities, tokenizer, int(top))
 
 
-def probabilities_at(net, ids, segments, rows, positions):
+def probabilities_at(net, ids, segments, text_indices, positions):
     """Probabilities of all tokens at M masks: (M, V) float64.
 
     ids, segments (B, T) int32 without padding. Mask m is token positions[m]
-    of text rows[m], both (M,). All arrays are on the host. The probabilities
-    for a text do not depend on the other texts of the batch.
+    of text text_indices[m], both (M,). All arrays are on the host. The
+    probabilities for a text do not depend on the other texts of the batch.
     """
     with autograd.pause():
         encoded = packed.encode(net, ids, segments,
                                 onp.full(len(ids), ids.shape[1]))
         X = encoded.X
         # X has one row for each token of all texts
-        X_rows = on_device(encoded.begins[rows] + positions, X.ctx, 'int32')
-        scores = net.mlm.mlp(X.take(X_rows, axis=0))    # (M, V)
+        rows = on_device(encoded.begins[text_indices] + positions, X.ctx,
+                         'int32')
+        scores = net.mlm.mlp(X.take(rows, axis=0))      # (M, V)
     scores = scores.asnumpy().astype('float64')
     probabilities = onp.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)

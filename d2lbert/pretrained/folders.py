@@ -284,7 +284,8 @@ def _tensors(net, pad_id, parts):
             f'{", ".join(different[:4])}')
     tensors, quantized = {}, net.encoder.quantized
     for line in table:
-        if parts is not None and line.part not in parts or (
+        is_wanted = parts is None or line.part in parts
+        if not is_wanted or (
                 line.part == 'mlm' and configs.omits_mlm_head(net)):
             continue
         name_in_encoder = quantized_name(line.ours)

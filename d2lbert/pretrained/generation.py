@@ -80,9 +80,9 @@ class GenerationConfig(NamedTuple):
                                  f'not {value!r}')
         # The net never reads the last token, so it needs no position
         if self.max_len > positions + 1:
-            raise ValueError(f'max_len={self.max_len} is more than the '
-                             f'{positions} positions of this model, and the '
-                             'last token: lower it')
+            raise ValueError(f'max_len={self.max_len} must be at most '
+                             f'{positions + 1}, the {positions} positions of '
+                             'this model and the last token: lower it')
         if 2 * self.num_beams > V:      # step 1 extends one beam in 2K ways
             raise ValueError(f'num_beams={self.num_beams} is more than half '
                              f'of the {V} tokens: lower it')
@@ -101,7 +101,7 @@ class GenerationConfig(NamedTuple):
                                  (self.max_len - 1, self.last_id)):
             if forced is not None and len(tokens) == position:
                 scores[:] = -onp.inf
-                scores[forced] = 0
+                scores[forced] = 0      # the logarithm of probability 1
         return scores
 
     def is_finished(self, tokens):
@@ -144,8 +144,8 @@ def config_of(net, tokenizer):
              f'{", ".join(ignored)}, which is not supported and ignored')
     known = {ours: fields[theirs] for theirs, ours
              in GENERATION_FIELDS.items() if fields.get(theirs) is not None}
-    start, end = (fields.get(f'{name}_token_id') for name in (
-        'decoder_start', 'eos'))
+    start = fields.get('decoder_start_token_id')
+    end = fields.get('eos_token_id')
     if start is None:
         start = net.config.get('start_id', tokenizer.cls_id)
     return GenerationConfig(
@@ -212,9 +212,9 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
                                       tokenizer.pad_id)
             bar.update(len(batch))
     if trained_len and max_len is None:
-        num_ended = sum(len(ids) == config.max_len for ids in results)
-        if num_ended:
-            warn_once(tokenizer, 'ended', f'{num_ended} of {len(results)} '
+        num_longest = sum(len(ids) == config.max_len for ids in results)
+        if num_longest:
+            warn_once(tokenizer, 'ended', f'{num_longest} of {len(results)} '
                       f'texts end at {trained_len} tokens, the length that '
                       'the model was trained at')
     elif trained_len and config.max_len > trained_len + has_decoder:
@@ -359,7 +359,7 @@ class Beams:
     def step(self, scores):
         """Extend the beams by a token; see `Greedy`."""
         config, K, V = self.config, self.config.num_beams, scores.shape[1]
-        length = len(self.sequences[0])
+        length = len(self.sequences[0])     # without the new token
         totals = onp.concatenate([
             score + config.exclude_tokens(row, tokens) for score, row, tokens
             in zip(self.scores, scores, self.sequences)])
@@ -387,7 +387,9 @@ class Beams:
     def _can_improve(self, length):
         """True if the best beam may beat the worst finished text.
 
-        length: of the beam; replaced below if longer texts could do better.
+        length: of the beam without its last token. With 'never' and a
+        positive length_penalty, a longer text can score better, so the length
+        of the longest text replaces it.
         """
         config = self.config
         if config.early_stopping == 'never' and config.length_penalty > 0:

@@ -161,6 +161,7 @@ class FineTuned(Model):
             # In a causal net, only the last token attends to all tokens
             at = onp.arange(len(tokens)), host(valid_lens).reshape(
                 -1).astype('int64') - 1
+        # layer=-1 would include the task head
         encoded = packed.encode(self, tokens, segments, valid_lens,
                                 layer=self.encoder.blks.num_layers, at=at)
         if at is None:

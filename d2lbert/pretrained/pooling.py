@@ -138,9 +138,9 @@ def load_pooling(folder):
     if not (folder / MODULES).is_file():
         return Pooling()
     modules = read_json(folder / MODULES, list)
-    types_paths, contents = _module_paths(modules, folder), {MODULES: modules}
-    paths = dict(types_paths)
-    if [module_type for module_type, _ in types_paths] in SUPPORTED:
+    module_paths, contents = _module_paths(modules, folder), {MODULES: modules}
+    types, paths = [kind for kind, _ in module_paths], dict(module_paths)
+    if types in SUPPORTED:
         for name in LENGTH_FILES:
             path = folder / paths['Transformer'] / name
             if path.is_file():
@@ -152,7 +152,7 @@ def load_pooling(folder):
             contents[PROMPTS] = read_json(folder / PROMPTS)
         # `save_pretrained` writes the modules to these folders
         contents[MODULES] = [dict(module, path=MODULE_FOLDERS[kind])
-                             for module, kind in zip(modules, paths)]
+                             for module, kind in zip(modules, types)]
     return pooling_of(contents, folder)
 
 
@@ -161,6 +161,7 @@ def pooling_of(contents, folder):
 
     contents: {file name: its JSON}. folder: path of the folder, for messages.
     """
+    # A file that is not listed here fits no type: ()
     json_types = {MODULES: list, **{
         name: dict for name in (*LENGTH_FILES, POOLING, PROMPTS)}}
     if not isinstance(contents, dict) or not all(
@@ -175,9 +176,9 @@ def pooling_of(contents, folder):
             f'{folder / MODULES} lists {", ".join(modules) or "nothing"}, but '
             'only Transformer, Pooling and, last, Normalize are supported: '
             'choose a pooling, such as mean, to ignore the others'))
-    name = next((name for name in LENGTH_FILES if name in contents),
-                LENGTH_FILES[0])
-    config = contents.get(name, {})
+    length_file = next((name for name in LENGTH_FILES if name in contents),
+                       LENGTH_FILES[0])
+    length_config = contents.get(length_file, {})
     modes, with_prompt = _modes(contents[POOLING], folder / POOLING)
     prompt = _prompt(contents.get(PROMPTS, {}), folder / PROMPTS)
     refusal = ''
@@ -185,9 +186,11 @@ def pooling_of(contents, folder):
         refusal = (f'{folder} puts {prompt!r} before each text and excludes '
                    'it from the pooling, which is not supported: choose a '
                    'pooling, such as mean, to include it')
-    return Pooling(modes, 'Normalize' in modules,
-                   _length(config, folder / name), prompt,
-                   bool(config.get('do_lower_case', False)), refusal, contents)
+    return Pooling(modes, normalize='Normalize' in modules,
+                   max_len=_length(length_config, folder / length_file),
+                   prompt=prompt,
+                   lowercase=bool(length_config.get('do_lower_case', False)),
+                   refusal=refusal, files=contents)
 
 
 def files_of(pooling, num_hiddens):
@@ -202,6 +205,7 @@ def files_of(pooling, num_hiddens):
     contents = pooling.files
     if contents is not None:
         original = pooling_of(contents, Path())
+        # `load_pooling` reads POOLING only if all modules are supported
         if original.refusal and POOLING not in contents:
             raise PretrainedError(
                 'the folder of this model has other modules than '
@@ -217,7 +221,8 @@ def files_of(pooling, num_hiddens):
 def _new_files(pooling, num_hiddens):
     """New files for a `Pooling`, as its `files` are None or do not fit it."""
     modules = ['Transformer', 'Pooling', *['Normalize'] * pooling.normalize]
-    # All versions read switches, but switches cannot store another order
+    # All versions of sentence-transformers read SWITCHES, but those fields
+    # cannot store the modes in another order
     switched = [mode for mode in SWITCHES.values() if mode in pooling.modes]
     if list(pooling.modes) == switched:
         config = {'word_embedding_dimension': num_hiddens,
@@ -247,8 +252,8 @@ def _module_paths(modules, folder):
                 module.get('type'), str) and isinstance(
                     module.get('path', ''), str)):
             raise PretrainedError(f'{folder / MODULES} is damaged: each '
-                                  'module has a type and a path; fetch it '
-                                  'again')
+                                  'module must have a type and a path; fetch '
+                                  'it again')
         found.append((module['type'].rpartition('.')[2],
                       module.get('path', '')))
     return found

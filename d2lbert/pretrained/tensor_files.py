@@ -189,7 +189,8 @@ def _list_file(path):
         with open(path, 'rb') as file:
             header_size, = struct.unpack('<Q', file.read(8))
             header = files.parse_json(file.read(header_size))
-            digests = _digests(header.pop('__metadata__', {}), header)
+            metadata = header.pop('__metadata__', {})
+            digests = _digests(metadata, header)
             data_begin = 8 + header_size
             num_bytes = file.seek(0, 2) - data_begin
         # Old versions of the library do not check the length of the file
@@ -200,9 +201,9 @@ def _list_file(path):
         raise PretrainedError(f'{path} is no whole safetensors file: {error}; '
                               'fetch it again') from None
     return {name: StoredTensor(
-        path, name, entry['dtype'], tuple(entry['shape']), data_begin
-        + entry['data_offsets'][0], digests.get(name))
-            for name, entry in header.items()}
+        path, name, entry['dtype'], tuple(entry['shape']),
+        begin=data_begin + entry['data_offsets'][0],
+        digest=digests.get(name)) for name, entry in header.items()}
 
 
 def _digests(metadata, header):
@@ -214,7 +215,8 @@ def _digests(metadata, header):
         return {}
     digests = files.parse_json(metadata[DIGESTS])
     if not isinstance(digests, dict) or digests.keys() != header.keys():
-        raise ValueError('its digests are not those of its tensors')
+        raise ValueError('its digests do not match the names of its '
+                         'tensors')
     return digests
 
 
@@ -320,7 +322,7 @@ def check_layers(config, num_tensors):
     stored_layers = (groups or layers) * max(inner, 1) + decoder
     if stored_layers > num_tensors:
         raise ValueError(
-            f'{num_tensors} tensors cannot be {stored_layers} layers')
+            f'{num_tensors} tensors are too few for {stored_layers} layers')
 
 
 def check_sizes(config, shapes):

@@ -84,7 +84,7 @@ def test_truncation_and_skipped_texts_are_reported(tmp_path, capsys):
      '--file nowhere cannot be read: No such file'),
     ([BART, 'a', '--num-beams', '0'], '--num-beams: 0 must be'),
     ([BART, 'a', '--num-beams', '46'], 'more than half'),
-    ([BART, 'a', '--max-len', '99'], 'max_len=99 is more than the 14'),
+    ([BART, 'a', '--max-len', '99'], 'max_len=99 must be at most 15'),
     ([BART, 'a', '--length-penalty', 'nan'], 'length_penalty must be'),
     ([BART, 'a', '--min-len', '-1'], '--min-len: -1 must be')])
 def test_a_mistake_gets_one_sentence(arguments, said, capsys):

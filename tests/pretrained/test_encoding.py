@@ -280,7 +280,7 @@ def test_no_texts_give_no_vectors(net, tokenizer):
 
 @pytest.mark.parametrize('texts, flags, error, reason', [
     ('a bird', {}, TypeError, r"must be a list of texts, not one: give \['a"),
-    ([3], {}, TypeError, r'texts\[0\] must be a string, or a pair of them, '
+    ([3], {}, TypeError, r'texts\[0\] must be a string, or a pair of strings, '
      'not 3'),
     (['a', ('a', 'b', 'c')], {}, TypeError, r'texts\[1\] must be'),
     (['a', ' '], {}, ValueError, r'texts\[1\] is empty: give at least one'),

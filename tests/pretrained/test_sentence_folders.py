@@ -88,8 +88,8 @@ def test_unsupported_modules_are_named_in_the_refusal(files, reason, tmp_path):
 
 @pytest.mark.parametrize('files, reason', [
     ({'modules.json': {}}, 'modules.json is damaged: it holds no list'),
-    ({'modules.json': [{'path': ''}]}, 'each module has a type and a path'),
-    ({'modules.json': ['Pooling']}, 'each module has a type and a path'),
+    ({'modules.json': [{'path': ''}]}, 'module must have a type and a path'),
+    ({'modules.json': ['Pooling']}, 'module must have a type and a path'),
     ({name: OLD[name] for name in ('modules.json',)},
      '1_Pooling has no config.json'),
     (changed(NEW, POOLING, pooling_mode='median'),

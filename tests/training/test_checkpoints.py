@@ -463,7 +463,7 @@ def test_a_compressed_checkpoint_is_refused(copy):
 
 
 @pytest.mark.parametrize('settings, reason', [
-    (dict(num_layers=10 ** 9), 'cannot be 1000000000 layers'),
+    (dict(num_layers=10 ** 9), 'are too few for 1000000000 layers'),
     (dict(num_layers=10 ** 9, share_layers=True), 'may share'),
     (dict(num_hiddens=10 ** 9), 'num_hiddens is 1000000000'),
     (dict(max_len=10 ** 9), 'max_len is 1000000000')])
