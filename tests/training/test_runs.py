@@ -485,7 +485,7 @@ def described(run, **sizes):
     (dict(num_layers=10 ** 9), 'are too few for 1000000000 layers'),
     (dict(num_groups=10 ** 9, num_layers=10 ** 9), 'may share'),
     (dict(num_groups=1, num_layers=10 ** 9), 'may share their tensors'),
-    (dict(num_groups=1, inner_group_num=10 ** 9), 'are too few for 1000000000'),
+    (dict(num_groups=1, inner_group_num=10 ** 9), 'too few for 1000000000'),
     (dict(num_hiddens=10 ** 9, num_heads=10 ** 9), 'num_hiddens is 10{9},'),
     (dict(ffn_num_hiddens=10 ** 12), 'ffn_num_hiddens is 10{12}, but no'),
     (dict(vocab_size=10 ** 10), 'vocab_size is 10{10}, but no tensor'),
