@@ -89,10 +89,10 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     default is the limit in the model's folder, or the number of positions.
     Longer texts are truncated. The first call that truncates with a tokenizer
     issues a `TextWarning`; later calls log it to the logger d2lbert. overlap:
-    encode a long text in windows of max_len tokens instead, each of which
-    shares this number of tokens with the next. The vector of a token is from
-    the window in which it is farthest from both ends. The vector of a special
-    token is the mean over all windows.
+    encode a long text in windows of max_len tokens instead. Each window shares
+    this number of tokens with the next; the last two may share more. The
+    vector of a token is from the window in which it is farthest from both
+    ends. The vector of a special token is the mean over all windows.
 
     batch_size: texts per forward pass. By default a pass has up to 8,192
     tokens, or 4,096 of a quantized encoder. With the C++ operators, the vector
