@@ -69,15 +69,16 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
 def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
                 precision=None):
     """As `load_pretrained`, but with an `OpenFolder` in place of a path."""
-    net, tokenizer = fill_net(
+    net, tokenizer = load_net_and_tokenizer(
         opened, tensor_names.table(opened.keywords, opened.config['skip']),
         lambda: net_of(opened.keywords), ctx, trainable, precision)
     warn_of_differences(net.pretrained, heads)
     return net, tokenizer
 
 
-def fill_net(opened, table, make_net, ctx=None, trainable=True,
-             precision=None, required_parts=('encoder', 'decoder')):
+def load_net_and_tokenizer(opened, table, make_net, ctx=None, trainable=True,
+                           precision=None,
+                           required_parts=('encoder', 'decoder')):
     """Load the weights of an `OpenFolder` into a new net: (net, tokenizer).
 
     make_net() constructs the net. table: the net's `tensor_names.Tensor`s.
@@ -115,9 +116,8 @@ def _fill_parameters(net, opened, table, ctx):
             param.initialize(ctx=ctx, default_init=init.Normal(
                 opened.config['initializer_range']))
         elif isinstance(values, QuantizedWeight):
-            # The first read of `param` calls the method `dequantized`
-            weight = values
-            fill_on_first_read(param, weight.dequantized, ctx)
+            # `values.dequantized` is called when `param` is first read
+            fill_on_first_read(param, values.dequantized, ctx)
         else:
             param._load_init(on_device(values.reshape(param.shape), mx.cpu()),
                              ctx)
@@ -160,7 +160,7 @@ def load_opened_finetuned(opened, ctx=None, trainable=True, precision=None):
     """
     kind = kind_of(opened)
     about = about_of(opened, kind)
-    net, tokenizer = fill_net(
+    net, tokenizer = load_net_and_tokenizer(
         opened, tensor_names.finetuned(opened.keywords, kind, about.num_scores,
                                        opened.config['skip']),
         lambda: FineTuned.of_config(opened.keywords, kind, about.num_scores,
