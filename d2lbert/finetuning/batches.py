@@ -57,7 +57,10 @@ class Batch(NamedTuple):
 
     @property
     def lens(self):
-        """`valid_lens_x`, the number of real tokens of each example."""
+        """`valid_lens_x`, the number of real tokens of each text.
+
+        Unlike `Inputs.lens`, for 'choice' there is a number for each text.
+        """
         return self.valid_lens_x
 
 
@@ -170,8 +173,9 @@ class Window(NamedTuple):
     central: Any            # (m,) bool: True if `_central_windows` chooses
                             # this window for the token
     target: Optional[tuple]     # positions in ids of the answer's first and
-                                # last token; (0, 0): the window does not have
-                                # the whole answer; None: answer unknown
+                                # last token; (0, 0): there is no answer, or
+                                # it is not wholly in this window; None: the
+                                # answer is unknown
 
     @property
     def has_answer(self):
@@ -206,10 +210,11 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     The first answer with a known position is the target.
 
     max_len: maximum of T. stride: number of context tokens from the start of a
-    window to the start of the next window, or fewer if a window has no place
-    for that many. max_question: maximum number of tokens of a question; the
-    rest is cut off. Raises ValueError for a stride or max_question below 1, or
-    if max_len leaves no tokens for the context.
+    window to the start of the next window. If a window has room for fewer
+    context tokens, their number is used instead. max_question: maximum number
+    of tokens of a question; the rest is cut off. Raises ValueError for a
+    stride or max_question below 1, or if max_len leaves no tokens for the
+    context.
     """
     if stride < 1 or max_question < 1:
         raise ValueError(f'stride {stride} and max_question {max_question} '
@@ -344,9 +349,10 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
                  null=False, threshold=0.0):
     """The best answer to each question: a list of `Guess`.
 
-    windows: all windows of `answer_windows`. begin_scores, end_scores: for
-    each window the net's scores of its tokens as first and as last token of
-    the answer, an array (T,), or longer if padded. contexts: a str for each
+    windows: all windows of `answer_windows`. begin_scores: for each window an
+    array (T,), or longer if padded, with the net's score of each token as the
+    first token of the answer. end_scores: the same for the last token.
+    contexts: a str for each
     question. max_answer: maximum number of tokens of an answer. A span must
     begin at a token that is `central` in the window.
 

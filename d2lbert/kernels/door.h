@@ -1,6 +1,6 @@
-// This file has checks for C++ functions that Python calls by ctypes. Such a
-// function checks that no index points outside of its array, catches all
-// exceptions, and returns a Status.
+// The door from Python into C++: checks for functions that Python calls by
+// ctypes. Such a function checks that no index points outside of its array,
+// catches all exceptions, and returns a Status.
 #ifndef D2LBERT_DOOR_H_
 #define D2LBERT_DOOR_H_
 

@@ -135,9 +135,9 @@ def has_weights(folder):
 def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     """Load a folder with a task head: (`FineTuned` net, tokenizer).
 
-    `transformers` or `save_pretrained` wrote the folder, from a model of a
-    class ...ForSequenceClassification, ...ForTokenClassification,
-    ...ForQuestionAnswering or ...ForMultipleChoice. In the `about` of the net,
+    The folder must be written by `transformers` or `save_pretrained`, and hold
+    a model of a class *ForSequenceClassification, *ForTokenClassification,
+    *ForQuestionAnswering or *ForMultipleChoice. In the `about` of the net,
     `task` is ''. The folder of a run of `finetune` is loaded by
     training/load.py instead.
 
@@ -211,8 +211,9 @@ def about_of(opened, kind):
         raise PretrainedError(
             f'{opened.folder} gives texts several labels at once '
             f'(problem_type is {problem!r}), which is not supported')
-    text_dropout, token_dropout = family.dropouts
-    field, default = text_dropout if scores_text else token_dropout
+    # Each has a field of config.json, and the default of this field
+    of_texts, of_tokens = family.dropouts
+    field, default = of_texts if scores_text else of_tokens
     dropout = config.get(field)
     if dropout is None:
         dropout = opened.keywords['dropout'] if default is None else default
@@ -334,4 +335,4 @@ def write_folder(folder, config, tensors, tokenizer, generation=None,
                     content, indent=2, sort_keys=True) + '\n')
         tokenizer.save(partial_folder)
         tensor_files.write(partial_folder / WEIGHTS, tensors,
-                           Path(folder, WEIGHTS))
+                           displayed_path=Path(folder, WEIGHTS))

@@ -607,7 +607,7 @@ def test_a_folder_that_is_not_empty_is_not_written_to(loaded, tmp_path):
 
 def test_a_folder_is_written_whole_or_not_at_all(loaded, tmp_path,
                                                  monkeypatch):
-    def fails(*_):
+    def fails(*args, **keywords):
         raise OSError(28, 'No space left on device')
     monkeypatch.setattr(tensor_files, 'write', fails)
     path = tmp_path / 'new' / 'x'
