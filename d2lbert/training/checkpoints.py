@@ -115,7 +115,7 @@ def save(run, step, state, arrays, kept=3):
             f'make room and {advice}') from None
     # Checkpoints of later steps are removed, too: they were written before the
     # run was resumed from an earlier step. With kept=0, [-0:] keeps the others
-    kept_paths = [old for old in all_of(run) if old.name <= path.name][-kept:]
+    kept_paths = [*earlier_than(path), path][-kept:]
     for old in set(all_of(run)) - set(kept_paths):
         with contextlib.suppress(OSError):
             old.unlink()

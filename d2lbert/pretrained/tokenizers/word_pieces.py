@@ -322,8 +322,7 @@ def description(tokenizer):
     normalizer and the largest length of a word. Any other tokenizer is
     described whole, with its vocabulary.
     """
-    if not has_bert_normalizer(tokenizer) or (
-            type(tokenizer.pre_tokenizer).__name__ != 'BertPreTokenizer'):
+    if not splits_as_bert(tokenizer):
         return [tokenizer.to_str()]
     return [*(getattr(tokenizer.normalizer, name)
               for name in NORMALIZER_OPTIONS),
@@ -334,6 +333,12 @@ def has_bert_normalizer(tokenizer):
     """True if a tokenizer has word pieces and BERT's normalizer."""
     return (has_word_pieces(tokenizer)
             and type(tokenizer.normalizer).__name__ == 'BertNormalizer')
+
+
+def splits_as_bert(tokenizer):
+    """True for word pieces with BERT's normalizer and pre-tokenizer."""
+    return (has_bert_normalizer(tokenizer)
+            and type(tokenizer.pre_tokenizer).__name__ == 'BertPreTokenizer')
 
 
 def change_normalizer(tokenizer, options):
@@ -517,8 +522,7 @@ def _tasks(lines):
 def _cpp_pieces(tokenizer):
     """The `cut.Pieces` that split ASCII as a tokenizer does, or None."""
     vocab, model = tokenizer.get_vocab(), tokenizer.model
-    if (draw.library() is None or not has_bert_normalizer(tokenizer)
-            or type(tokenizer.pre_tokenizer).__name__ != 'BertPreTokenizer'
+    if (draw.library() is None or not splits_as_bert(tokenizer)
             or model.unk_token not in vocab):
         return None
     initial, continuation = {}, {}
