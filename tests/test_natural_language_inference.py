@@ -69,8 +69,9 @@ def as_script(cells, sums, epochs=1):
     text = '\n'.join(cells).replace(old, OURS)
     for name, sha1 in sums.items():
         text = text.replace(nli_page.SHA1[name], sha1)
-    text, count = re.subn(r'(num_epochs = [^,]+), 5\b', rf'\1, {epochs}',
-                          text)
+    # `ast.unparse` puts tuples in parentheses before Python 3.11
+    text, count = re.subn(r'(num_epochs\)? = [^,]+), 5\b',
+                          rf'\1, {epochs}', text)
     assert count == 1
     # From Python 3.14 on, worker processes do not know the classes of cells
     text = ("import multiprocessing\n"
