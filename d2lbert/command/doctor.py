@@ -1,8 +1,8 @@
 """Run `d2lbert doctor`: check this machine, and suggest remedies.
 
 The command must work even if MXNet is broken, so MXNet is imported within
-functions, not at the start of this module.
-An argument `mx` is the module mxnet, or None if it cannot be imported.
+functions, not at the start of this module. An argument `mx` is the module
+mxnet, or None if MXNet cannot be imported.
 """
 import ctypes
 import importlib
@@ -25,11 +25,11 @@ OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 
-#: What happens without a library of COMPILED, in words for the user.
+#: The effect of a missing library that only saves time, for `Row.remedy`.
 SLOWER = 'everything works but is slower'
 
-#: {name of a row: (module, name of a `kernels.Library` in this module, what
-#: happens without the library)}
+#: {name of a row: (module, name of a `kernels.Library` in this module, effect
+#: if the library is missing)}
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
             'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
             'eight bits': ('d2lbert.kernels.int8', 'INT8',
@@ -42,7 +42,7 @@ class Row(NamedTuple):
     name: str
     status: str  # OK; WARN: slow or incomplete; BAD: pretraining cannot run
     value: str
-    remedy: str = ''    # what the user can do
+    remedy: str = ''    # what the user can do, or what works worse
 
 
 def add(commands):
@@ -110,8 +110,11 @@ def _exit_status(rows, build):
 
     build: True to return 1 also if a library of COMPILED is not usable.
     """
-    return int(any(row.status == BAD or build and row.name in COMPILED
-                   and row.status != OK for row in rows))
+    for row in rows:
+        is_required = build and row.name in COMPILED
+        if row.status == BAD or is_required and row.status == WARN:
+            return 1
+    return 0
 
 
 def _wrapped(text, indent):
@@ -120,6 +123,7 @@ def _wrapped(text, indent):
     The result has `indent` before each line except the first. Words are not
     broken, so that commands and paths can be copied.
     """
+    # At least 30 columns, even if the terminal is narrower
     width = max(30, shutil.get_terminal_size((79, 24)).columns - len(indent))
     lines = textwrap.wrap(text, width, break_long_words=False,
                           break_on_hyphens=False)
@@ -161,16 +165,18 @@ def _mxnet_rows():
 
 def _threads_row():
     """Return a row about OpenMP threads: WARN if they are fewer than cores."""
-    cores, cpus = hardware.physical_cores(), len(hardware.available_cpus())
-    hardware_text = f'{cpus} CPUs available, {cores} cores'
+    num_cores = hardware.physical_cores()
+    num_cpus = len(hardware.available_cpus())
+    hardware_text = f'{num_cpus} CPUs available, {num_cores} cores'
     try:
-        threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
+        num_threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
     except (AttributeError, OSError):
         return Row('threads', OK, f'unknown; {hardware_text}')
     limit = mxnet_libraries.thread_count('MXNET_OMP_MAX_THREADS')
-    threads = min(threads, limit or threads)
-    value = f'{threads}; {hardware_text}'
-    if threads < cores:
+    if limit is not None:
+        num_threads = min(num_threads, limit)
+    value = f'{num_threads}; {hardware_text}'
+    if num_threads < num_cores:
         variables = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
                      'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
         set_variables = [name for name in variables if os.environ.get(name)]
@@ -183,12 +189,12 @@ def _threads_row():
 def _driver_rows(mx):
     """Return a row about the NVIDIA driver, and a row for each GPU."""
     driver, mxnet_build = hardware.driver(), hardware.build()
-    if driver.problem:      # why there is no GPU; OK, since a CPU is enough
-        is_broken = driver.problem.startswith('libcuda.so.1 does not work')
-        return [Row('driver', WARN if is_broken else OK, driver.problem,
+    if driver.problem.startswith('libcuda.so.1 does not work'):
+        return [Row('driver', WARN, driver.problem,
                     'if this machine has a GPU, install the NVIDIA driver '
-                    'again; without a GPU, nothing is wrong'
-                    if is_broken else '')]
+                    'again; without a GPU, nothing is wrong')]
+    if driver.problem:      # no driver or no GPU: OK, since a CPU is enough
+        return [Row('driver', OK, driver.problem)]
     driver_text = 'NVIDIA'
     if driver.cuda:     # the newest CUDA version that the driver supports
         driver_text += ', for CUDA up to {}.{}'.format(*driver.cuda)
@@ -222,7 +228,10 @@ def _num_gpus(mx):
 
 
 def _cuda_rows():
-    """Return a row about the CUDA libraries; none for the CPU build."""
+    """Return a row about the CUDA libraries, in a list.
+
+    The list is empty for the CPU build of MXNet.
+    """
     if hardware.build() != 'cu112':
         return []
     paths = dict(hardware.cuda_libraries())
@@ -245,7 +254,7 @@ def _compiler_row():
     try:
         _, version = find_compiler()
         return Row('compiler', OK, version)
-    except LookupError as error:    # its text has the names that were tried
+    except LookupError as error:    # `error` lists the names that were tried
         return Row('compiler', WARN, f'none found: looked for {error}',
                    'training works but is slower without a C++ compiler: '
                    'apt-get install g++ (Debian and Ubuntu), or name one in '
@@ -260,7 +269,10 @@ def _compiled_rows(mx, build):
 
 def _compiled_row(mx, build, name, module_name, library_name,
                   effect_if_missing):
-    """Return the row `name`. The last three arguments: see COMPILED."""
+    """Return the row `name`, a key of COMPILED.
+
+    build: as in `report`. The last three arguments are the value in COMPILED.
+    """
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
@@ -294,21 +306,23 @@ def _compiled_row(mx, build, name, module_name, library_name,
 
 def _processor_row(mx):
     """Return a row: the processor, the instruction set of the operators."""
-    value, chosen, compiled_for = str(find_processor()), 'native', None
+    value = str(find_processor())
+    isa_setting, compiled_for = 'native', None
     if mx is not None:
         from d2lbert import kernels
         try:
-            chosen = chosen_isa()
+            isa_setting = chosen_isa()
         except ValueError as error:
             return Row('processor', BAD, f'{value}; {error}',
                        '`d2lbert help environment` explains D2LBERT_ISA')
-        compiled_for = kernels.compiled_for()   # None if not loaded
+        # None if the operators are not loaded
+        compiled_for = kernels.compiled_for()
     if compiled_for:
         instruction_set, vector_floats = compiled_for
         value += (f': operators for {instruction_set}, {vector_floats} '
                   'floats a vector')
-    if chosen != 'native':
-        value += f'; D2LBERT_ISA is {chosen}'
+    if isa_setting != 'native':
+        value += f'; D2LBERT_ISA is {isa_setting}'
     return Row('processor', OK, value)
 
 
@@ -343,7 +357,10 @@ def _cache_row():
 
 
 def _data_rows():
-    """Return rows about WikiText-2 and the sample corpus."""
+    """Return rows about WikiText-2 and the sample corpus.
+
+    `d2lbert pretrain` needs one of the two.
+    """
     try:
         from d2lbert import hub
         wikitext = hub.find_wikitext2()

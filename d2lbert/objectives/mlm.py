@@ -4,6 +4,9 @@ The objectives of BERT (the chapter's) and of ALBERT also have pairs of
 sentences. RoBERTa's objective has masked words only. SpanBERT's objective adds
 the span boundary objective (SBO): a second head predicts each masked word.
 
+A masked "word" is a token: a whole word, or a word piece. A shard is the part
+of a batch that one device computes.
+
 S: the number of masked words. H: the number of hidden units. V: the number
 of tokens in the vocabulary.
 """
@@ -38,8 +41,8 @@ class MLMAndNSP(TextObjective):
     Figures = Figures
     plotted = 'mlm_loss', 'nsp_loss'
     unit = 'sentence pairs'
-    # True: half of the pairs are swapped and get label 0. False: half of the
-    # pairs have a random second text and get label 0
+    # Half of the pairs have label 0. With swap=True, the two texts of these
+    # pairs are swapped; with swap=False, the second text is drawn at random
     swap = False
 
     @property
@@ -48,7 +51,7 @@ class MLMAndNSP(TextObjective):
         return 1, self.settings['nsp_weight']
 
     def batches(self, epoch, start):
-        """Yield (position, `texts.examples.Batch`) of an epoch."""
+        """Yield (position, `texts.examples.Batch`), see `Objective`."""
         s = self.settings
         return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -68,20 +71,23 @@ class MLMAndNSP(TextObjective):
 
     @staticmethod
     def losses_of(net, masked):
-        """[(MLM loss, number of words), (pair loss, number of pairs)].
+        """[(MLM loss, number of masked words), (pair loss, number of pairs)].
 
-        masked: the `MaskedTokens` of a shard, see `nn.packed`.
+        masked: the `nn.packed.MaskedTokens` of a shard, which have the net's
+        vectors and the labels.
         """
         return masked.losses(net)
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
         """Yield batches of a held-out `StoredText`, the same in each call."""
-        return held_out_batches(text, batch_size, max_len, cls.swap)
+        return (batch for _, batch in text.batches(
+            batch_size, max_len, seed=0, dynamic=False, swap=cls.swap))
 
     @classmethod
     def figures(cls, net, batches, devices):
         """`Figures` of a net on the batches of `held_out_batches`."""
+        # `SOPFigures` have the fields of `Figures`, named after SOP
         return cls.Figures(*evaluate(net, batches, devices))
 
     def line(self, figures):
@@ -117,16 +123,7 @@ class MLMAndSOP(MLMAndNSP):
     swap = True
 
 
-def held_out_batches(text, batch_size, max_len, swap=False):
-    """Yield batches of sentence pairs, the same in each call.
-
-    text: a held-out `corpus.stored_text.StoredText`. swap: as in `MLMAndNSP`.
-    """
-    return (batch for _, batch in text.batches(
-        batch_size, max_len, seed=0, dynamic=False, swap=swap))
-
-
-#: Size of the embedding of a position within a span, as published.
+#: Size of the embedding of a position within a span, as in SpanBERT.
 POSITION_UNITS = 200
 
 
@@ -137,7 +134,8 @@ class BoundaryHead(nn.Block):
     span, p). Here x is the encoder's vector of a token, and p embeds the
     word's position within the span. f has two layers of H units, each with
     GELU and LayerNorm. As in SpanBERT's code, the weight that maps y to
-    scores is the token embedding (V, H). The bias belongs to this head alone.
+    scores is the token embedding (V, H). The bias of the scores belongs to
+    this head alone.
 
     num_positions: the largest number of tokens in a span.
     """
@@ -182,6 +180,7 @@ class BoundaryHead(nn.Block):
             Y, embedding.weight.data(Y.ctx), self.bias.data(Y.ctx), labels,
             weights, precision=self._precision,
             grad_req=grad_reqs(embedding.weight, self.bias))
+        # 1e-8: in a shard without masked words, all weights are 0
         return total.reshape(()) / (weights.sum() + 1e-8)
 
 
@@ -265,8 +264,9 @@ class MLM(TextObjective):
         return bert
 
     def batches(self, epoch, start):
-        """Yield (position, `corpus.masking.MaskedRows`) of an epoch."""
+        """Yield (position, `corpus.masking.MaskedRows`), see `Objective`."""
         s, masking = self.settings, self.masking
+        # Other values, such as SPANBERT, mask whole words in any case
         if masking == SINGLE_TOKENS and s['whole_word_masking']:
             masking = WHOLE_WORDS
         return self.corpus.train.batches(
@@ -298,21 +298,16 @@ class MLM(TextObjective):
 
     @staticmethod
     def losses_of(net, masked):
-        """[(MLM loss, number of words)] of `MaskedTokens`."""
+        """[(MLM loss, number of masked words)] of `MaskedTokens`."""
         return [masked.mlm_loss(net.mlm)]
 
     @classmethod
     def figures(cls, net, batches, devices):
         """`Figures` of a net on the batches of `held_out_batches`."""
-        totals = None
+        totals = None       # made when the number of sums is known
         for batch in batches:
             # Start all devices before waiting for the first device
-            with autograd.pause():
-                shard_sums = [cls.sums_of(net, masked) for masked in (
-                    MaskedTokens.of(cls.model_of(net), shard, device)
-                    for shard, device in shards(batch, devices))
-                    if masked.count]
-            for sums in shard_sums:
+            for sums in cls._shard_sums(net, batch, devices):
                 if totals is None:
                     totals = Accumulator(sums.size)
                 totals.add(*sums.asnumpy())
@@ -320,6 +315,17 @@ class MLM(TextObjective):
             raise ValueError('there is nothing to evaluate on: no word of '
                              'the text was masked')
         return cls.Figures(*cls.figures_of_sums(*totals.data))
+
+    @classmethod
+    def _shard_sums(cls, net, batch, devices):
+        """A list: `sums_of` of each shard that has masked words."""
+        model, shard_sums = cls.model_of(net), []
+        with autograd.pause():
+            for shard, device in shards(batch, devices):
+                masked = MaskedTokens.of(model, shard, device)
+                if masked.count:
+                    shard_sums.append(cls.sums_of(net, masked))
+        return shard_sums
 
     @staticmethod
     def sums_of(net, masked):
@@ -360,13 +366,14 @@ class MLMAndSBO(MLM):
 
     @classmethod
     def losses_of(cls, net, masked):
-        """[(MLM loss, number of words), (SBO loss, number of words)]."""
-        mlm = masked.mlm_loss(net.bert.mlm)
+        """[(MLM loss, number of masked words), (SBO loss, the same number)].
+        """
+        mlm_loss_and_count = masked.mlm_loss(net.bert.mlm)
         sbo_loss = net.boundary.loss(
             cls._boundary_vectors(net, masked),
             net.bert.encoder.token_embedding, masked.put(masked.labels),
             masked.weights)
-        return [mlm, (sbo_loss, masked.count)]
+        return [mlm_loss_and_count, (sbo_loss, masked.count)]
 
     @classmethod
     def sums_of(cls, net, masked):
@@ -386,8 +393,9 @@ class MLMAndSBO(MLM):
     @staticmethod
     def _boundary_vectors(net, masked):
         """The vectors (S, H) from which the boundary head predicts words."""
-        # In a shard without masked words, `masked` has the first token, with
-        # weight 0. Its row equals `left`, which would give position -1
+        # The first token of a span has position 0: its row is left + 1. In a
+        # shard without masked words, `masked` has the first token of the
+        # shard. There, `left` is the row of this token, which gives -1
         positions = masked.masked_rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),

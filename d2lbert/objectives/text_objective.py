@@ -60,26 +60,27 @@ class TextObjective(Objective):
     def __init__(self, settings, vocab=None, progress=False, is_new=True):
         self.settings, self._is_new = settings, is_new
         self._describes_text = progress and is_new
-        s = settings
-        self.corpus = read_corpus(s, vocab, progress)
+        self.corpus = read_corpus(settings, vocab, progress)
         self.vocab = self.corpus.vocab
         self.fingerprint = self.corpus.fingerprint
-        self.num_steps, self.eval_every = s['num_steps'], s['eval_every']
-        if s['eval_every']:
+        self.num_steps = settings['num_steps']
+        self.eval_every = settings['eval_every']
+        if self.eval_every:
             if self.corpus.valid is None:
-                raise ValueError('eval_every needs held-out text: name some '
+                raise ValueError('eval_every needs held-out text: name a file '
                                  'as valid (--valid), or raise valid_share '
                                  '(--valid-share)')
-            # A held-out text without a batch raises an error now, not hours
-            # later
-            next(self.held_out_batches(self.corpus.valid, s['batch_size'],
-                                       s['max_len']))
+            # If the held-out text has no batch, raise the error now, not at
+            # the first evaluation
+            next(self.held_out_batches(
+                self.corpus.valid, settings['batch_size'],
+                settings['max_len']))
 
     @property
     def recorded(self):
         """Entries of a checkpoint that must be the same in a resumed run."""
         # Checked in this order, since another teacher may change the
-        # fingerprint, too. `Distillation` replaces the None
+        # fingerprint, too. `Distillation` sets the teacher
         return dict(teacher=None, fingerprint=self.fingerprint)
 
     @property
@@ -96,14 +97,16 @@ class TextObjective(Objective):
                 # share_layers is given, each group has one layer
                 config.setdefault('num_groups', s['num_layers'])
                 config['family'] = 'albert'
-        return dict(
-            config, vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
+        config.update(
+            vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
             ffn_num_hiddens=s['ffn_num_hiddens'], num_heads=s['num_heads'],
             num_layers=s['num_layers'], dropout=s['dropout'],
             max_len=max(config['max_len'], s['max_len']),
-            precision=s['precision'],
-            **{name: True for name in ('tie_embeddings', 'pre_norm')
-               if s[name]})
+            precision=s['precision'])
+        for name in ('tie_embeddings', 'pre_norm'):
+            if s[name]:
+                config[name] = True
+        return config
 
     def net(self, devices):
         """The net with its initial weights on every device."""
@@ -118,7 +121,8 @@ class TextObjective(Objective):
                 for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
-        # A resumed run needs no topics: finding them takes over a second
+        # A resumed run passes no text, which the initializer 'topical' would
+        # analyze for over a second
         initialize(net, self.settings['initializer'], devices,
                    self.corpus.train if self._is_new else None)
         check_max_len(self.settings['max_len'])
@@ -160,7 +164,7 @@ class TextObjective(Objective):
     def described(self, history):
         """Further entries of config.json: `wanted`, if it was given.
 
-        wanted: an argument of `pretrain`.
+        wanted: the corpus that the user wanted, if it could not be had.
         """
         return {} if history.wanted is None else dict(wanted=history.wanted)
 
@@ -191,6 +195,7 @@ def read_corpus(settings, vocab=None, progress=False):
             valid_paths = folder / hub.VALID_FILE
     elif paths == 'sample':
         paths = hub.sample_dir() / hub.TRAIN_FILE
+    paths = _as_list(paths)
     vocab_source, min_freq = settings['vocab'], settings['min_freq']
     if min_freq is None and settings['corpus'] in NAMED_CORPORA:
         min_freq = MIN_FREQ
@@ -200,32 +205,35 @@ def read_corpus(settings, vocab=None, progress=False):
     if vocab is not None and (vocab_source is not None
                               or settings['teacher'] is not None):
         vocab_source = vocab
-
-    def as_list(paths):
-        return [paths] if isinstance(paths, (str, Path)) else paths
-    share = settings['valid_share'] if settings['eval_every'] else 0.0
+    valid_share = settings['valid_share'] if settings['eval_every'] else 0.0
+    if valid_paths is not None:     # then all of `paths` is trained on
+        valid_paths, valid_share = _as_list(valid_paths), 0.0
     keywords = dict(
-        valid_paths=None if valid_paths is None else as_list(valid_paths),
-        valid_share=share if valid_paths is None else 0.0,
+        valid_paths=valid_paths, valid_share=valid_share,
         split=settings['split'], text_field=settings['text_field'],
         progress=progress)
     vocab_size = settings['vocab_size']
     if settings['tokenizer'] == 'wordpiece':
         if vocab_source is None:
-            corpus = open_corpus(as_list(paths),
-                                 pieces=vocab_size or NUM_PIECES, **keywords)
+            corpus = open_corpus(paths, pieces=vocab_size or NUM_PIECES,
+                                 **keywords)
             if vocab is None or same_pieces(corpus.vocab, vocab):
                 return corpus
             # Another version of the library `tokenizers` learned other pieces
             vocab_source = vocab
         elif vocab is None:
             vocab_source = PieceVocab.load(vocab_source)
-        return open_corpus(as_list(paths), vocab=vocab_source, **keywords)
-    corpus = open_corpus(     # the seed affects only a new vocabulary
-        as_list(paths), vocab=vocab_source, max_vocab=vocab_size,
-        min_freq=min_freq,
-        seed=settings['seed'] if vocab is None else None, **keywords)
+        return open_corpus(paths, vocab=vocab_source, **keywords)
+    # The seed affects only a new vocabulary
+    seed = settings['seed'] if vocab is None else None
+    corpus = open_corpus(paths, vocab=vocab_source, max_vocab=vocab_size,
+                         min_freq=min_freq, seed=seed, **keywords)
     return corpus if vocab is None else corpus.numbered_by(vocab)
+
+
+def _as_list(paths):
+    """Return one path as a list of one; return a list as it is."""
+    return [paths] if isinstance(paths, (str, Path)) else paths
 
 
 class Figures(NamedTuple):
@@ -250,9 +258,10 @@ def evaluate(net, batches, devices):
     """The `Figures` of `net` on batches as `load_data_wiki` yields them."""
     totals = Accumulator(8)
     for batch in batches:
+        host_batch = type(batch)(*map(host, batch))
         # Start all devices before waiting for the first device
-        shard_sums = [_sums(net, shard, device) for shard, device in shards(
-            type(batch)(*map(host, batch)), devices)]
+        shard_sums = [_shard_sums(net, shard, device)
+                      for shard, device in shards(host_batch, devices)]
         for sums in shard_sums:
             totals.add(*sums.asnumpy())
     (mlm_loss_sum, mlm_hits, num_preds, known_hits, num_known, nsp_loss_sum,
@@ -260,11 +269,12 @@ def evaluate(net, batches, devices):
     if not num_preds or not num_pairs:
         raise ValueError('there is nothing to evaluate on: the text has no '
                          'pair of sentences that fits')
-    *mlm, unknown_share, known_accuracy = mlm_figures(
-        mlm_loss_sum, mlm_hits, num_preds, known_hits, num_known)
-    return Figures(
-        *mlm, *loss_and_accuracy(nsp_loss_sum, nsp_hits, num_pairs),
-        unknown_share, known_accuracy)
+    mlm_loss, perplexity, mlm_accuracy, unknown_share, known_accuracy = (
+        mlm_figures(mlm_loss_sum, mlm_hits, num_preds, known_hits, num_known))
+    nsp_loss, nsp_accuracy = loss_and_accuracy(nsp_loss_sum, nsp_hits,
+                                               num_pairs)
+    return Figures(mlm_loss, perplexity, mlm_accuracy, nsp_loss, nsp_accuracy,
+                   unknown_share, known_accuracy)
 
 
 def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
@@ -274,7 +284,7 @@ def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
     tokens other than <unk>.
     """
     loss, accuracy = loss_and_accuracy(loss_sum, hits, num_preds)
-    if math.isnan(loss):
+    if math.isnan(loss):    # as in `loss_and_accuracy`
         known_hits = math.nan
     # After training has failed, the loss can exceed 709, where exp overflows.
     # A loss of NaN is not above 700, and gives NaN
@@ -285,48 +295,49 @@ def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
 
 def loss_and_accuracy(loss_sum, hits, count):
     """(mean loss, accuracy), from sums over `count` predictions."""
-    if math.isnan(loss_sum):        # argmax of NaN scores is no prediction
+    # The argmax of NaN scores is no prediction, even if it hits
+    if math.isnan(loss_sum):
         hits = math.nan
     return loss_sum / count, hits / count
 
 
-def _sums(net, shard, device):
+def _shard_sums(net, shard, device):
     """Sums over a shard, the part of a batch on one device: (8,).
 
-    They are the five sums of `mlm_sums`, and loss, hits and number of pairs.
+    The five sums of `mlm_sums`, then loss, hits and number of pairs.
     """
     with autograd.pause():      # the caller may be recording
         masked = MaskedTokens.of(net, shard, device)
         device = masked.X.ctx
-        nsp, _ = _loss_hits_count(masked.nsp_Y_hat,
-                                  on_device(shard.nsp_y, device))
+        nsp_sums, _ = _sums_and_hits(masked.nsp_Y_hat,
+                                     on_device(shard.nsp_y, device))
         if not masked.count:
-            return np.concatenate([np.zeros(5, ctx=device), nsp])
+            return np.concatenate([np.zeros(5, ctx=device), nsp_sums])
         # Called as on the book's page, since a user may have replaced the head
         scores = net.mlm(np.expand_dims(masked.X, 0),
                          masked.put(masked.masked_rows[None]))
-    return np.concatenate([mlm_sums(scores[0], masked.labels), nsp])
+    return np.concatenate([mlm_sums(scores[0], masked.labels), nsp_sums])
 
 
 def mlm_sums(scores, labels, unk=UNK_ID):
     """Sums over M predictions of tokens: (5,).
 
-    They are loss, hits and number of all predictions, then hits and number
-    of the predictions whose label is not <unk>. A prediction is a hit if its
-    label has the highest score. scores (M, V) for the V tokens of the
-    vocabulary; labels (M,) on the host. unk: the id of <unk>.
+    Loss, hits and number of all predictions, then hits and number of the
+    predictions whose label is not <unk>. A prediction is a hit if its label
+    has the highest score. scores (M, V) for the V tokens of the vocabulary;
+    labels (M,) on the host. unk: the id of <unk>.
     """
-    known = on_device(labels != unk, scores.ctx, 'float32')
-    mlm, hits = _loss_hits_count(scores, on_device(labels, scores.ctx))
-    return np.concatenate([mlm, np.stack([(hits * known).sum(),
-                                          known.sum()])])
+    is_known = on_device(labels != unk, scores.ctx, 'float32')
+    sums, hits = _sums_and_hits(scores, on_device(labels, scores.ctx))
+    return np.concatenate([sums, np.stack([(hits * is_known).sum(),
+                                           is_known.sum()])])
 
 
-def _loss_hits_count(scores, labels):
-    """Loss, number of hits and of predictions (3,), and the hits (M,).
+def _sums_and_hits(scores, labels):
+    """(sums, hits) of M predictions.
 
-    The loss is a sum over the predictions. hits (M,) are 1 for a hit, else 0.
-    scores (M, K) for K classes; labels (M,).
+    sums (3,): loss, hits and number of the predictions. hits (M,): 1 for a
+    hit, else 0. scores (M, K) for K classes; labels (M,).
     """
     labels = labels.astype('int32')
     losses = cross_entropy(scores, labels)
@@ -346,6 +357,6 @@ def mlm_line(figures):
 
 def task_line(name, figures):
     """The figures `name`_loss and `name`_accuracy, for a line of the log."""
-    loss, accuracy = (getattr(figures, f'{name}_{what}')
-                      for what in ('loss', 'accuracy'))
+    loss = getattr(figures, f'{name}_loss')
+    accuracy = getattr(figures, f'{name}_accuracy')
     return f'{name.upper()} loss {loss:.3f}, accuracy {accuracy:.3f}'

@@ -40,7 +40,7 @@ class Ours:
     """
 
     def __init__(self, kind, name, **settings):
-        from d2lbert.objectives.mlm import held_out_batches
+        from d2lbert.objectives.mlm import MLMAndNSP
         from d2lbert.training.loop import Run
         from d2lbert.training.pretraining import PRETRAINING
         from d2lbert.training.settings import complete
@@ -50,7 +50,7 @@ class Ours:
                        complete(dict(settings, eval_every=1)), 'auto')
         self.run.prepare()
         self.steps = self.run.steps()
-        self.examples = list(held_out_batches(
+        self.examples = list(MLMAndNSP.held_out_batches(
             self.run.objective.corpus.valid, BATCH_SIZE, LENGTH))
 
     def train(self, seconds):
@@ -279,7 +279,7 @@ def save_texts(data_dir, path):
 
     Returns the size of the vocabulary.
     """
-    from d2lbert.objectives.mlm import held_out_batches
+    from d2lbert.objectives.mlm import MLMAndNSP
     from d2lbert.objectives.text_objective import read_corpus
     from d2lbert.training.settings import complete
     text = read_corpus(complete(dict(data_dir=data_dir, eval_every=1)))
@@ -287,8 +287,8 @@ def save_texts(data_dir, path):
     texts.columns = {
         'train': _whole(batch for _, batch in text.train.batches(
             BATCH_SIZE, LENGTH, seed=1)),
-        'valid': _whole(held_out_batches(text.valid, BATCH_SIZE,
-                                                  LENGTH))}
+        'valid': _whole(MLMAndNSP.held_out_batches(text.valid, BATCH_SIZE,
+                                                   LENGTH))}
     texts.save(path)
     return len(text.vocab)
 

@@ -657,8 +657,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'for layer in (bert.hidden,):',
      'test_only_what_next_sentences_need_stays_as_it_was'),
     ('held-out pairs are those of next sentences',
-     'return held_out_batches(text, batch_size, max_len, cls.swap)',
-     'return held_out_batches(text, batch_size, max_len)',
+     'seed=0, dynamic=False, swap=cls.swap))',
+     'seed=0, dynamic=False))',
      'test_pairs_are_neighbours_in_training_and_in_held_out_text'),
     ('a student is told nothing of the temperature',
      'return temperature ** 2 * (losses',
@@ -1161,8 +1161,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if kind is None:',
      'test_a_text_that_is_too_long_is_cut_and_counted'),
     ('what cannot run is said with status 0',
-     'int(any(row.status == BAD or build and row.name',
-     'int(any(build and row.name',
+     'if row.status == BAD or is_required and',
+     'if is_required and',
      'test_without_any_text_the_main_job_cannot_run'),
 
     # the page on inference

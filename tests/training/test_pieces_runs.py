@@ -178,6 +178,7 @@ def test_a_run_without_its_tokenizer_is_refused_in_a_sentence(run, tmp_path):
 def test_held_out_text_is_scored_with_masks_of_single_pieces():
     settings = complete(TINY)
     text = text_objective.read_corpus(settings)
-    masks = [mlm.held_out_batches(text.valid, 16, 64) for _ in range(2)]
+    masks = [mlm.MLMAndNSP.held_out_batches(text.valid, 16, 64)
+             for _ in range(2)]
     for ours, theirs in zip(*masks):
         assert (ours.tokens_X == theirs.tokens_X).all()
