@@ -28,7 +28,7 @@ from d2lbert.command import (
     show,
     similar,
 )
-from d2lbert.command.flags import STATUS, Parser, add_help_hint
+from d2lbert.command.flags import EXIT_STATUSES, Parser, add_help_hint
 from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import (
     FailsafeStream,
@@ -192,7 +192,7 @@ def parser():
     top = Parser(
         prog='d2lbert', usage='d2lbert COMMAND ...',
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=textwrap.fill(STATUS, 79) + '\n\n'
+        epilog=textwrap.fill(EXIT_STATUSES, 79) + '\n\n'
         'd2lbert COMMAND --help lists the flags of a command; d2lbert help, '
         'the manual.')
     top.add_argument('--version', action='version',

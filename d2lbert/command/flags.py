@@ -23,15 +23,16 @@ from d2lbert.machine.arguments import (
 MAX_WIDTH = 90
 
 #: The last paragraph of each help text.
-STATUS = ('exit status: 0, done; 1, not possible, with one line that says '
-          'why; 2, the command line is wrong; 128 + N, stopped by signal N '
-          '(130: Ctrl-C)')
+EXIT_STATUSES = ('exit status: 0, done; 1, not possible, with one line that '
+                 'says why; 2, the command line is wrong; 128 + N, stopped by '
+                 'signal N (130: Ctrl-C)')
 
 
 class Formatter(argparse.HelpFormatter):
     """Format help texts in lines of at most `MAX_WIDTH` columns."""
 
     def __init__(self, prog, **options):
+        # - 2, as in argparse
         width = min(MAX_WIDTH, shutil.get_terminal_size().columns - 2)
         super().__init__(prog, **{**options, 'width': width})
 
@@ -44,7 +45,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options):
-        super().__init__(**{'allow_abbrev': False, 'epilog': STATUS,
+        super().__init__(**{'allow_abbrev': False, 'epilog': EXIT_STATUSES,
                             'formatter_class': Formatter, **options})
 
     def error(self, message):
@@ -71,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         return namespace, unassigned
 
     def _check_flag(self, argument):
-        """Report an argument that begins with -- but is no flag."""
+        """Exit with an error if an argument begins with -- but is no flag."""
         name = argument.partition('=')[0]
         if name.startswith('--') and name not in self._option_string_actions:
             self.error(f'there is no flag {name}' + did_you_mean(name, [
@@ -85,12 +86,14 @@ class Parser(argparse.ArgumentParser):
         argument to its default and returns the user's words as `unassigned`.
         This method removes from `unassigned` the words that it assigns.
         """
-        for action in self._actions:
-            if (unassigned and not action.option_strings
-                    and action.nargs in ('?', '*')
-                    and getattr(namespace, action.dest) in (
-                        action.default, [])
-                    and not any(word.startswith('-') for word in unassigned)):
+        if any(word.startswith('-') for word in unassigned):
+            return      # an unknown flag: `parse_known_args` reports an error
+        optional_positionals = [
+            action for action in self._actions
+            if not action.option_strings and action.nargs in ('?', '*')]
+        for action in optional_positionals:
+            if unassigned and getattr(namespace, action.dest) in (
+                    action.default, []):
                 words = unassigned[:1 if action.nargs == '?' else None]
                 del unassigned[:len(words)]
                 setattr(namespace, action.dest,
@@ -108,7 +111,8 @@ class Parser(argparse.ArgumentParser):
             action.nargs in (argparse.PARSER, argparse.REMAINDER)
             for action in self._actions)
         for arg in args:
-            if arg == '--' or takes_command and not arg.startswith('-'):
+            is_command = takes_command and not arg.startswith('-')
+            if arg == '--' or is_command:
                 return
             yield arg
 
@@ -147,7 +151,7 @@ class RenamedFlag(argparse.Action):
 
 
 def add_help_hint(message, prog):
-    """Append 'see `prog` --help' to a message about a wrong command line."""
+    """Return a message about a wrong command line + 'see `prog` --help'."""
     # argparse begins some messages with 'argument NAME: '. Drop the first word
     message = re.sub(r'^argument (.*?): ', r'\1: ', str(message))
     # A message with a suggestion ends with a question mark
@@ -258,6 +262,7 @@ def check_folders(args):
     if getattr(args, 'devices', None) is not None:
         with usage_errors():    # a ValueError becomes a UsageError, status 2
             split_devices(args.devices)
+    # `senses` has several folders
     for folder in getattr(args, 'folders', None) or [args.folder]:
         path = Path(folder)
         if not path.is_dir():
@@ -276,7 +281,7 @@ def add_json(add, help):
     add('--json', action='store_true', help=f'print JSON for scripts: {help}')
 
 
-def rounded(vector):
+def short_floats(vector):
     """Return float32 numbers as Python floats that print the same digits."""
     # float(x) of the float32 number 0.1 would print as 0.10000000149011612
     return [float(str(x)) for x in vector]

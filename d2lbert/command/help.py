@@ -70,7 +70,7 @@ def find_page(topic, suggestions=()):
         name for name in names if name.startswith(start)]
     if len(matches) == 1:
         return MANUAL / f'{matches[0]}.md'
-    hint = did_you_mean(topic, [*names, *suggestions])
+    hint = did_you_mean(topic, [*names, *suggestions])  # ends with '?', or ''
     raise UsageError(f'the manual has no page {topic!r}'
                      + (f'{hint} The' if hint else ': the')
                      + f' pages are {", ".join(topics())}')
@@ -127,8 +127,8 @@ def _render_block(kind, lines, width, style):
     if kind == 'table':
         return _render_table(lines, width, style)
     if kind == 'item':
-        return '\n'.join(_wrap(' '.join(lines)[2:], width, style, '- ',
-                               '  '))
+        text = ' '.join(lines)[2:]      # without '- '
+        return '\n'.join(_wrap(text, width, style, '- ', '  '))
     return '\n'.join(_wrap(' '.join(lines), width, style))
 
 
@@ -175,12 +175,12 @@ def _blocks(text):
     for line in lines:
         if line.startswith('```'):
             end_block()
-            code = []
+            code_lines = []
             for code_line in lines:
                 if code_line.startswith('```'):
                     break
-                code.append(code_line)
-            blocks.append(('code', code))
+                code_lines.append(code_line)
+            blocks.append(('code', code_lines))
         elif not line.strip():
             end_block()
         elif re.match('#+ ', line):
@@ -203,6 +203,8 @@ def _blocks(text):
 
 def _plain_text(text):
     """Replace pictures and links by text, and remove the * of emphasis."""
+    # ![description](file), [words](page.md#part), [words](https://...), and
+    # any other [words](target)
     text = re.sub(r'!\[([^]]*)\]\([^)]*\)', r'[picture: \1]', text)
     text = re.sub(r'\[([^]]*)\]\((\w+)\.md(?:#[^)]*)?\)', _link_text, text)
     text = re.sub(r'\[([^]]*)\]\((https?:[^)]*)\)', r'\1 <\2>', text)
@@ -225,7 +227,7 @@ def _link_text(match):
 def _wrap(text, width, style, first_indent='', later_indent=''):
     """Return the lines of a paragraph, wrapped to `width`."""
     # Replace blanks within code by \0, at which `textwrap` breaks no line
-    text = re.sub('`[^`]+`', lambda code: code.group().replace(' ', '\0'),
+    text = re.sub('`[^`]+`', lambda match: match.group().replace(' ', '\0'),
                   _plain_text(text))
     lines = textwrap.wrap(text, width, initial_indent=first_indent,
                           subsequent_indent=later_indent,
@@ -243,24 +245,25 @@ def _cells(line):
 def _render_table(lines, width, style):
     """Return the text of a table, in the first of three forms that fits.
 
-    The forms are columns, two columns with the second wrapped, and a list. A
-    row with text only in its first cell is a title.
+    The forms are columns, two columns with the second wrapped, and a list.
     """
     header, _, *rows = map(_cells, lines)   # the second line is |---|---|
     plain_rows = [[_plain_text(cell) for cell in row]
                   for row in [header, *rows]]
     if not any(header[1:]):
         plain_rows = plain_rows[1:]     # the header names no columns
-    widths = [max(map(len, column)) for column in zip(*(
-        row for row in plain_rows if any(row[1:])))]    # without titles
-    if sum(widths) + 2 * (len(widths) - 1) <= width:    # 2: between columns
-        # Pad cells before marking code: escape sequences take no column
-        return _join_rows(plain_rows, style, lambda row: [style.code(
-            '  '.join(cell.ljust(column_width) for cell, column_width
-                      in zip(row, widths)).rstrip())])
+    columns = zip(*(row for row in plain_rows if not _is_title(row)))
+    column_widths = [max(map(len, column)) for column in columns]
+    # Two blanks between columns
+    if sum(column_widths) + 2 * (len(column_widths) - 1) <= width:
+        def one_line(row):
+            # Pad cells before marking code: escape sequences take no column
+            line = '  '.join(map(str.ljust, row, column_widths)).rstrip()
+            return [style.code(line)]
+        return _join_rows(plain_rows, style, one_line)
     # A wrapped second column needs about two thirds of the width
-    if len(widths) == 2 and widths[0] <= width // 3:
-        indent = ' ' * (widths[0] + 2)
+    if len(column_widths) == 2 and column_widths[0] <= width // 3:
+        indent = ' ' * (column_widths[0] + 2)
         return _join_rows(plain_rows, style, lambda row: _wrap(
             row[1], width, style, row[0].ljust(len(indent)), indent))
     output = []
@@ -268,7 +271,7 @@ def _render_table(lines, width, style):
         # Print this header once: cells of the first column get no label
         output += _wrap(f'({header[0]})', width, style)
     for row in rows:
-        if not any(row[1:]):
+        if _is_title(row):
             title = _plain_text(row[0])
             output += ['', style.heading(title, TABLE_TITLE_LEVEL)]
             continue
@@ -280,6 +283,14 @@ def _render_table(lines, width, style):
     return '\n'.join(output)
 
 
+def _is_title(row):
+    """Return True if a row of a table has text only in its first cell.
+
+    Such a row is the title of the rows after it.
+    """
+    return not any(row[1:])
+
+
 def _join_rows(rows, style, lines_of):
     """Return the text of a table; lines_of(row): the lines of a row.
 
@@ -287,9 +298,9 @@ def _join_rows(rows, style, lines_of):
     """
     output = []
     for row in rows:
-        if any(row[1:]):
-            output += lines_of(row)
-        else:
+        if _is_title(row):
             title = style.heading(row[0], TABLE_TITLE_LEVEL)
             output += ['', title] if output else [title]
+        else:
+            output += lines_of(row)
     return '\n'.join(output)

@@ -1,12 +1,12 @@
 """Write vectors to files, and read .npy files of vectors.
 
 H: the size of a vector. The extension of the file's name selects a class from
-`FORMATS`. All these classes have the interface of `Npy`: `file` is an open
-binary file, and `title` the title of the column of texts or tokens, if the
-format has such a column. `add` appends the vectors `rows`, an array (n, H),
-and `texts`, a list of n texts or tokens. The attribute `about` is None or a
-dictionary about the vectors, which only .npy files store. `close` completes
-the content, but does not close the file.
+`FORMATS`. All these classes have the interface of `Npy`. Arguments: `file` is
+an open binary file, and `title` the title of the column of texts or tokens, if
+the format has such a column. The method `add` appends the vectors `rows`, an
+array (n, H), and `texts`, a list of n texts or tokens. The attribute `about`
+is None or a dictionary about the vectors, which only .npy files store. The
+method `close` completes the content, but does not close the file.
 """
 import contextlib
 import csv
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as onp
 
+from d2lbert.command.flags import short_floats
 from d2lbert.machine import array_files
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.files import parse_json
@@ -37,15 +38,16 @@ class Npy:
     def __init__(self, file, title='text'):
         # shape: (number of vectors so far, H)
         self.file, self.shape, self.about = file, (0, 0), None
-        file.write(self._header())      # fails early on a full disk
-        file.flush()
+        file.write(self._header())
+        file.flush()        # on a full disk, raise the error now
 
     def _header(self):
         """Return a header of constant length, which `close` can replace."""
-        # NumPy allows spaces before the newline. With the 10 bytes before the
-        # text, the header has 128 bytes: a .npy header is a multiple of 64
+        # The text is padded by spaces to 118 bytes. With the 10 bytes before
+        # it, the header has 128 bytes: a .npy header is a multiple of 64
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
+        # The magic string of .npy files, with version 1.0 of the format
         return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
 
     def add(self, texts, rows):
@@ -78,7 +80,7 @@ def read_npy(path, flag):
         rows, about = array_files.map_npy(path), {}
         with open(path, 'rb') as file:
             file.seek(rows.offset + rows.nbytes)
-            # `about` in .npy format, far below this limit; or empty
+            # Empty, or `about` as a second array, far shorter than this limit
             second_npy = file.read(1 << 16)
         if second_npy:
             about = parse_json(bytes(array_files.read_array(
@@ -125,8 +127,8 @@ class Csv:
     dialect, about = 'excel', None
 
     def __init__(self, file, title='text'):
-        self._buffer = io.TextIOWrapper(file, 'utf-8', newline='')
-        self._writer = csv.writer(self._buffer, self.dialect,
+        self._text_file = io.TextIOWrapper(file, 'utf-8', newline='')
+        self._writer = csv.writer(self._text_file, self.dialect,
                                   lineterminator='\n')
         self._title, self._has_header = title, False
 
@@ -135,14 +137,15 @@ class Csv:
         if not self._has_header:
             self._writer.writerow([self._title, *range(rows.shape[1])])
             self._has_header = True
-        # str of a float32 has the fewest digits that identify the number
+        # str(float32) has the fewest digits that distinguish the number
         self._writer.writerows([text, *map(str, row)]
                                for text, row in zip(texts, rows))
 
     def close(self):
         """Write the lines that are still in the buffer."""
-        self._buffer.flush()
-        self._buffer.detach()   # else the buffer would close the file later
+        self._text_file.flush()
+        # Otherwise the end of this object would close the binary file, too
+        self._text_file.detach()
 
 
 class Tsv(Csv):
@@ -162,8 +165,7 @@ class JsonLines:
     def add(self, texts, rows):
         """Append a line for each vector."""
         for text, row in zip(texts, rows):
-            line = json.dumps({self._title: text,
-                               'vector': [float(str(x)) for x in row]},
+            line = json.dumps({self._title: text, 'vector': short_floats(row)},
                               ensure_ascii=False)
             self._file.write(line.encode() + b'\n')
 
@@ -177,7 +179,8 @@ class Parquet:
     about = None
 
     def __init__(self, file, title='text'):
-        self._file, self._title, self._writer = file, title, None
+        self._file, self._title = file, title
+        self._writer = None     # made when the size of the vectors is known
         self._texts, self._rows = [], []
 
     def add(self, texts, rows):
@@ -192,10 +195,10 @@ class Parquet:
         import pyarrow as pa
         from pyarrow import parquet
         rows = onp.array(self._rows, 'float32')
-        vectors = pa.FixedSizeListArray.from_arrays(
+        vector_column = pa.FixedSizeListArray.from_arrays(
             pa.array(rows.reshape(-1)), rows.shape[1])
         table = pa.table({self._title: pa.array(self._texts, pa.string()),
-                          'vector': vectors})
+                          'vector': vector_column})
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self._file, table.schema)
         self._writer.write_table(table)
@@ -221,13 +224,13 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
     """
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
-    # A pipe or a device without an extension gets .npy
-    is_file = path.is_file() or not path.exists()
-    if is_file and path.suffix.lower() not in FORMATS:
+    # A pipe or a device may have no extension, and then gets .npy
+    is_special = path.exists() and not path.is_file()
+    if not is_special and path.suffix.lower() not in FORMATS:
         raise UsageError(f'{flag} {out} has no extension of a format for '
                          f'vectors: let it end in {", ".join(FORMATS)}')
     if path.suffix.lower() == '.parquet':
-        try:
+        try:        # imported now, to fail before the vectors are computed
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise ImportError(
@@ -253,7 +256,7 @@ def vectors_file(out, force=False, reads=(), title='text', flag='--out'):
             yield writer
             writer.close()
             return
-        # `out` is a pipe, in which `Npy` cannot overwrite the header
+        # In a pipe `out`, `Npy.close` could not overwrite the header
         with tempfile.TemporaryFile() as seekable_file:
             writer = format_class(seekable_file, title)
             yield writer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as onp
 
-from d2lbert.command.flags import device_of, print_json, rounded
+from d2lbert.command.flags import device_of, print_json, short_floats
 from d2lbert.command.vector_files import read_npy, vectors_file
 from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.files import is_run
@@ -48,24 +48,17 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
             total, digest = _count_and_digest(lines)
     with contextlib.ExitStack() as stack:
         writer = out and stack.enter_context(vectors_file(
-            out, force, [folder, *(lines.sources if lines else ())],
-            'text' if pooling else 'token'))
+            out, force, reads=[folder, *(lines.sources if lines else ())],
+            title='text' if pooling else 'token'))
         encoder = _encoder(folder, pooling=pooling, **options)
-        unknown = UnknownWords(encoder.tokenizer)
-        # output(encoding, text): write or print the vectors of a text
-        if writer:
-            output = functools.partial(_write, writer, unknown)
-        elif is_json:
-            output = functools.partial(_print_json, unknown)
-        elif pooling:
-            output = _print_pooled
-        else:
-            output = functools.partial(
-                _print_tokens if file is None else _print_block, unknown)
-        # No bar for one text, beside vectors on a terminal, or without a total
+        unknown_words = UnknownWords(encoder.tokenizer)
+        output = _output_function(writer, unknown_words, is_json, pooling,
+                                  is_file=file is not None)
+        # No bar without a total, as for one text or for a pipe that is read
+        # once, and no bar beside vectors on a terminal
         progress = stack.enter_context(bar(
-            total, what='encoding', unit='texts', quiet=file is None
-            or out is None and (total is None or sys.stdout.isatty())))
+            total, what='encoding', unit='texts', quiet=total is None
+            or (out is None and sys.stdout.isatty())))
         if lines is None:
             batches = [[Text('text', text, pair)]]
         else:
@@ -73,12 +66,12 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
                        for batch in lines.batches())
         for batch in batches:
             for text_item, encoding in zip(batch, encoder.encode(batch)):
-                unknown.count(encoding)
+                unknown_words.count(encoding)
                 output(encoding, text_item.text)
                 progress.update(1)
-        if writer and lines:
+        if writer and lines:    # with --out, the lines always have a digest
             writer.about = dict(texts=digest)
-    _report(encoder, lines, unknown.note())
+    _report(encoder, lines, unknown_words.note())
     if writer and is_json:
         print_json(dict(out=str(out), texts=encoder.num_texts,
                         truncated=encoder.num_truncated))
@@ -91,8 +84,8 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
     Each printed line has the cosine similarity of the pooled vectors, and the
     text. Texts with equal similarities keep the order of the file. vectors:
     the path of a .npy file with the vectors of the texts, which is written if
-    it is missing. pool: None for 'own', always one vector for each text. The
-    other arguments are as for `encode`.
+    it is missing. pool: 'own', 'cls' or 'mean'; None means 'own'. The other
+    arguments are as for `encode`.
     """
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
@@ -103,14 +96,17 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
         writer = None
         if vectors is not None and stored_vectors is None:
             writer = stack.enter_context(vectors_file(
-                vectors, False, [folder, *lines.sources], flag='--vectors'))
+                vectors, force=False, reads=[folder, *lines.sources],
+                flag='--vectors'))
         encoder = _encoder(folder, pooling=pool or 'own', **options)
-        unknown = UnknownWords(encoder.tokenizer)
-        unknown_in_query = UnknownWords(encoder.tokenizer)
+        unknown_words = UnknownWords(encoder.tokenizer)
+        unknown_query_words = UnknownWords(encoder.tokenizer)
         (query_encoding,) = encoder.encode([Text('query', query)])
-        unknown_in_query.count(query_encoding)
+        unknown_query_words.count(query_encoding)
+        # candidates: (text, vector) of each line of the file
         if stored_vectors is None:
-            candidates = _encode_lines(encoder, unknown, lines, total, writer)
+            candidates = _encode_lines(encoder, unknown_words, lines, total,
+                                       writer)
         else:
             _check_vectors(vectors, stored_vectors, encoder, lines)
             candidates = zip((line.text for line in lines), stored_vectors)
@@ -129,20 +125,20 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
             print_json(dict(text=text, similarity=cosine, row=-minus_k))
         else:
             print(f'{cosine:.4f} {text}')
-    _report(encoder, lines, unknown_in_query.note('the query'),
-            unknown.note('the texts'))
+    _report(encoder, lines, unknown_query_words.note('the query'),
+            unknown_words.note('the texts'))
 
 
-def _encode_lines(encoder, unknown, lines, total, writer):
+def _encode_lines(encoder, unknown_words, lines, total, writer):
     """Yield (text, vector) for each of `total` texts, and count unknown words.
 
-    writer: an object that also writes the vectors, or None.
+    writer: an object from `vectors_file` that also gets the vectors, or None.
     """
     with bar(total, what='encoding', unit='texts') as progress:
         for batch in lines.batches():
             encoded = encoder.encode([Text(*line) for line in batch])
             for line, encoding in zip(batch, encoded):
-                unknown.count(encoding)
+                unknown_words.count(encoding)
                 if writer is not None:
                     writer.add([line.text], encoding.vectors[None])
                 yield line.text, encoding.vectors
@@ -163,8 +159,8 @@ def _count_and_digest(lines):
 def _read_vectors(path, total, digest):
     """Return the vectors in the file --vectors, or None without such a file.
 
-    total, digest: from `_count_and_digest`. Raises ValueError if the vectors
-    are of texts with another number or digest.
+    path: the value of --vectors, or None. total, digest: of the texts, from
+    `_count_and_digest`. Raises ValueError if the vectors are of other texts.
     """
     if path is None:
         return None
@@ -191,8 +187,8 @@ def _check_vectors(path, rows, encoder, lines):
     indices = onp.linspace(0, len(rows) - 1, NUM_CHECKED).astype(int).tolist()
     checked = [(k, Text(*line)) for k, line in enumerate(lines)
                if k in indices]
-    for (k, text), encoding in zip(checked, encoder.encode(
-            [text for _, text in checked])):
+    encodings = encoder.encode([text for _, text in checked])
+    for (k, text), encoding in zip(checked, encodings):
         expected = encoding.vectors.astype('float64')
         # Another processor or another version may round differently
         if expected.shape != rows[k].shape or onp.abs(
@@ -244,13 +240,17 @@ def _encoder(folder, precision=None, devices='auto', **options):
         loaded = load(folder, device_of(devices), heads=(), trainable=False,
                       precision=precision)[1:]
     net, tokenizer = loaded
-    # A run of `pretrain` stores no pooling: there, too long a text is an error
+    # A run of `pretrain` stores no pooling, and does not truncate texts: a
+    # text that is too long is an error
     return TextEncoder(net, tokenizer, truncates=tokenizer.pooling is not None,
                        **options)
 
 
 def _report(encoder, lines, *notes):
-    """Print `notes` and notes on truncated and skipped texts to stderr."""
+    """Print `notes` and notes on truncated and skipped texts to stderr.
+
+    notes: sentences; None is left out. lines: `Lines`, or None for one text.
+    """
     truncation = encoder.truncation_note()
     if truncation:
         truncation += '; --overlap would keep them'
@@ -279,14 +279,30 @@ def _check_arguments(text, pair, file, pooling, out):
 
 # Writing and printing vectors
 
-# text: the user's text, to which `encoding.text` may add a prompt. unknown: an
-# `UnknownWords`; its method `readable_tokens` returns the tokens, with
-# unknown words as the text spells them
+# Arguments: text is the user's text; `encoding.text` may add a prompt to it.
+# unknown_words is an `UnknownWords`. Its method `readable_tokens` returns the
+# tokens, with unknown words as the text spells them
 
-def _write(writer, unknown, encoding, text):
+def _output_function(writer, unknown_words, is_json, pooling, is_file):
+    """Return output(encoding, text), which writes or prints the vectors.
+
+    writer: an object from `vectors_file`, or None to print. pooling: None if
+    each token has a vector. is_file: True for the texts of a file.
+    """
+    if writer:
+        return functools.partial(_write, writer, unknown_words)
+    if is_json:
+        return functools.partial(_print_json, unknown_words)
+    if pooling:
+        return _print_pooled
+    return functools.partial(_print_block if is_file else _print_tokens,
+                             unknown_words)
+
+
+def _write(writer, unknown_words, encoding, text):
     """Add the token vectors, or the pooled vector, to a file of vectors."""
     texts_or_tokens = ([text] if encoding.vectors.ndim == 1
-                       else unknown.readable_tokens(encoding))
+                       else unknown_words.readable_tokens(encoding))
     writer.add(texts_or_tokens, onp.atleast_2d(encoding.vectors))
 
 
@@ -294,27 +310,28 @@ def _print_pooled(encoding, text):
     print(_format(encoding.vectors), flush=True)
 
 
-def _print_json(unknown, encoding, text):
+def _print_json(unknown_words, encoding, text):
     vectors = encoding.vectors
     if vectors.ndim == 1:
-        print_json(dict(text=text, vector=rounded(vectors)))
+        print_json(dict(text=text, vector=short_floats(vectors)))
     else:
-        print_json(dict(text=text, tokens=unknown.readable_tokens(encoding),
-                        vectors=list(map(rounded, vectors))))
+        print_json(dict(text=text,
+                        tokens=unknown_words.readable_tokens(encoding),
+                        vectors=list(map(short_floats, vectors))))
 
 
 def _format(vector):
     return ' '.join(f'{x:.4f}' for x in vector)
 
 
-def _print_tokens(unknown, encoding, text):
+def _print_tokens(unknown_words, encoding, text):
     """Print each token and its vector."""
-    for token, vector in zip(unknown.readable_tokens(encoding),
+    for token, vector in zip(unknown_words.readable_tokens(encoding),
                              encoding.vectors):
         print(token, _format(vector))
 
 
-def _print_block(unknown, encoding, text):
+def _print_block(unknown_words, encoding, text):
     """Print each token and its vector, then an empty line."""
-    _print_tokens(unknown, encoding, text)
+    _print_tokens(unknown_words, encoding, text)
     print(flush=True)

@@ -37,15 +37,16 @@ class Generative(TextObjective):
 
     @staticmethod
     def states(net, shard, device):
-        """(X, labels): vectors (M, H), and the tokens (M,) to predict from X.
+        """(X, labels): hidden states (M, H), and the tokens (M,) to predict.
 
-        X is on the device; the labels are integers on the host.
+        Row m of X predicts labels[m]. X is on the device; the labels are
+        integers on the host.
         """
         raise NotImplementedError
 
     @classmethod
     def shard_losses(cls, net, batch, devices):
-        """For each device, [(loss, number of tokens)]."""
+        """For each device, [(loss, number of predicted tokens)]."""
         device_losses = []
         for shard, device in shards(batch, devices):
             X, labels = cls.states(net, shard, device)
@@ -123,15 +124,17 @@ class CLM(Generative):
 
     @classmethod
     def counts(cls, batch):
-        """The number of tokens except the first of each row, in a tuple."""
-        return (batch.valid_lens_x - 1).sum(),
+        """(number of tokens,), without the first token of each row."""
+        num_predicted = (batch.valid_lens_x - 1).sum()
+        return (num_predicted,)
 
     @staticmethod
     def states(net, shard, device):
-        """(X, labels): vectors of tokens, and the next token after each."""
+        """(X, labels): states of tokens, and the next token after each."""
         lens = shard.valid_lens_x.astype('int64')
         tokens = shard.tokens_X[:, :int(lens.max())]
-        # All tokens except the last of each row, which has no next token
+        # Prediction m is made from token t[m] of row b[m]. The last token of a
+        # row has no next token
         b, t = onp.nonzero(
             onp.arange(tokens.shape[1]) < lens[:, None] - 1)
         encoded = packed.encode(net, tokens, None, shard.valid_lens_x,
@@ -147,7 +150,7 @@ class CLM(Generative):
                 f'{figures.unknown_share:.0%} are <unk>)')
 
 
-#: Share of the tokens that the noise of held-out text changes, as published.
+#: Share of the tokens that the noise of held-out text changes, as in BART.
 NOISE_SHARE = 0.3
 
 
@@ -177,12 +180,14 @@ class Denoise(Generative):
     @property
     def net_config(self):
         """The arguments of the net, a dictionary."""
-        s, sep = self.settings, self.vocab.special.sep
-        sizes = {name: s[name] for name in (
+        s = self.settings
+        from_settings = {name: s[name] for name in (
             'num_hiddens', 'ffn_num_hiddens', 'num_heads', 'num_layers',
             'dropout', 'precision')}
-        return dict(    # as in BART, the decoder starts with <sep>
-            sizes, vocab_size=len(self.vocab), start_id=self.vocab[sep],
+        # As in BART, the decoder starts with <sep>
+        start_id = self.vocab[self.vocab.special.sep]
+        return dict(
+            from_settings, vocab_size=len(self.vocab), start_id=start_id,
             max_len=max(PUBLISHED['max_len'], s['max_len']), **BART_STRUCTURE)
 
     def batches(self, epoch, start):
@@ -207,24 +212,25 @@ class Denoise(Generative):
 
     @classmethod
     def counts(cls, batch):
-        """The number of tokens of the original texts, in a tuple."""
-        return batch.target_lens_y.sum(),
+        """(number of tokens,) of the original texts."""
+        return (batch.target_lens_y.sum(),)
 
     @staticmethod
     def states(net, shard, device):
-        """(X, labels): vectors of the decoder, and the original tokens."""
+        """(X, labels): the decoder's states, and the original tokens."""
         def put(A):
             return on_device(A, device, 'int32')
         lens = shard.target_lens_y.astype('int64')
         longest = int(lens.max())
         targets = shard.targets_Y[:, :longest]
         tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
-        X = teacher_forced_states(net, put(tokens), put(shard.valid_lens_x),
-                                  put(targets))
+        padded_X = teacher_forced_states(
+            net, put(tokens), put(shard.valid_lens_x), put(targets))
         # Token t[m] of sequence b[m] is predicted token m, without padding
         b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
-        return (X.reshape(-1, X.shape[-1]).take(put(b * longest + t), axis=0),
-                targets[b, t])
+        X = padded_X.reshape(-1, padded_X.shape[-1]).take(
+            put(b * longest + t), axis=0)
+        return X, targets[b, t]
 
     @staticmethod
     def line(figures):
