@@ -112,8 +112,8 @@ def _run(argv):
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except BrokenPipeError:
-        # The reader closed the pipe. Python flushes standard output at exit,
-        # which would fail, too
+        # The reader closed the pipe. Without `close_broken`, Python would
+        # flush standard output at exit, which would fail, too
         close_broken(sys.stdout)
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
@@ -150,7 +150,7 @@ def _set_up_encoding():
         if getattr(sys.stdout, 'errors', None) == 'strict':
             sys.stdout.reconfigure(errors='backslashreplace')
         return
-    # None unless this process was started by `python -m`
+    # The module of `python -m`; None if Python was started in another way
     spec = sys.modules['__main__'].__spec__
     # Repeat the options of this Python, for example -W
     os.execv(sys.executable, [
@@ -166,16 +166,17 @@ def _exiting_on_ctrl_c(message=b'\nstopped\n'):
     Imports take seconds, and their code might catch KeyboardInterrupt.
     """
     def exit_now(*_):
-        os.write(2, message)
+        os.write(2, message)    # to standard error
         os._exit(130)
     # A handler of the calling program, or an ignored Ctrl-C, stays as it is
-    has_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if has_default:
+    has_default_handler = (signal.getsignal(signal.SIGINT)
+                           is signal.default_int_handler)
+    if has_default_handler:
         signal.signal(signal.SIGINT, exit_now)
     try:
         yield
     finally:
-        if has_default:
+        if has_default_handler:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -185,9 +186,9 @@ def parser():
     A sub-command's module sets these attributes of the parsed `args`. run:
     `run(args)` does the work and returns the exit status. check: None, or a
     function that raises an error for invalid `args`. needs: None, or the name
-    of a module that `run` uses and that is slow to import. `_run` of this
-    module imports it after `check`. The parser itself sets notices: a line for
-    each flag that was given by its earlier name.
+    of a module that `run` needs and that is slow to import. `_run` imports
+    this module between `check` and `run`. `RenamedFlag` sets notices: a line
+    for each flag that was given by its earlier name.
     """
     top = Parser(
         prog='d2lbert', usage='d2lbert COMMAND ...',
@@ -199,21 +200,20 @@ def parser():
                      version=f'd2lbert {__version__}',
                      help='print the version and exit')
     top.set_defaults(check=None, needs=None, quiet=False, notices=())
+    # The description lists the sub-commands instead of argparse's help
     commands = top.add_subparsers(dest='command', metavar='COMMAND',
                                   prog='d2lbert',
                                   help=argparse.SUPPRESS)
-    names_by_title = {}     # {title: names of sub-commands}
+    paragraphs = [DESCRIPTION]
     for title, modules in GROUPS.items():
-        num_before = len(commands.choices)
+        # An entry for each sub-command, with its name as dest
+        num_before = len(commands._choices_actions)
         for module in modules:
             module.add(commands)    # a module may add several sub-commands
-        names_by_title[title] = list(commands.choices)[num_before:]
-    helps = {action.dest: action.help
-             for action in commands._choices_actions}
-    top.description = DESCRIPTION + ''.join(
-        f'\n\n{title}:\n' + '\n'.join(
-            f'  {name:<11} {helps[name]}' for name in names)
-        for title, names in names_by_title.items())
+        lines = [f'  {action.dest:<11} {action.help}'
+                 for action in commands._choices_actions[num_before:]]
+        paragraphs.append('\n'.join([f'{title}:', *lines]))
+    top.description = '\n\n'.join(paragraphs)
     for name, command_parser in commands.choices.items():
         if name not in WITHOUT_QUIET:
             command_parser.add_argument(

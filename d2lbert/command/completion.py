@@ -58,11 +58,12 @@ def run(args, subparsers):
     """
     helps = {action.dest: action.help
              for action in subparsers._choices_actions}
-    print(SCRIPTS[args.shell]({
-        name: (helps[name], [
-            Flag.from_action(action) for action in parser._actions
-            if action.help != argparse.SUPPRESS])
-        for name, parser in subparsers.choices.items()}), end='')
+    commands = {}
+    for name, parser in subparsers.choices.items():
+        flags = [Flag.from_action(action) for action in parser._actions
+                 if action.help != argparse.SUPPRESS]
+        commands[name] = helps[name], flags
+    print(SCRIPTS[args.shell](commands), end='')
     return 0
 
 
@@ -93,11 +94,12 @@ def bash(commands):
         lines += ['            esac']
         words = next((flag.choices for flag in flags
                       if not flag.names and flag.choices), None)
-        lines.append(f"            words='{' '.join(words)}' ;;" if words
-                     else '            ;;')
-    value_flag_names = sorted({*_names_of(
-        flag for _, flags in commands.values() for flag in flags
-        if flag.takes_value)})
+        words_assignment = f"words='{' '.join(words)}' " if words else ''
+        lines.append(f'            {words_assignment};;')
+    value_flag_names = set()
+    for _, flags in commands.values():
+        value_flag_names.update(_names_of(
+            flag for flag in flags if flag.takes_value))
     # chr(10) is a newline. Python before 3.12 allows no \ within the {} of an
     # f-string
     return f'''\
@@ -113,7 +115,7 @@ _d2lbert() {{
     case $command in
 {chr(10).join(lines)}
     esac
-    case " {' '.join(value_flag_names)} " in
+    case " {' '.join(sorted(value_flag_names))} " in
         *" $flag "*)
             # The value of a flag
             if [ -n "$is_path" ]; then
@@ -145,7 +147,8 @@ def zsh(commands):
     cases = []
     for name, (_, flags) in commands.items():
         positional = [flag for flag in flags if not flag.names]
-        # The specification of the first, '*:...', covers all of them
+        # The specification of the first positional argument, '*:...', applies
+        # to all positional arguments
         completed = [flag for flag in flags if flag.names] + positional[:1]
         specs = [spec for flag in completed for spec in _zsh_specs(flag)]
         cases.append(f'        {name})\n            _arguments '
@@ -176,11 +179,13 @@ compdef _d2lbert d2lbert
 
 def _zsh_specs(flag):
     """Yield arguments of zsh's function `_arguments` for a `Flag`."""
-    values = (f'({" ".join(flag.choices)})' if flag.choices
-              else '_files' if flag.is_path else '')
+    values = '_files' if flag.is_path else ''
+    if flag.choices:
+        values = f'({" ".join(flag.choices)})'
     if not flag.names:
         yield shlex.quote(f'*:argument:{values or "_files"}')
         return
+    # Escape the special characters of a help text: [ ] : \
     text = re.sub(r'([][:\\])', r'\\\1', flag.help)
     # '*' before a flag: complete it again after its first use
     for name in flag.names:
@@ -202,25 +207,28 @@ def fish(commands):
     for name, (help, flags) in commands.items():
         lines.append('complete -c d2lbert -n __fish_use_subcommand -a '
                      f'{name} -d {_quote_for_fish(help)}')
-        for flag in flags:
-            if not flag.names and not flag.choices:
-                continue        # fish completes file names by default
-            line = ('complete -c d2lbert -n '
-                    f"'__fish_seen_subcommand_from {name}'")
-            for flag_name in flag.names:
-                line += (f' -l {flag_name[2:]}' if flag_name.startswith('--')
-                         else f' -s {flag_name[1:]}')
-            if flag.names:
-                line += f' -d {_quote_for_fish(flag.help)}'
-            # -r: a value follows; -f: complete no file names; -x: -r and -f
-            if flag.takes_value and flag.names:
-                line += ' -r' if flag.is_path else ' -x'
-            elif not flag.names:
-                line += ' -f'
-            if flag.choices:
-                line += f' -a {_quote_for_fish(" ".join(flag.choices))}'
-            lines.append(line)
+        # For other positional arguments, fish completes file names
+        lines += [_fish_line(name, flag) for flag in flags
+                  if flag.names or flag.choices]
     return '\n'.join(lines) + '\n'
+
+
+def _fish_line(command, flag):
+    """Return the line that completes a `Flag` of a sub-command in fish."""
+    line = f"complete -c d2lbert -n '__fish_seen_subcommand_from {command}'"
+    # -r: a value follows; -f: complete no file names; -x: -r and -f
+    if flag.names:
+        for name in flag.names:
+            line += (f' -l {name[2:]}' if name.startswith('--')
+                     else f' -s {name[1:]}')
+        line += f' -d {_quote_for_fish(flag.help)}'
+        if flag.takes_value:
+            line += ' -r' if flag.is_path else ' -x'
+    else:
+        line += ' -f'
+    if flag.choices:
+        line += f' -a {_quote_for_fish(" ".join(flag.choices))}'
+    return line
 
 
 def _quote_for_fish(text):

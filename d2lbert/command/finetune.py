@@ -45,7 +45,7 @@ def run(args):
     if settings.get('seeds', 1) == 1:
         pretrain.check_devices_and_out(settings)
     return pretrain.train_and_report(finetune, settings,
-                                     args.json and read_figures)
+                                     read_figures if args.json else None)
 
 
 def read_figures(folder):
@@ -53,6 +53,7 @@ def read_figures(folder):
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.has_seed_runs(folder):
-        runs = read_json(folder / seed_runs.SEEDS_FILE)
-        return {name: runs[name] for name in ('seeds', 'figures', 'summary')}
+        entries = read_json(folder / seed_runs.SEEDS_FILE)
+        return {name: entries[name]
+                for name in ('seeds', 'figures', 'summary')}
     return dict(figures=read_json(folder / 'config.json')['figures'])

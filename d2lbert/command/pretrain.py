@@ -66,13 +66,13 @@ def add_flags(parser, groups, most_used):
     groups: {title in the help text: `Setting`s}; most_used: names of settings
     to list in a group of their own, before all others.
     """
-    by_name = {setting.name: setting for settings in groups.values()
-               for setting in settings}
-    groups = {'most used': [by_name[name] for name in most_used], **{
-        title: [setting for setting in settings
-                if setting.name not in most_used]
-        for title, settings in groups.items()}}
+    by_name = {setting.name: setting
+               for settings in groups.values() for setting in settings}
+    help_groups = {'most used': [by_name[name] for name in most_used]}
     for title, settings in groups.items():
+        help_groups[title] = [setting for setting in settings
+                              if setting.name not in most_used]
+    for title, settings in help_groups.items():
         group = parser.add_argument_group(title)
         for setting in settings:
             name, options = _flag(setting)
@@ -81,7 +81,8 @@ def add_flags(parser, groups, most_used):
             if setting.earlier:
                 group.add_argument(f'--{setting.earlier}', action=RenamedFlag,
                                    current=name, nargs=0)
-    # Move argparse's own group to the end; it has -h, and gets --json
+    # Move argparse's group of flags, index 1, to the end: it has -h, and gets
+    # --json
     parser._action_groups.append(parser._action_groups.pop(1))
     add_json(parser.add_argument, 'one object, at the end, with the run '
              'folder and its last metrics; everything else goes to standard '
@@ -138,7 +139,8 @@ def run(args):
             # The run stores why it was not trained on WikiText-2
             settings.update(corpus='sample', wanted=dict(
                 corpus='wikitext-2', reason=str(error)))
-    return train_and_report(pretrain, settings, args.json and last_values)
+    return train_and_report(pretrain, settings,
+                            last_values if args.json else None)
 
 
 def check_settings(settings, validate):
@@ -146,8 +148,8 @@ def check_settings(settings, validate):
 
     settings: {name: value}; validate: a function that gets the settings of a
     new run and raises an error if one is invalid. A resumed run checks its
-    settings when it reads its folder, so here only --out and --force are
-    errors.
+    settings when it reads its folder. For such a run, this function raises an
+    error for --out and --force only.
     """
     if settings.get('resume') is None:
         # Settings that a run does not store; only finetune has `seeds`
@@ -174,9 +176,9 @@ def check_devices_and_out(settings):
 def train_and_report(train, settings, summarize=None):
     """Call train(**settings), print the run folder, return the exit status.
 
-    summarize: for --json, a function that gets the run folder and returns a
-    dictionary. Then standard output gets only a line of JSON, with this
-    dictionary and the path of the folder.
+    summarize: None or, for --json, a function that gets the run folder and
+    returns a dictionary. With it, standard output gets only a line of JSON,
+    with this dictionary and the path of the folder.
     """
     from d2lbert.machine import workers
     from d2lbert.training.interrupts import Stopped
@@ -196,11 +198,11 @@ def train_and_report(train, settings, summarize=None):
 
 
 def last_values(folder):
-    """Return {column: its last number} from the losses.csv of a run."""
+    """Return {column: last number in it} from the losses.csv of a run."""
     values = {}
     with open(folder / 'losses.csv', newline='', encoding='utf-8') as file:
         for row in csv.DictReader(file):
-            # Columns of held-out text are empty except after an evaluation
-            values.update((name, float(value))
-                          for name, value in row.items() if value)
+            for name, value in row.items():
+                if value:   # held-out columns are empty between evaluations
+                    values[name] = float(value)
     return dict(values, step=int(values['step']))

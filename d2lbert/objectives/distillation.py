@@ -56,11 +56,12 @@ class Distillation(Objective):
         copy them.
         """
         net = self.inner.net(devices)
+        # Each device computes the teacher's scores for its shard
         self.teacher.net.collect_params().reset_ctx(devices)
         if self._is_new:
-            report = copy_from_teacher(self.inner.model_of(net), self.teacher)
+            message = copy_from_teacher(self.inner.model_of(net), self.teacher)
             if workers.rank() == 0:
-                warn(report)
+                warn(message)
         return net
 
     def batches(self, epoch, start):
@@ -86,29 +87,29 @@ class Distillation(Objective):
         """[(loss, count), ...] of a shard."""
         teacher, student = self.teacher.net, self.inner.model_of(net)
         with autograd.pause():      # no gradient, and no dropout
-            teacher_tokens = MaskedTokens.of(teacher, shard, device)
-            if 'soft' in self.added_losses:
-                teacher_scores = teacher.mlm.mlp(teacher_tokens.masked_X)
-        student_tokens = MaskedTokens.of(student, shard, device)
-        losses = self.inner.losses_of(net, student_tokens)
-        if 'soft' in self.added_losses:
+            teacher_output = MaskedTokens.of(teacher, shard, device)
             # Masked words only: scoring all tokens would cost about seven
-            # times as much, since about one token in seven is masked. These
-            # vectors equal student_tokens.masked_X, but are taken from X once
-            # more. With masked_X, gradients would be summed in another order,
-            # which can change the last bits of results
-            masked_X = student_tokens.at(student_tokens.masked_rows)
-            losses.append((soft_loss(
+            # times as much, since about one token in seven is masked
+            if 'soft' in self.added_losses:
+                teacher_scores = teacher.mlm.mlp(teacher_output.masked_X)
+        student_output = MaskedTokens.of(student, shard, device)
+        losses = self.inner.losses_of(net, student_output)
+        if 'soft' in self.added_losses:
+            # Equal to student_output.masked_X, but taken from X once more.
+            # With masked_X, gradients would be summed in another order, which
+            # can change the last bits of results
+            masked_X = student_output.at(student_output.masked_rows)
+            loss = soft_loss(
                 student.mlm.mlp(masked_X), teacher_scores,
-                student_tokens.weights, self.settings['temperature']),
-                student_tokens.count))
+                student_output.weights, self.settings['temperature'])
+            losses.append((loss, student_output.count))
         if 'cosine' in self.added_losses:
-            losses.append((cosine_loss(student_tokens.X, teacher_tokens.X),
-                           len(student_tokens.X)))
+            losses.append((cosine_loss(student_output.X, teacher_output.X),
+                           len(student_output.X)))
         return losses
 
     def evaluate(self, net, devices):
-        """`Figures` of the held-out text, without the teacher."""
+        """The `Figures` of the student on the held-out text."""
         return self.inner.evaluate(net, devices)
 
     def line(self, figures):
@@ -133,6 +134,7 @@ def soft_loss(scores, teacher_scores, weights, temperature):
     the factor (Hinton et al. 2015, section 2). weights (S,).
     """
     losses = ops.divergence(scores, teacher_scores, temperature)    # (S,)
+    # 1e-8: in a shard without masked words, all weights are 0
     return temperature ** 2 * (losses * weights).sum() / (
         weights.sum() + 1e-8)
 
@@ -143,9 +145,10 @@ def cosine_loss(X, teacher_X):
     X, teacher_X (R, H). 1e-12 is added to the squared norm of each row, as in
     PyTorch's CosineEmbeddingLoss.
     """
-    squares = ((X * X).sum(axis=1) + 1e-12) * (
+    squared_norm_products = ((X * X).sum(axis=1) + 1e-12) * (
         (teacher_X * teacher_X).sum(axis=1) + 1e-12)
-    return (1 - (X * teacher_X).sum(axis=1) / np.sqrt(squares)).mean()
+    cosines = (X * teacher_X).sum(axis=1) / np.sqrt(squared_norm_products)
+    return (1 - cosines).mean()
 
 
 #: Arguments in which a student may differ from its teacher and still take
@@ -162,8 +165,7 @@ def copy_from_teacher(net, teacher):
     The net keeps its random weights if it has more layers than the teacher, or
     if an argument outside _MAY_DIFFER differs.
     """
-    n, N = (config['num_layers'] for config in (net.config,
-                                                teacher.net.config))
+    n, N = net.config['num_layers'], teacher.net.config['num_layers']
     differing = differences(net.config, teacher.net.config)
     if n > N:
         differing.append('num_layers')
@@ -171,17 +173,18 @@ def copy_from_teacher(net, teacher):
         return ('the student starts from random weights, because it differs '
                 f'from its teacher {teacher.path} in {", ".join(differing)}')
     layers = [k * N // n for k in range(n)]
-    blks = teacher.net.encoder.blks.up_to(-1)
+    teacher_blks = teacher.net.encoder.blks.up_to(-1)
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
-        _copy(blk, blks[k])
-    # The teacher has random weights in heads that its folder lacks. A head is
-    # an attribute of the net, and a part of the folder
-    random_heads = [attribute for attribute, part in (
-        ('hidden', 'pooler'), ('nsp', 'nsp')) if teacher.lacks(part)]
-    _copy(net, teacher.net, skipped=('encoder.blks', 'encoder.pos_embedding',
-                                     *random_heads))
+        _copy(teacher_blks[k], blk)
+    # The teacher has random weights in heads that its folder lacks: skip these
+    skipped = ['encoder.blks', 'encoder.pos_embedding']
+    # attribute: the head in the net; part: the head's name in the folder
+    for attribute, part in (('hidden', 'pooler'), ('nsp', 'nsp')):
+        if teacher.lacks(part):
+            skipped.append(attribute)
+    _copy(teacher.net, net, tuple(skipped))
     if net.config['positional'] == 'learnable':
-        _copy_positions(net.encoder, teacher.net.encoder)
+        _copy_positions(teacher.net.encoder, net.encoder)
     return ('the student starts with the embeddings, heads and layers '
             f'{", ".join(map(str, layers))} (of 0 to {N - 1}) of its teacher '
             f'{teacher.path}')
@@ -200,28 +203,33 @@ def differences(config, other):
                   if config.get(name) != other.get(name))
 
 
-def _copy(block, other, skipped=()):
-    """Copy parameters from `other` by name; skipped: prefixes to leave out."""
-    other_params = other._collect_params_with_prefix()
-    for name, param in block._collect_params_with_prefix().items():
-        if name in other_params and not name.startswith(skipped):
-            param.set_data(_value(other_params[name]))
+def _copy(source, target, skipped=()):
+    """Copy the parameters of a block that both blocks have, by name.
 
-
-def _copy_positions(encoder, other):
-    """Copy from `other` the embeddings of positions that both encoders have.
-
-    If only `other` has segments, the embedding of segment 0 is added to each
-    position, since `other` adds it to each token of a single text.
+    skipped: prefixes of the names to leave out, a tuple.
     """
-    other_rows = _value(other.pos_embedding)
-    if (encoder.segment_embedding is None
-            and other.segment_embedding is not None):
-        other_rows = other_rows + _value(other.segment_embedding.weight)[0]
-    rows = _value(encoder.pos_embedding)
-    common = min(rows.shape[1], other_rows.shape[1])
-    encoder.pos_embedding.set_data(np.concatenate(
-        [other_rows[:, :common], rows[:, common:]], axis=1))
+    source_params = source._collect_params_with_prefix()
+    for name, param in target._collect_params_with_prefix().items():
+        if name in source_params and not name.startswith(skipped):
+            param.set_data(_value(source_params[name]))
+
+
+def _copy_positions(source, target):
+    """Copy the embeddings of positions that both encoders have.
+
+    If only `source` has segments, the embedding of segment 0 is added to each
+    position, since `source` adds it to each token of a single text.
+    """
+    source_positions = _value(source.pos_embedding)     # axis 1: positions
+    if (target.segment_embedding is None
+            and source.segment_embedding is not None):
+        segment_0 = _value(source.segment_embedding.weight)[0]
+        source_positions = source_positions + segment_0
+    positions = _value(target.pos_embedding)
+    num_common = min(positions.shape[1], source_positions.shape[1])
+    target.pos_embedding.set_data(np.concatenate(
+        [source_positions[:, :num_common], positions[:, num_common:]],
+        axis=1))
 
 
 def _value(param):

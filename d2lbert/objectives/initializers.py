@@ -13,8 +13,8 @@ from d2lbert.bert import BERTEncoder
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.transformer import PositionWiseFFN
 
-# The number of words to analyze. Of a longer text, only paragraphs at equal
-# distances are analyzed, with about this number of words in all
+# The maximum number of words to analyze. Of a longer text, only paragraphs at
+# equal distances are analyzed, with about this number of words in all
 MAX_WORDS = 1 << 22
 
 # Parameters of the randomized singular value decomposition: additional
@@ -26,8 +26,8 @@ def topic_vectors(text, size):
     """Latent semantic analysis of a text; returns (tokens, vectors).
 
     text: a `NumberedText`. tokens (n,) int64: the tokens other than <unk>
-    that occur in some of the analyzed paragraphs and not in all. vectors (n,
-    size) float32, of length 1: tokens of paragraphs on the same topic have
+    that occur in some, but not in all analyzed paragraphs. vectors (n, size)
+    float32, of length 1: tokens that occur in the same paragraphs have
     similar vectors. Tokens with a vector of zeros are left out. If there are
     fewer tokens or paragraphs than `size`, the last columns are zero.
     Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
@@ -37,6 +37,7 @@ def topic_vectors(text, size):
     rank = min(size, len(unique_tokens), len(onp.unique(paragraphs)))
     if not rank:
         return unique_tokens, onp.zeros((0, size), 'float32')
+    # Index of the first weight of each paragraph, then the number of weights
     row_begins = onp.searchsorted(paragraphs, onp.arange(paragraphs[-1] + 2))
     # A row for each paragraph, a column for each of unique_tokens
     matrix = mx.nd.sparse.csr_matrix((weights, columns, row_begins), shape=(
@@ -46,7 +47,8 @@ def topic_vectors(text, size):
     for _ in range(POWER_ITERATIONS):
         basis = _orthonormal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
             matrix, mx.nd.array(basis)), transpose_a=True).asnumpy())
-    # Rotate so that the first columns have the largest singular values
+    # Rotate the basis so that its first columns have the largest singular
+    # values
     _, rotation = _gram_eigenpairs(mx.nd.sparse.dot(
         matrix, mx.nd.array(basis)).asnumpy())
     rotated = basis @ rotation[:, :rank]
@@ -66,7 +68,7 @@ def _tf_idf(text):
     M analyzed paragraphs, the weight is (1 + log n) log(M / m). The weights
     of each paragraph are then divided by their Euclidean norm.
     """
-    # Index of the first word of each paragraph; the number of words at the end
+    # Index of the first word of each paragraph, then the number of words
     begins = text.sentences[text.paragraphs]
     chosen = onp.arange(text.num_paragraphs)
     if text.num_words > MAX_WORDS:
@@ -84,7 +86,9 @@ def _tf_idf(text):
     pairs, counts = onp.unique(paragraph_of_word * V + text.numbers[types],
                                return_counts=True)
     paragraphs, tokens = onp.divmod(pairs, V)
-    idf = onp.log(num_chosen / onp.bincount(tokens, minlength=V).clip(1))
+    # m of each token; 1 instead of 0 for tokens that do not occur
+    paragraph_counts = onp.bincount(tokens, minlength=V).clip(1)
+    idf = onp.log(num_chosen / paragraph_counts)
     idf[text.vocab.unk] = 0
     weights = (1 + onp.log(counts)) * idf[tokens]
     norms = onp.sqrt(onp.bincount(paragraphs, weights ** 2, num_chosen))
@@ -108,8 +112,8 @@ def _orthonormal(matrix):
             / onp.sqrt(values[kept])).astype('float32')
 
 
-#: Standard deviation of the published weights (Devlin et al. 2018), and the
-#: number of hiddens that it was chosen for.
+#: Standard deviation of the initial weights of the published BERT (Devlin et
+#: al. 2018), and the number of hidden units of that model.
 STD, PUBLISHED_HIDDENS = 0.02, 768
 
 #: The mean initial attention score of a token with itself, with `mimetic`. In
@@ -133,8 +137,8 @@ def initialize(net, method, devices, text=None):
       in trained nets (Trockman and Kolter 2023, "Mimetic Initialization of
       Self-Attention Layers"). Key weights equal query weights; SELF_SCORE
       determines the scale of both. The other matrices of the blocks are
-      N(0, 0.02² 768 / H) for H hiddens. Segment and position embeddings have
-      half the standard deviation of token embeddings;
+      N(0, 0.02² 768 / H) for H hidden units. Segment and position embeddings
+      have half the standard deviation of token embeddings;
     - 'topical': 'mimetic', with similar embeddings for tokens of the same
       topics, which `topic_vectors` finds in `text`, a `NumberedText`.
       Without a text it equals 'mimetic'.
@@ -187,7 +191,7 @@ def _set_mimetic_scales(block):
 
 
 def _normal_for(H):
-    """The initializer N(0, STD² 768 / H), for H hiddens."""
+    """The initializer N(0, STD² 768 / H), for H hidden units."""
     return init.Normal(STD * math.sqrt(PUBLISHED_HIDDENS / H))
 
 

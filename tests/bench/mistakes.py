@@ -677,7 +677,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'layers = [k for k in range(n)]',
      'test_every_second_layer_is_taken_over'),
     ('a student without segments forgets what they added',
-     'other_rows = other_rows + _value(other.segment_embedding.weight)[0]',
+     'source_positions = source_positions + segment_0',
      'pass',
      'test_with_all_layers_it_says_what_its_teacher_says'),
     ('a run goes on with any teacher',
