@@ -6,6 +6,8 @@ import time
 from d2lbert.command.flags import add_json, at_least, print_json
 from d2lbert.machine import cache
 
+SECONDS_PER_DAY = 86400
+
 
 def add(commands):
     """Add this sub-command to the parser."""
@@ -54,7 +56,7 @@ def _summary(kind, min_days):
         return dict(kind=kind, link=os.readlink(folder))
     now = time.time()
     entries = [entry for entry in cache.entries([kind])
-               if now - entry.last_used >= min_days * 86400]
+               if now - entry.last_used >= min_days * SECONDS_PER_DAY]
     last_time = max((entry.last_used for entry in entries), default=None)
     # A temporary file is no finished entry: only its bytes are counted
     number = sum(not entry.is_temporary for entry in entries)
@@ -84,7 +86,7 @@ def _clear(kinds, min_days, is_json):
             number, freed_bytes = cache.clear(kind, min_days)
         except BlockingIOError:
             print(f'{kind}: another process is writing files of this kind, '
-                  'so none is removed; try again when it is done',
+                  'so no file is removed; try again when it is done',
                   file=sys.stderr)
             status = 1
             continue
@@ -96,12 +98,11 @@ def _clear(kinds, min_days, is_json):
         print_json(dict(folder=str(cache.root()), removed=removed,
                         bytes=total_bytes))
         return status
-    # Without --kind, print which files are kept
-    kept_kinds = [] if kinds else [
-        kind for kind in cache.KINDS
-        if kind not in cache.RENEWABLE and any(cache.entries([kind]))]
-    for kind in kept_kinds:
-        lines.append(f'{kind:<9} is kept: --kind {kind} removes what was '
-                     'downloaded')
+    if not kinds:       # name the kinds that only --kind removes
+        kept_kinds = [kind for kind in cache.KINDS
+                      if kind not in cache.RENEWABLE
+                      and any(cache.entries([kind]))]
+        lines += [f'{kind:<9} is kept: --kind {kind} removes what was '
+                  'downloaded' for kind in kept_kinds]
     print('\n'.join([*lines, f'{cache.megabytes(total_bytes)} freed']))
     return status

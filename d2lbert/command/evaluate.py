@@ -37,30 +37,35 @@ def run(args):
     from d2lbert.training.evaluation import evaluate_run
     from d2lbert.training.saved_runs import is_finetuned
     if is_finetuned(args.folder):
-        from d2lbert.finetuning.prediction import evaluations
-        if args.corpus is not None:
-            raise ValueError(f'{args.folder} is a run of finetune: name '
-                             'other files with --data, not with --corpus')
-        results = evaluations(args.folder, args.data, args.devices,
-                              precision=args.precision)
-        for k, (task, metrics) in enumerate(results):
-            if args.json:
-                print_json(dict(task=task, **metrics._asdict()))
-            else:
-                # k = 0: the task of the run. k > 0: an extra test, such as
-                # the mismatched part of MNLI. Its lines begin with its name
-                _print_metrics(metrics, f'{task} ' if k else '')
+        _print_evaluations(args)
+        return 0
+    if args.data is not None:
+        raise ValueError(f'{args.folder} is not a run of finetune: name '
+                         'text files with --corpus, not with --data')
+    metrics = evaluate_run(args.folder, args.corpus, args.devices,
+                           args.text_field, args.precision)
+    if args.json:
+        print_json(metrics._asdict())
     else:
-        if args.data is not None:
-            raise ValueError(f'{args.folder} is not a run of finetune: name '
-                             'text files with --corpus, not with --data')
-        metrics = evaluate_run(args.folder, args.corpus, args.devices,
-                               args.text_field, args.precision)
-        if args.json:
-            print_json(metrics._asdict())
-        else:
-            _print_metrics(metrics)
+        _print_metrics(metrics)
     return 0
+
+
+def _print_evaluations(args):
+    """Evaluate a run of finetune and print its metrics."""
+    from d2lbert.finetuning.prediction import evaluations
+    if args.corpus is not None:
+        raise ValueError(f'{args.folder} is a run of finetune: name '
+                         'other files with --data, not with --corpus')
+    results = evaluations(args.folder, args.data, args.devices,
+                          precision=args.precision)
+    for k, (task, metrics) in enumerate(results):
+        if args.json:
+            print_json(dict(task=task, **metrics._asdict()))
+        else:
+            # After the metrics of the run's task come extra tests, such as
+            # the mismatched part of MNLI. The name of a test begins its lines
+            _print_metrics(metrics, f'{task} ' if k else '')
 
 
 def _print_metrics(metrics, prefix=''):

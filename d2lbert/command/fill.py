@@ -44,9 +44,11 @@ def run(args):
     if (args.text is None) == (args.file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
                          'line' + (', not both' if args.file else ''))
-    lines = ([Line('the text', args.text)] if args.file is None else
-             Lines(args.file, args.text_field, args.skip_empty,
-                   single_pass=True))
+    if args.file is None:
+        lines = [Line('the text', args.text)]
+    else:
+        lines = Lines(args.file, args.text_field, args.skip_empty,
+                      single_pass=True)
     # heads=(): no warning of missing heads; `fill_mask` checks the MLM head
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False, precision=args.precision)
@@ -69,9 +71,9 @@ def run(args):
         is_first_text = False
         if args.file is not None:
             print(text)
-        print('\n\n'.join('\n'.join(
-            f'{guess.token} {guess.probability:.4f}' for guess in guesses)
-            for guesses in guess_lists), flush=True)
+        blocks = ['\n'.join(f'{guess.token} {guess.probability:.4f}'
+                            for guess in guesses) for guesses in guess_lists]
+        print('\n\n'.join(blocks), flush=True)
     if args.file is not None and lines.skipped:
         note(lines.skipped_note())
     return 0

@@ -52,11 +52,12 @@ def run(args):
     from d2lbert.pretrained.generation import generate
     from d2lbert.texts.text_sources import Lines
     from d2lbert.training.load import load
-    if bool(args.texts) == (args.file is not None):
+    has_texts, has_file = bool(args.texts), args.file is not None
+    if has_texts == has_file:
         raise UsageError('give texts, or --file FILE with a text on each '
                          'line' + (', not both' if args.file else ''))
     texts = args.texts
-    if args.file is not None:
+    if has_file:
         lines = Lines(args.file, args.text_field, args.skip_empty)
         texts = [line.text for line in lines]
         if lines.skipped:
@@ -67,7 +68,7 @@ def run(args):
     outputs = generate(net, tokenizer, texts, args.num_beams, args.max_len,
                        args.min_len, args.length_penalty,
                        args.no_repeat_ngram,
-                       show_progress=args.file is not None)
+                       show_progress=has_file)
     for text, generated in zip(texts, outputs):
         if args.json:
             print_json(dict(text=text, generated=generated))

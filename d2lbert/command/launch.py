@@ -63,27 +63,28 @@ def add(commands):
 def run(args):
     """Train, or print how to resume a failed job; returns the exit status."""
     hosts = read_hosts(args.hosts)
-    workers = args.workers
-    if workers is None:
-        workers = 2 if args.hosts is None else len(hosts)
+    num_workers = args.workers
+    if num_workers is None:
+        num_workers = 2 if args.hosts is None else len(hosts)
     command, run_folder, resume_arguments = _worker_command(
-        args.worker_command, args.pretrain_parser, workers)
+        args.worker_command, args.pretrain_parser, num_workers)
     if args.quiet:
         command.append('--quiet')
-    # Raise the error of an invalid environment variable here, not in workers
+    # Raise the error of an invalid environment variable here, not in each
+    # worker; the result is not needed
     mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
-            launch([*WORKER, *command], workers, args.servers, hosts,
+            launch([*WORKER, *command], num_workers, args.servers, hosts,
                    args.port, args.root_uri, args.ssh, args.remote_python,
                    SERVER)
     except KeyboardInterrupt as interrupt:
-        hint = _resume_hint(args, workers, run_folder, resume_arguments)
+        hint = _resume_hint(args, num_workers, run_folder, resume_arguments)
         print(f'd2lbert launch: stopped every process; {hint}',
               file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except LaunchError as error:
-        hint = _resume_hint(args, workers, run_folder, resume_arguments)
+        hint = _resume_hint(args, num_workers, run_folder, resume_arguments)
         raise LaunchError(
             f'{error}\n{hint[0].upper()}{hint[1:]}') from None
     return 0
@@ -98,6 +99,7 @@ def _interrupted_by(*signals):
     """
     def interrupt(number, _):
         raise Interrupted(number=number)
+    # `signal.signal` returns the handler that it replaces
     handlers_before = {number: signal.signal(number, interrupt)
                        for number in signals
                        if signal.getsignal(number) is not signal.SIG_IGN}
@@ -109,11 +111,11 @@ def _interrupted_by(*signals):
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _worker_command(command, pretrain_parser, workers=1):
+def _worker_command(command, pretrain_parser, num_workers=1):
     """Check the command of the workers, and add the flags that it lacks.
 
     command: arguments of `d2lbert`, for example ['--', 'pretrain', ...];
-    pretrain_parser: the parser of `d2lbert pretrain`; workers: their number.
+    pretrain_parser: the parser of `d2lbert pretrain`.
 
     Returns (command, run_folder, resume_arguments). The command has a seed and
     a run folder for all workers, unless it resumes a run. resume_arguments:
@@ -128,7 +130,7 @@ def _worker_command(command, pretrain_parser, workers=1):
     pretrain_args = pretrain_parser.parse_args(command[1:])
     check_flags(pretrain_args)
     with usage_errors():    # a ValueError becomes a UsageError, status 2
-        check_clock(getattr(pretrain_args, 'minutes', None), workers)
+        check_clock(getattr(pretrain_args, 'minutes', None), num_workers)
     run_folder = getattr(pretrain_args, 'resume', None)
     if run_folder is None:
         if not hasattr(pretrain_args, 'seed'):
@@ -140,7 +142,7 @@ def _worker_command(command, pretrain_parser, workers=1):
             run_folder = str(free_run_path())
             command += ['--out', run_folder]
     elif run_folder.endswith('.npz'):
-        # A checkpoint, RUN/checkpoints/step-N.npz. The next time, resume RUN:
+        # A checkpoint, RUN/checkpoints/step-N.npz. The hint names RUN, since
         # this job may write later checkpoints into RUN
         run_folder = str(Path(run_folder).parent.parent)
     resume_arguments = ['pretrain', '--resume', run_folder]
@@ -153,17 +155,16 @@ def _worker_command(command, pretrain_parser, workers=1):
     return command, run_folder, resume_arguments
 
 
-def _resume_hint(args, workers, run_folder, resume_arguments):
+def _resume_hint(args, num_workers, run_folder, resume_arguments):
     """Return a message with the command that resumes an unfinished run.
 
     If the run has no checkpoint, return a message about that. args: the flags
-    of `launch`; workers: the number of workers; run_folder, resume_arguments:
-    from `_worker_command`.
+    of `launch`; run_folder, resume_arguments: from `_worker_command`.
     """
     if not any(Path(run_folder, 'checkpoints').glob('step-*.npz')):
         return (f'{run_folder} has no checkpoint to resume from (pretrain '
                 '--save-every N writes checkpoints)')
-    command = ['d2lbert', 'launch', '--workers', str(workers),
+    command = ['d2lbert', 'launch', '--workers', str(num_workers),
                '--servers', str(args.servers)]
     for name, value in (('--hosts', args.hosts),
                         ('--root-uri', args.root_uri)):

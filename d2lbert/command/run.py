@@ -29,9 +29,9 @@ def add(commands):
         'as a notebook; several pages, into a folder')
     add('--force', action='store_true', help='replace notebooks that exist '
         'at --out; a page itself is never replaced')
-    add('--compare', action='store_true', help='print each output that the '
-        'page stores beside the new output; a .md file of the living edition '
-        'has its outputs in outputs/mxnet/')
+    add('--compare', action='store_true', help='print each new output '
+        'beside the output that the page stores; a .md file of the living '
+        'edition has its outputs in outputs/mxnet/')
     parser.set_defaults(run=run)
 
 
@@ -91,12 +91,11 @@ def _output_paths(files, out, force):
             if path.exists() and Path(file).exists() and path.samefile(file):
                 raise ValueError(f'--out {path} is the page itself: choose '
                                  'another name')
-        # The last argument is an example of a file name, for the error
         if len(files) > 1 and not target.exists():
-            # `_write` creates this folder: check that its parent exists
-            check_out(target, force, path.name)
+            # `_write` creates the folder `target`: check only its parent
+            check_out(target, force, example=path.name)
         else:
-            check_out(path, force, Path(files[0]).stem + '.ipynb')
+            check_out(path, force, example=Path(files[0]).stem + '.ipynb')
         if path.suffix != '.ipynb':
             raise UsageError(f'--out {path} does not end in .ipynb: name a '
                              'notebook')
@@ -106,7 +105,7 @@ def _output_paths(files, out, force):
 def _check_stored_outputs(pages):
     """Raise ValueError if a page has no outputs for --compare."""
     for page in pages:
-        if not any(stored is not None for stored in page.printed):
+        if all(stored_lines is None for stored_lines in page.printed):
             raise ValueError(
                 f'{page.path} has no outputs to compare with: take an '
                 'executed notebook, or a source of the living edition in '

@@ -39,7 +39,9 @@ def add(commands):
 
 
 def run(args):
-    """Print a table for each model, draw the figure; returns the exit status.
+    """Print a table for each model, and draw the figure --out.
+
+    Returns the exit status.
     """
     from d2lbert.pictures.senses import (
         as_dict,
@@ -58,7 +60,7 @@ def run(args):
         if args.json:
             print_json(as_dict(report))
             continue
-        if len(args.folders) > 1:
+        if len(args.folders) > 1:   # an empty line between the tables
             print(f'\n{report.name}' if k else report.name)
         print('\n'.join(table(report)), flush=True)
     if args.out is not None:

@@ -5,7 +5,10 @@ from d2lbert.command.flags import add_device, check_folders, device_of
 
 
 class _TextAction(argparse.Action):
-    """The action of --text: append (text, None) to `args.texts`."""
+    """The action of --text: append (text, None) to `args.texts`.
+
+    `args.texts` is a list of (first text, second text or None).
+    """
 
     def __call__(self, parser, namespace, value, option_string=None):
         namespace.texts = [*(namespace.texts or ()), (value, None)]

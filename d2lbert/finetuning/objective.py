@@ -49,8 +49,8 @@ class FineTuning(Objective):
     # `Objective` (objectives/objective.py) documents the members
     losses, weights, plotted = ('task',), (1,), ('loss',)
     unit, command = 'examples', 'finetune'
-    changed = {'fingerprint': ('the data', 'a file of the task, or how it is '
-                               'read')}
+    change_causes = {'fingerprint': ('the data', 'a file of the task, or how '
+                                     'it is read')}
 
     def __init__(self, settings, run_folder=None, model=None):
         self.settings = s = settings
@@ -121,7 +121,7 @@ class FineTuning(Objective):
                         names)
         return first_examples(train, s['num_examples']), dev
 
-    def described(self, history):
+    def config_entries(self, history):
         """Entries of config.json: the task; after a run, the best epoch, too.
         """
         entries = {'finetuned': self.about._asdict()}

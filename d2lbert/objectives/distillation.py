@@ -36,7 +36,7 @@ class Distillation(Objective):
         self.Figures, self.plotted = objective.Figures, objective.plotted
         self.num_steps, self.eval_every = (objective.num_steps,
                                            objective.eval_every)
-        self.changed = objective.changed
+        self.change_causes = objective.change_causes
         self.added_losses = tuple(name for name in ('soft', 'cosine')
                                   if s[f'{name}_weight'])
         self.losses = *objective.losses, *self.added_losses
@@ -45,9 +45,9 @@ class Distillation(Objective):
                         *(s[f'{name}_weight'] for name in self.added_losses))
 
     @property
-    def recorded(self):
+    def fixed_entries(self):
         """Entries of a checkpoint that must be the same in a resumed run."""
-        return dict(self.inner.recorded, teacher=self.teacher.sha256)
+        return dict(self.inner.fixed_entries, teacher=self.teacher.sha256)
 
     def net(self, devices):
         """The net on every device.
@@ -65,7 +65,7 @@ class Distillation(Objective):
         return net
 
     def batches(self, epoch, start):
-        """Yield (position, batch) of an epoch, from the inner objective."""
+        """Yield (position, batch), as the inner objective does."""
         return self.inner.batches(epoch, start)
 
     def counts(self, batch):
@@ -116,9 +116,9 @@ class Distillation(Objective):
         """Figures as a line of the log."""
         return self.inner.line(figures)
 
-    def described(self, history):
+    def config_entries(self, history):
         """Further entries of config.json: the teacher's folder and hash."""
-        return dict(self.inner.described(history), teacher=dict(
+        return dict(self.inner.config_entries(history), teacher=dict(
             folder=str(self.teacher.path), sha256=self.teacher.sha256))
 
     def summary(self, history, devices):

@@ -110,7 +110,7 @@ class CLM(Generative):
         return bert
 
     def batches(self, epoch, start):
-        """Yield (position, `corpus.masking.UnmaskedRows`) of an epoch."""
+        """Yield (position, `corpus.masking.UnmaskedRows`), see `Objective`."""
         s = self.settings
         return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -191,7 +191,7 @@ class Denoise(Generative):
             max_len=max(PUBLISHED['max_len'], s['max_len']), **BART_STRUCTURE)
 
     def batches(self, epoch, start):
-        """Yield (position, `corpus.masking.NoisyRows`) of an epoch."""
+        """Yield (position, `corpus.masking.NoisyRows`), see `Objective`."""
         s = self.settings
         return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,

@@ -35,7 +35,7 @@ class Objective:
     eval_every = None
 
     #: `score(figures)` returns a number, the larger the better. A finished run
-    #: has the weights of its best step, or of its last step if this is None.
+    #: has the weights of its best step, or of its last step if score is None.
     score = None
 
     #: Vocabulary or tokenizer to save in the run folder. It has `files`, the
@@ -45,12 +45,12 @@ class Objective:
     #: A string that changes with the data.
     fingerprint = None
 
-    #: {name of an entry of `recorded`: (what changed, possible causes)}, for
-    #: the error message if the entry differs when a run is resumed.
-    changed = {}
+    #: {name in `fixed_entries`: (what changed, possible causes)}, for the
+    #: error message if this entry differs when a run is resumed.
+    change_causes = {}
 
     @property
-    def recorded(self):
+    def fixed_entries(self):
         """Entries of a checkpoint that must be the same in a resumed run."""
         return dict(fingerprint=self.fingerprint)
 
@@ -63,17 +63,18 @@ class Objective:
         raise NotImplementedError
 
     def batches(self, epoch, start):
-        """Yield (position, batch) from the position `start` of an epoch.
+        """Yield (next position, batch) from the position `start` of an epoch.
 
-        A batch is a named tuple of NumPy arrays with a row for each example.
-        The position, two integers, is where the next batch begins.
+        A batch is a named tuple of NumPy arrays with a row for each example. A
+        position is two integers. The next position is where the next batch
+        begins.
         """
         raise NotImplementedError
 
     def counts(self, batch):
-        """For each loss, the number of items in a batch.
+        """For each loss, the number of items that it is a mean over.
 
-        An item is a masked word, for example.
+        An item is a masked word of the batch, for example.
         """
         raise NotImplementedError
 
@@ -81,7 +82,7 @@ class Objective:
         """For each device that gets examples of a batch, [(loss, count), ...].
 
         The list of a device has an entry for each of `losses`: the loss, a
-        scalar on the device, and the number of items that it is a mean over.
+        scalar on the device, and the number of its items on this device.
         """
         raise NotImplementedError
 
@@ -94,7 +95,7 @@ class Objective:
         return ', '.join(f'{name} {value:.4f}' for name, value
                          in figures._asdict().items())
 
-    def described(self, history):
+    def config_entries(self, history):
         """Further entries of config.json, {name: value}."""
         return {}
 
@@ -109,10 +110,10 @@ def run_summary(history, devices, unit):
     The book prints means since step 1, which include the high losses of the
     first steps.
     """
-    lines = summary(history, devices, unit)
+    book_lines = summary(history, devices, unit)
     if history.recent is None:
-        return lines
-    count, means = history.recent
+        return book_lines
+    count, means = history.recent   # means over the last `count` steps
     losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
                        for name, mean in zip(history.losses, means))
-    return f'{lines}\nlast {count} step{"s" * (count > 1)}: {losses}'
+    return f'{book_lines}\nlast {count} step{"s" * (count > 1)}: {losses}'

@@ -11,7 +11,7 @@ class SettingRules(NamedTuple):
 
     defaults: {setting: value}, in place of the defaults of the recipe.
     required: tuples of (setting, allowed values, end of the message). The
-    error message begins with "objective=NAME" and goes on with this end.
+    error message is "objective=NAME" and this end.
     """
 
     defaults: dict
@@ -24,26 +24,26 @@ class SettingRules(NamedTuple):
                 raise ValueError(f'objective={objective} {message_end}')
 
 
-#: Values of the setting `corpus` that are not paths. If min_freq is not given,
-#: these texts get the book's minimum frequency. For other small texts it is
-#: lower.
+#: Values of the setting `corpus` that are not paths. For these texts, the
+#: default of the setting min_freq is the book's minimum frequency. For other
+#: small texts, this default is lower.
 NAMED_CORPORA = 'wikitext-2', 'sample'
 
 #: The default of the setting `noise`, which only `denoise` reads.
 DEFAULT_NOISE = 'infilling+sentences'
 
-# For objectives without noise: only the default is allowed, and is not read
+# For objectives without noise, which do not read this setting
 _NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, and noise '
                   '(--noise) is for objective=denoise: give that objective '
                   '(--objective denoise), or leave noise out')
 
-#: Objectives on pairs of sentences.
+#: Rules of the objectives on pairs of sentences.
 PAIRS = SettingRules({}, (
     ('architecture', ('book', 'published'), 'asks for a head over pairs, '
      'which architecture=distilbert does not have: give objective=mlm '
      '(--objective mlm)'), _NO_NOISE_RULE))
 
-# Defaults and rules for rows of full sentences, without pairs
+# Defaults and rules of the objectives on full sentences, without pairs
 _FULL_DEFAULTS = dict(fill_sequences=True, dynamic=True, nsp_weight=1.0)
 
 _FULL_RULES = (
@@ -52,7 +52,7 @@ _FULL_RULES = (
     ('nsp_weight', (1,), 'has no next sentences: leave nsp_weight '
      '(--nsp-weight) out'))
 
-#: Objectives on masked words of full sentences.
+#: Rules of the objectives on masked words of full sentences.
 SENTENCES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE_RULE))
 
 
@@ -62,7 +62,7 @@ def _bart_rule(name, value):
             f'{name} (--{name.replace("_", "-")}) out')
 
 
-#: The objective that restores noisy text, with a BART.
+#: Rules of the objective that restores noisy text, with a BART.
 DENOISE = SettingRules(
     dict(_FULL_DEFAULTS, mask_share=0.3, architecture='published'), (
         *_FULL_RULES, _bart_rule('architecture', 'published'),
@@ -72,12 +72,12 @@ DENOISE = SettingRules(
 
 
 def _no_mask_rule(name, value):
-    """The rule that a setting about masks keeps its default value."""
+    """The rule that a setting has `value`, since no token is masked."""
     return (name, (value,), 'predicts the next token, and nothing is masked: '
             f'leave {name} (--{name.replace("_", "-")}) out')
 
 
-#: The objective that predicts the next tokens of full sentences.
+#: Rules of the objective that predicts the next tokens of full sentences.
 NEXT_TOKENS = SettingRules(_FULL_DEFAULTS, (
     *_FULL_RULES, _NO_NOISE_RULE, _no_mask_rule('mask_share', 0.15),
     _no_mask_rule('whole_word_masking', False),

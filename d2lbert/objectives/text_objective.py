@@ -52,7 +52,7 @@ class TextObjective(Objective):
 
     weights = (1,)
     command = 'pretrain'
-    changed = {
+    change_causes = {
         'fingerprint': ('the corpus', 'a file, what --eval-every holds out, '
                         'or the version of Unicode or NLTK that cuts it'),
         'teacher': ('the teacher', 'its weights are others')}
@@ -77,7 +77,7 @@ class TextObjective(Objective):
                 settings['max_len']))
 
     @property
-    def recorded(self):
+    def fixed_entries(self):
         """Entries of a checkpoint that must be the same in a resumed run."""
         # Checked in this order, since another teacher may change the
         # fingerprint, too. `Distillation` sets the teacher
@@ -161,7 +161,7 @@ class TextObjective(Objective):
         """`Figures` of a net on the batches of `held_out_batches`."""
         raise NotImplementedError
 
-    def described(self, history):
+    def config_entries(self, history):
         """Further entries of config.json: `wanted`, if it was given.
 
         wanted: the corpus that the user wanted, if it could not be had.

@@ -406,7 +406,7 @@ def check_disk_space(out, num_bytes):
 def config_of(run):
     """The contents of config.json: net, data, machine and settings."""
     return dict(d2lbert=__version__, model=run.net.config,
-                **run.objective.described(run.history),
+                **run.objective.config_entries(run.history),
                 fingerprint=run.objective.fingerprint,
                 machine=describe_machine(),
                 training=dict(run.settings,

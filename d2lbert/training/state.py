@@ -60,7 +60,8 @@ class Conditions(Stateful):
         return len(self.devices) * workers.num_workers()
 
     def state(self):
-        return dict(self.objective.recorded, num_devices=self.num_devices,
+        return dict(self.objective.fixed_entries,
+                    num_devices=self.num_devices,
                     num_workers=workers.num_workers(),
                     products=kernels.products.record(
                         *self._product_arguments()))
@@ -87,9 +88,9 @@ class Conditions(Stateful):
     def check(self, checkpoint):
         """Raise `RunError` if the data have changed since a checkpoint."""
         path, state, _ = checkpoint
-        for name, now in self.objective.recorded.items():
+        for name, now in self.objective.fixed_entries.items():
             if state.get(name) != now:
-                subject, causes = self.objective.changed[name]
+                subject, causes = self.objective.change_causes[name]
                 raise RunError(
                     f'cannot resume: {subject} of {path} has changed since '
                     f'({causes}): restore the original, or start a new run')

@@ -206,7 +206,7 @@ class Updater(Stateful):
         # exactly. All arrays of this key must have the same size
         own_hash = np.zeros(size, dtype='float32')
         own_hash[:2] = np.array(divmod(derive_seed(
-            self.settings, self.objective.recorded), 1 << 16))
+            self.settings, self.objective.fixed_entries), 1 << 16))
         first_hash = np.zeros_like(own_hash)
         store.broadcast(key, own_hash, first_hash)
         if own_hash.tolist() != first_hash.tolist():
