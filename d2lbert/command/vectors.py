@@ -39,13 +39,13 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     is_array = file is not None and out is not None
     pooling = _pooling(folder, pool, is_array)
     _check_arguments(text, pair, file, pooling, out)
-    lines, total = None, None
+    lines, num_texts = None, None
     if file is not None:
         # A pipe is read once, as texts arrive, if the vectors are printed. All
         # other texts are read first for their number and digest, then again
         lines = Lines(file, text_field, skip_empty, single_pass=out is None)
         if not lines.is_stream:
-            total, digest = _count_and_digest(lines)
+            num_texts, digest = _count_and_digest(lines)
     with contextlib.ExitStack() as stack:
         writer = out and stack.enter_context(vectors_file(
             out, force, reads=[folder, *(lines.sources if lines else ())],
@@ -54,14 +54,15 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
         unknown_words = UnknownWords(encoder.tokenizer)
         output = _output_function(writer, unknown_words, is_json, pooling,
                                   is_file=file is not None)
-        # No bar without a total, as for one text or for a pipe that is read
+        # No bar without num_texts, as for one text or for a pipe that is read
         # once, and no bar beside vectors on a terminal
         progress = stack.enter_context(bar(
-            total, what='encoding', unit='texts', quiet=total is None
+            num_texts, what='encoding', unit='texts', quiet=num_texts is None
             or (out is None and sys.stdout.isatty())))
         if lines is None:
             batches = [[Text('text', text, pair)]]
         else:
+            # A `Line` has the first two fields of a `Text`: name and text
             batches = ([Text(*line) for line in batch]
                        for batch in lines.batches())
         for batch in batches:
@@ -90,8 +91,8 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
     lines = Lines(file, text_field, skip_empty)
-    total, digest = _count_and_digest(lines)
-    stored_vectors = _read_vectors(vectors, total, digest)
+    num_texts, digest = _count_and_digest(lines)
+    stored_vectors = _read_vectors(vectors, num_texts, digest)
     with contextlib.ExitStack() as stack:
         writer = None
         if vectors is not None and stored_vectors is None:
@@ -105,8 +106,8 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
         unknown_query_words.count(query_encoding)
         # candidates: (text, vector) of each line of the file
         if stored_vectors is None:
-            candidates = _encode_lines(encoder, unknown_words, lines, total,
-                                       writer)
+            candidates = _encode_lines(encoder, unknown_words, lines,
+                                       num_texts, writer)
         else:
             _check_vectors(vectors, stored_vectors, encoder, lines)
             candidates = zip((line.text for line in lines), stored_vectors)
@@ -129,12 +130,12 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
             unknown_words.note('the texts'))
 
 
-def _encode_lines(encoder, unknown_words, lines, total, writer):
-    """Yield (text, vector) for each of `total` texts, and count unknown words.
+def _encode_lines(encoder, unknown_words, lines, num_texts, writer):
+    """Yield (text, vector) for each text, and count unknown words.
 
     writer: an object from `vectors_file` that also gets the vectors, or None.
     """
-    with bar(total, what='encoding', unit='texts') as progress:
+    with bar(num_texts, what='encoding', unit='texts') as progress:
         for batch in lines.batches():
             encoded = encoder.encode([Text(*line) for line in batch])
             for line, encoding in zip(batch, encoded):
@@ -156,10 +157,10 @@ def _count_and_digest(lines):
 
 # Vectors from a file
 
-def _read_vectors(path, total, digest):
+def _read_vectors(path, num_texts, digest):
     """Return the vectors in the file --vectors, or None without such a file.
 
-    path: the value of --vectors, or None. total, digest: of the texts, from
+    path: the value of --vectors, or None. num_texts, digest: from
     `_count_and_digest`. Raises ValueError if the vectors are of other texts.
     """
     if path is None:
@@ -169,9 +170,9 @@ def _read_vectors(path, total, digest):
     if not Path(path).exists():
         return None
     vectors, about = read_npy(path, '--vectors')
-    if len(vectors) != total:
+    if len(vectors) != num_texts:
         raise ValueError(f'--vectors {path} has {len(vectors):,} rows, and '
-                         f'the file has {total:,} texts: {REMEDY}')
+                         f'the file has {num_texts:,} texts: {REMEDY}')
     # A file of another program has no digest
     if about.get('texts', digest) != digest:
         raise ValueError(f'--vectors {path} was made from other texts: '
@@ -191,8 +192,9 @@ def _check_vectors(path, rows, encoder, lines):
     for (k, text), encoding in zip(checked, encodings):
         expected = encoding.vectors.astype('float64')
         # Another processor or another version may round differently
-        if expected.shape != rows[k].shape or onp.abs(
-                expected - rows[k]).max() > 1e-3 * onp.abs(expected).max():
+        tolerance = 1e-3 * onp.abs(expected).max()
+        if (expected.shape != rows[k].shape
+                or onp.abs(expected - rows[k]).max() > tolerance):
             raise ValueError(
                 f'--vectors {path} was not made by this model with these '
                 f'settings: the row of {text.name} is another vector; '
@@ -215,10 +217,10 @@ def _pooling(folder, pool, is_array):
     run, unless the texts of a file become one array (is_array). Otherwise the
     default is 'own': the pooling that the folder stores, or the mean.
     """
-    if pool == 'none':
-        return None
+    if pool is not None:
+        return None if pool == 'none' else pool
     is_pretrained = Path(folder).is_dir() and not is_run(Path(folder))
-    return pool or ('own' if is_pretrained or is_array else None)
+    return 'own' if is_pretrained or is_array else None
 
 
 def _encoder(folder, precision=None, devices='auto', **options):

@@ -94,8 +94,8 @@ class CLM(Generative):
     even if the next token is `<sep>`.
     """
 
-    losses = 'clm',
-    plotted = 'clm_loss',
+    losses = ('clm',)
+    plotted = ('clm_loss',)
     Figures = CLMFigures
 
     @property
@@ -173,8 +173,8 @@ class Denoise(Generative):
     reads all earlier tokens of the original text.
     """
 
-    losses = 'denoise',
-    plotted = 'denoise_loss',
+    losses = ('denoise',)
+    plotted = ('denoise_loss',)
     Figures = DenoiseFigures
 
     @property

@@ -250,10 +250,10 @@ class MLM(TextObjective):
     keep their initial weights and have no gradient.
     """
 
-    losses = 'mlm',
+    losses = ('mlm',)
     unit = 'sequences'
     Figures = MLMFigures
-    plotted = 'mlm_loss',
+    plotted = ('mlm_loss',)
     # For held-out text. For training, a setting can choose WHOLE_WORDS instead
     masking = SINGLE_TOKENS
 
@@ -266,7 +266,7 @@ class MLM(TextObjective):
     def batches(self, epoch, start):
         """Yield (position, `corpus.masking.MaskedRows`), see `Objective`."""
         s, masking = self.settings, self.masking
-        # Other values, such as SPANBERT, mask whole words in any case
+        # SPANBERT, the other value, masks whole words in any case
         if masking == SINGLE_TOKENS and s['whole_word_masking']:
             masking = WHOLE_WORDS
         return self.corpus.train.batches(
@@ -306,7 +306,7 @@ class MLM(TextObjective):
         """`Figures` of a net on the batches of `held_out_batches`."""
         totals = None       # made when the number of sums is known
         for batch in batches:
-            # Start all devices before waiting for the first device
+            # A list: all devices start before `asnumpy` waits for the first
             for sums in cls._shard_sums(net, batch, devices):
                 if totals is None:
                     totals = Accumulator(sums.size)

@@ -14,7 +14,7 @@ from d2lbert.machine.hardware import require_memory
 from d2lbert.nn.checks import host, on_device
 from d2lbert.nn.layers import cross_entropy
 from d2lbert.nn.packed import MaskedTokens
-from d2lbert.nn.steps import shards
+from d2lbert.nn.steps import num_parameters, shards
 from d2lbert.objectives.initializers import initialize
 from d2lbert.objectives.objective import Objective, run_summary
 from d2lbert.objectives.setting_rules import NAMED_CORPORA
@@ -55,7 +55,7 @@ class TextObjective(Objective):
     change_causes = {
         'fingerprint': ('the corpus', 'a file, what --eval-every holds out, '
                         'or the version of Unicode or NLTK that cuts it'),
-        'teacher': ('the teacher', 'its weights are others')}
+        'teacher': ('the teacher', 'its weights are different')}
 
     def __init__(self, settings, vocab=None, progress=False, is_new=True):
         self.settings, self._is_new = settings, is_new
@@ -116,11 +116,9 @@ class TextObjective(Objective):
         # 4 bytes each for weight, gradient, Adam's two moments, and average
         bytes_per_weight = 20 if self.settings['average'] else 16
         require_memory(
-            bytes_per_weight * sum(
-                math.prod(param.shape)
-                for param in net.collect_params().values()),
-            'training this model', 'lower num_hiddens (--num-hiddens), '
-            'ffn_num_hiddens, num_layers or max_len')
+            bytes_per_weight * num_parameters(net), 'training this model',
+            'lower num_hiddens (--num-hiddens), ffn_num_hiddens, num_layers '
+            'or max_len')
         # A resumed run passes no text, which the initializer 'topical' would
         # analyze for over a second
         initialize(net, self.settings['initializer'], devices,

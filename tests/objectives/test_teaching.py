@@ -407,7 +407,7 @@ def test_a_teacher_that_has_changed_is_refused(run, teacher, tmp_path):
         d2l.pretrain(resume=again, teacher=other, devices='cpu')
     assert str(caught.value) == (
         f'cannot resume: the teacher of {checkpoints.all_of(again)[-1]} has '
-        'changed since (its weights are others): restore the original, or '
+        'changed since (its weights are different): restore the original, or '
         'start a new run')
     alone = tmp_path / 'alone'
     d2l.pretrain(**dict(TINY, num_steps=1), **SIZES, save_every=1,
