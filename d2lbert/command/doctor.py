@@ -112,7 +112,7 @@ def _exit_status(rows, build):
     """
     for row in rows:
         is_required = build and row.name in COMPILED
-        if row.status == BAD or is_required and row.status == WARN:
+        if row.status == BAD or (is_required and row.status == WARN):
             return 1
     return 0
 
@@ -179,9 +179,9 @@ def _threads_row():
     if num_threads < num_cores:
         variables = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
                      'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
-        set_variables = [name for name in variables if os.environ.get(name)]
+        given_variables = [name for name in variables if os.environ.get(name)]
         return Row('threads', WARN, value, 'unset '
-                   + ' and '.join(set_variables or variables)
+                   + ' and '.join(given_variables or variables)
                    + ' to use every core')
     return Row('threads', OK, value)
 
@@ -305,7 +305,7 @@ def _compiled_row(mx, build, name, module_name, library_name,
 
 
 def _processor_row(mx):
-    """Return a row: the processor, the instruction set of the operators."""
+    """Return a row about the processor and the operators' instruction set."""
     value = str(find_processor())
     isa_setting, compiled_for = 'native', None
     if mx is not None:
@@ -363,20 +363,20 @@ def _data_rows():
     """
     try:
         from d2lbert import hub
-        wikitext = hub.find_wikitext2()
+        wikitext_dir = hub.find_wikitext2()
     except Exception as error:  # other rows must still be printed
         return [Row('data', BAD, f'the search for texts failed: {error}',
                     'install d2lbert again with pip install .')]
     try:
         sample_row = Row('sample corpus', OK, str(hub.sample_dir()))
     except FileNotFoundError:
-        sample_row = Row('sample corpus', WARN if wikitext else BAD,
+        sample_row = Row('sample corpus', WARN if wikitext_dir else BAD,
                          'not found',
                          'install d2lbert again with pip install .')
-    if wikitext:
-        flaws = hub.wikitext2_flaws(wikitext, thorough=True)
+    if wikitext_dir:
+        flaws = hub.wikitext2_flaws(wikitext_dir, thorough=True)
         if not flaws:
-            return [Row('WikiText-2', OK, str(wikitext)), sample_row]
+            return [Row('WikiText-2', OK, str(wikitext_dir)), sample_row]
         return [Row('WikiText-2', WARN, '; '.join(flaws),
                     '`d2lbert pretrain` trains on it as it is: put the '
                     'published files there, or remove the folder to have '

@@ -151,7 +151,7 @@ class RenamedFlag(argparse.Action):
 
 
 def add_help_hint(message, prog):
-    """Return a message about a wrong command line + 'see `prog` --help'."""
+    """Return a message about a wrong command line, with 'see PROG --help'."""
     # argparse begins some messages with 'argument NAME: '. Drop the first word
     message = re.sub(r'^argument (.*?): ', r'\1: ', str(message))
     # A message with a suggestion ends with a question mark

@@ -43,8 +43,8 @@ class Npy:
 
     def _header(self):
         """Return a header of constant length, which `close` can replace."""
-        # The text is padded by spaces to 118 bytes. With the 10 bytes before
-        # it, the header has 128 bytes: a .npy header is a multiple of 64
+        # Spaces pad the text to 118 bytes with its newline. With the 10 bytes
+        # before it, the header has 128 bytes: a multiple of 64, as NumPy asks
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
         # The magic string of .npy files, with version 1.0 of the format
@@ -85,8 +85,8 @@ def read_npy(path, flag):
         if second_npy:
             about = parse_json(bytes(array_files.read_array(
                 io.BytesIO(second_npy), len(second_npy))))
-        if rows.ndim != 2 or rows.dtype.kind != 'f' or not isinstance(
-                about, dict):
+        is_matrix = rows.ndim == 2 and rows.dtype.kind == 'f'
+        if not is_matrix or not isinstance(about, dict):
             raise ValueError('it does not contain a matrix of floats')
     except (ValueError, OSError, EOFError, AttributeError,
             TypeError) as error:

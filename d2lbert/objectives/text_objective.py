@@ -235,7 +235,7 @@ def _as_list(paths):
 
 
 class Figures(NamedTuple):
-    """Figures of a model on a text, over all its predictions and pairs.
+    """Figures of a model on a text, over all predictions and pairs.
 
     Words outside the vocabulary are <unk>, which is easy to predict: a text
     full of them has a high mlm_accuracy. known_accuracy leaves them out, and
@@ -287,8 +287,9 @@ def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
     # After training has failed, the loss can exceed 709, where exp overflows.
     # A loss of NaN is not above 700, and gives NaN
     perplexity = math.exp(loss) if not loss > 700 else math.inf
-    return (loss, perplexity, accuracy, (num_preds - num_known) / num_preds,
-            known_hits / num_known if num_known else math.nan)
+    unknown_share = (num_preds - num_known) / num_preds
+    known_accuracy = known_hits / num_known if num_known else math.nan
+    return loss, perplexity, accuracy, unknown_share, known_accuracy
 
 
 def loss_and_accuracy(loss_sum, hits, count):

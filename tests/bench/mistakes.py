@@ -1161,8 +1161,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if kind is None:',
      'test_a_text_that_is_too_long_is_cut_and_counted'),
     ('what cannot run is said with status 0',
-     'if row.status == BAD or is_required and',
-     'if is_required and',
+     'if row.status == BAD or (is_required and',
+     'if (is_required and',
      'test_without_any_text_the_main_job_cannot_run'),
 
     # the page on inference
