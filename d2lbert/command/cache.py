@@ -57,13 +57,15 @@ def _summary(kind, min_days):
     now = time.time()
     entries = [entry for entry in cache.entries([kind])
                if now - entry.last_used >= min_days * SECONDS_PER_DAY]
-    last_time = max((entry.last_used for entry in entries), default=None)
+    last_used = None
+    if entries:
+        last_time = max(entry.last_used for entry in entries)
+        last_used = time.strftime('%Y-%m-%d', time.localtime(last_time))
     # A temporary file is no finished entry: only its bytes are counted
     number = sum(not entry.is_temporary for entry in entries)
     return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),
-                last_used=None if last_time is None else
-                time.strftime('%Y-%m-%d', time.localtime(last_time)))
+                last_used=last_used)
 
 
 def _row(summary):

@@ -25,10 +25,11 @@ class Flag(NamedTuple):
     @classmethod
     def from_action(cls, action):
         """Return the `Flag` that describes an argparse action."""
-        return cls(list(action.option_strings),
-                   _first_clause(action.help), action.nargs != 0,
-                   list(map(str, action.choices or ())),
-                   bool(PATH_METAVAR.search(action.metavar or '')))
+        return cls(names=list(action.option_strings),
+                   help=_first_clause(action.help),
+                   takes_value=action.nargs != 0,
+                   choices=list(map(str, action.choices or ())),
+                   is_path=bool(PATH_METAVAR.search(action.metavar or '')))
 
 
 def _first_clause(text):

@@ -33,8 +33,8 @@ def check_flags(args):
     settings = pretrain.given_settings(args)
     pretrain.check_settings(settings, complete)
     if 'resume' not in settings:
-        check_files(SETTINGS, {name: settings[name] for name in SETTINGS
-                               if name in settings}, BOOK_MODELS)
+        given = {name: settings[name] for name in SETTINGS if name in settings}
+        check_files(SETTINGS, given, BOOK_MODELS)
 
 
 def run(args):

@@ -42,10 +42,11 @@ def run(args, parsers):
 
     parsers: {name of a sub-command: its parser}.
     """
+    # Of a page and a command with the same name, show the page
     if args.topic not in topics() and args.topic in parsers:
         show(parsers[args.topic].format_help())
         return 0
-    page = find_page(args.topic, parsers)
+    page = find_page(args.topic, suggestions=parsers)
     is_terminal = sys.stdout.isatty()
     width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
     show(render(page.read_text('utf-8'), width, is_styled=is_terminal))

@@ -120,8 +120,8 @@ def check_flags(args):
     settings = given_settings(args)
     check_settings(settings, complete)
     if 'resume' not in settings:
-        check_files(SETTINGS, {name: settings[name] for name in SETTINGS
-                               if name in settings}, NAMED_CORPORA)
+        given = {name: settings[name] for name in SETTINGS if name in settings}
+        check_files(SETTINGS, given, NAMED_CORPORA)
 
 
 def run(args):

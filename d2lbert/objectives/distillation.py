@@ -176,9 +176,10 @@ def copy_from_teacher(net, teacher):
     teacher_blks = teacher.net.encoder.blks.up_to(-1)
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
         _copy(teacher_blks[k], blk)
-    # The teacher has random weights in heads that its folder lacks: skip these
+    # The blocks are copied above, and the positions below
     skipped = ['encoder.blks', 'encoder.pos_embedding']
-    # attribute: the head in the net; part: the head's name in the folder
+    # The teacher has random weights in heads that its folder lacks. attribute:
+    # the head in the net; part: the name of the head in the folder
     for attribute, part in (('hidden', 'pooler'), ('nsp', 'nsp')):
         if teacher.lacks(part):
             skipped.append(attribute)
@@ -192,9 +193,9 @@ def copy_from_teacher(net, teacher):
 
 def differences(config, other):
     """The arguments in which two nets differ, except _MAY_DIFFER, sorted."""
-    def with_defaults(config):
-        config = {**DEFAULTS, **config}
-        # With one group for each layer no weights are shared, as with None
+    def with_defaults(partial_config):
+        config = {**DEFAULTS, **partial_config}
+        # One group for each layer means that no weights are shared, as None
         if config['num_groups'] == config['num_layers']:
             config['num_groups'] = None
         return config
@@ -204,7 +205,7 @@ def differences(config, other):
 
 
 def _copy(source, target, skipped=()):
-    """Copy the parameters of a block that both blocks have, by name.
+    """Copy from one block the parameters that both blocks have, by name.
 
     skipped: prefixes of the names to leave out, a tuple.
     """
@@ -215,7 +216,7 @@ def _copy(source, target, skipped=()):
 
 
 def _copy_positions(source, target):
-    """Copy the embeddings of positions that both encoders have.
+    """Copy from one encoder the embeddings of positions that both have.
 
     If only `source` has segments, the embedding of segment 0 is added to each
     position, since `source` adds it to each token of a single text.
