@@ -25,7 +25,7 @@ class Objective:
     #: Type of the result of `evaluate`: a named tuple of held-out figures.
     Figures = None
 
-    #: Names of the figures to plot beside the losses, in the same order.
+    #: Names of the figures to plot beside `losses`, in the order of `losses`.
     plotted = ()
 
     #: The number of steps of the whole run; None if a clock ends the run.
@@ -58,7 +58,7 @@ class Objective:
         """The net with its initial weights on every device.
 
         Attributes of the net: `config`, the arguments to make such a net;
-        `vocab`; and `parts`, the blocks to save, by the names of their files.
+        `vocab`; and `parts`, {name of a file without suffix: block to save}.
         """
         raise NotImplementedError
 

@@ -37,8 +37,8 @@ _NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, and noise '
                   '(--noise) is for objective=denoise: give that objective '
                   '(--objective denoise), or leave noise out')
 
-#: Rules of the objectives on pairs of sentences.
-PAIRS = SettingRules({}, (
+#: For the objectives on pairs of sentences.
+PAIR_RULES = SettingRules({}, (
     ('architecture', ('book', 'published'), 'asks for a head over pairs, '
      'which architecture=distilbert does not have: give objective=mlm '
      '(--objective mlm)'), _NO_NOISE_RULE))
@@ -52,8 +52,8 @@ _FULL_RULES = (
     ('nsp_weight', (1,), 'has no next sentences: leave nsp_weight '
      '(--nsp-weight) out'))
 
-#: Rules of the objectives on masked words of full sentences.
-SENTENCES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE_RULE))
+#: For the objectives on masked words of full sentences.
+SENTENCE_RULES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE_RULE))
 
 
 def _bart_rule(name, value):
@@ -62,8 +62,8 @@ def _bart_rule(name, value):
             f'{name} (--{name.replace("_", "-")}) out')
 
 
-#: Rules of the objective that restores noisy text, with a BART.
-DENOISE = SettingRules(
+#: For the objective that restores noisy text, with a BART.
+DENOISE_RULES = SettingRules(
     dict(_FULL_DEFAULTS, mask_share=0.3, architecture='published'), (
         *_FULL_RULES, _bart_rule('architecture', 'published'),
         _bart_rule('pre_norm', False), _bart_rule('teacher', None),
@@ -77,12 +77,13 @@ def _no_mask_rule(name, value):
             f'leave {name} (--{name.replace("_", "-")}) out')
 
 
-#: Rules of the objective that predicts the next tokens of full sentences.
-NEXT_TOKENS = SettingRules(_FULL_DEFAULTS, (
+#: For the objective that predicts the next tokens of full sentences.
+NEXT_TOKEN_RULES = SettingRules(_FULL_DEFAULTS, (
     *_FULL_RULES, _NO_NOISE_RULE, _no_mask_rule('mask_share', 0.15),
     _no_mask_rule('whole_word_masking', False),
     _no_mask_rule('teacher', None)))
 
-#: The rules of each objective, by its name among the settings.
-RULES = {'mlm+nsp': PAIRS, 'mlm+sop': PAIRS, 'mlm': SENTENCES,
-         'span': SENTENCES, 'denoise': DENOISE, 'clm': NEXT_TOKENS}
+#: {value of the setting `objective`: its rules}
+RULES = {'mlm+nsp': PAIR_RULES, 'mlm+sop': PAIR_RULES,
+         'mlm': SENTENCE_RULES, 'span': SENTENCE_RULES,
+         'denoise': DENOISE_RULES, 'clm': NEXT_TOKEN_RULES}
