@@ -7,9 +7,9 @@
 // row or sequence, in a fixed order.
 //
 // B: the number of sequences. R: the number of rows, one for each token of all
-// sequences. T: tokens in a sequence. H: hiddens. F: feed-forward hiddens. N,
-// K: outputs and inputs of a layer. E, D: the widths of embeddings and of
-// heads.
+// sequences. T: tokens in a sequence. H: the size of the vector of a token. F:
+// the hidden units of the feed-forward network. N, K: outputs and inputs of a
+// layer. E, D: the sizes of an embedding and of a head.
 #include "int8.h"
 
 #include <omp.h>
@@ -35,7 +35,8 @@ constexpr int TILE_VECTORS = 2;
 
 struct Lanes {
   vf vector[VECTORS] = {};
-  // Add the second half of the lanes to the first half, until one is left.
+  // The sum of all lanes. The second half of the lanes is added to the first
+  // half, until one lane is left.
   float sum() const {
     vf sums[VECTORS];
     for (int i = 0; i < VECTORS; i++) sums[i] = vector[i];
@@ -62,42 +63,45 @@ struct Norm {
   AlignedArray<float> gamma, beta;
   float epsilon = 0;
 
-  // to (H,) = LayerNorm(x). x has zeros from H up to a multiple of LANES, and
-  // `to` gets such zeros. Both may be the same array.
-  void operator()(const float* x, long H, float* to) const {
+  // to (size,) = LayerNorm(x). x has zeros from `size` up to a multiple of
+  // LANES, and `to` gets such zeros. Both may be the same array.
+  void operator()(const float* x, long size, float* to) const {
     Lanes sums, squares;
-    for (long j = 0; j < H; j += LANES)
+    for (long j = 0; j < size; j += LANES)
 #pragma GCC unroll 4
       for (int i = 0; i < VECTORS; i++) sums.vector[i] += load(x + j + i * VL);
-    const float mean = sums.sum() / (float)H;
-    for (long j = 0; j < H; j += LANES)
+    const float mean = sums.sum() / (float)size;
+    for (long j = 0; j < size; j += LANES)
 #pragma GCC unroll 4
       for (int i = 0; i < VECTORS; i++) {
         const long k = j + i * VL;
-        const vf centered = keep_first(load(x + k) - mean, H - k);
+        const vf centered = keep_first(load(x + k) - mean, size - k);
         squares.vector[i] += centered * centered;
       }
-    const float variance = squares.sum() / (float)H;
+    const float variance = squares.sum() / (float)size;
     const float scale = 1.f / std::sqrt(variance + epsilon);
-    for (long j = 0; j < ceil_div(H, LANES) * LANES; j += VL) {
-      const vf y = (load(x + j) - mean) * scale;
-      // gamma and beta have zeros after H numbers, but NaN * 0 is NaN
-      store(to + j, keep_first(y * load(gamma + j) + load(beta + j), H - j));
+    for (long j = 0; j < ceil_div(size, LANES) * LANES; j += VL) {
+      const vf normalized = (load(x + j) - mean) * scale;
+      const vf y = normalized * load(gamma + j) + load(beta + j);
+      // The zeros after gamma and beta are not enough, since NaN * 0 is NaN
+      store(to + j, keep_first(y, size - j));
     }
   }
 };
 
 // While such an object exists, its thread rounds to nearest and does not turn
-// denormal numbers into 0, whatever the caller has set.
+// denormal numbers into 0, whatever the caller has set. 0x1f80 and 0 are the
+// default modes. With clang on Arm, and on processors other than x86 and Arm,
+// the object has no effect.
 struct StandardRounding {
 #if defined(__SSE2__)
-  const unsigned before = _mm_getcsr();
+  const unsigned callers_mode = _mm_getcsr();
   StandardRounding() { _mm_setcsr(0x1f80); }
-  ~StandardRounding() { _mm_setcsr(before); }
+  ~StandardRounding() { _mm_setcsr(callers_mode); }
 #elif defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
-  const unsigned before = __builtin_aarch64_get_fpcr();
+  const unsigned callers_mode = __builtin_aarch64_get_fpcr();
   StandardRounding() { __builtin_aarch64_set_fpcr(0); }
-  ~StandardRounding() { __builtin_aarch64_set_fpcr(before); }
+  ~StandardRounding() { __builtin_aarch64_set_fpcr(callers_mode); }
 #endif
 };
 
@@ -114,7 +118,8 @@ class Team {
       phase_.store(phase + 1, std::memory_order_release);
       return;
     }
-    // Most waits are short. In a long wait, another thread may need this core
+    // Most waits are short. After 2,000 loads, a few microseconds, another
+    // thread may need this core
     for (int i = 0; phase_.load(std::memory_order_acquire) == phase; i++)
       if (i > 2000) std::this_thread::yield();
   }
@@ -123,7 +128,7 @@ class Team {
  private:
   const int size_;
   std::atomic<int> arrived_{0};
-  std::atomic<long> phase_{0};   // the number of barriers passed
+  std::atomic<long> phase_{0};   // the number of completed barriers
 };
 
 // Thread number `index` of a team.
@@ -155,9 +160,10 @@ struct Tables {
   float factor;
 };
 
-// CHUNK_ROWS: rows that a thread takes through all layers at a time. FFN_ROWS:
-// rows that go through the feed-forward network at a time, so that their F
-// hiddens stay in cache.
+// CHUNK_ROWS: the largest number of rows that a thread alone takes through all
+// layers at a time, if no sequence is longer. FFN_ROWS: rows that go through
+// the feed-forward network at a time, so that their F hidden units stay in
+// cache.
 constexpr long CHUNK_ROWS = 96, FFN_ROWS = 96;
 
 // The vectors to return for a sequence: the vectors of all tokens, the vector
@@ -165,7 +171,7 @@ constexpr long CHUNK_ROWS = 96, FFN_ROWS = 96;
 // int8.py.
 enum OutputRows { ALL, FIRST, MEAN };
 
-// The arguments of int8_encode. Sequence b has the rows [offsets[b],
+// Arguments of int8_encode. Sequence b has the rows [offsets[b],
 // offsets[b + 1]) of ids and segments. order (layers,): the indices of the
 // blocks to apply. out: (R, H) for ALL; (B, H) for FIRST and MEAN.
 struct Batch {
@@ -180,17 +186,18 @@ struct Batch {
 };
 
 // Sequences [first, last) of a batch, which go through the layers together.
-// begin: the first row. rows: the number of rows.
+// first_row: the first row of sequence `first`. rows: the number of rows.
 struct Chunk {
-  long first, last, begin, rows;
+  long first, last, first_row, rows;
   Chunk(const Batch& batch, long first, long last)
-      : first(first), last(last), begin(batch.offsets[first]),
-        rows(batch.offsets[last] - begin) {}
+      : first(first), last(last), first_row(batch.offsets[first]),
+        rows(batch.offsets[last] - first_row) {}
 };
 
 // Memory of a team, for a chunk. qkv (rows, 3H). context (rows, H): the outputs
 // of all heads. hidden: the output of ffn1, for FFN_ROWS rows. y (rows, H): the
-// output of other dense layers.
+// output of attention_out, of ffn2, or of the projection. Here and in OwnMemory
+// the rows have padding (`row_length`).
 struct SharedMemory {
   float *qkv, *context, *y, *hidden;
 };
@@ -206,7 +213,7 @@ struct OwnMemory {
 class Encoder {
  public:
   Encoder(const Sizes& sizes, float epsilon, const Tables& tables)
-      : s_(sizes), D_(sizes.H / sizes.heads), ld_(row_length(sizes.H)),
+      : sizes_(sizes), D_(sizes.H / sizes.heads), ld_(row_length(sizes.H)),
         tables_(tables), blocks_(sizes.blocks) {
     for (auto norm : norms()) norm->epsilon = epsilon;
   }
@@ -215,14 +222,14 @@ class Encoder {
   void put_dense(long index, long N, long K, const int8_t* q,
                  const float* scale, const float* bias) {
     // The weights of queries include the division of scores by sqrt(D)
-    const bool has_queries = index % 4 == 0 && index < 4 * s_.blocks;
-    *dense(index) = Dense(N, K, q, scale, bias, has_queries ? s_.H : 0,
+    const bool has_queries = index % 4 == 0 && index < 4 * sizes_.blocks;
+    *dense(index) = Dense(N, K, q, scale, bias, has_queries ? sizes_.H : 0,
                           1.f / std::sqrt((float)D_));
   }
 
   void put_norm(long index, const float* gamma, const float* beta) {
     Norm& norm = *norms().at(index);
-    const long n = index == 2 * s_.blocks ? s_.E : s_.H;
+    const long n = index == 2 * sizes_.blocks ? sizes_.E : sizes_.H;
     norm.gamma = AlignedArray<float>(row_length(n));
     norm.beta = AlignedArray<float>(row_length(n));
     std::copy(gamma, gamma + n, (float*)norm.gamma);
@@ -234,28 +241,30 @@ class Encoder {
     const int64_t* offsets = batch.offsets;
     require(batch.B > 0 && offsets[0] == 0);
     for (long b = 0; b < batch.B; b++)
-      require(offsets[b] < offsets[b + 1] && batch.length(b) <= s_.positions);
-    require_range(batch.ids, offsets[batch.B], 0, s_.vocabulary);
-    if (s_.segments)
-      require_range(batch.segments, offsets[batch.B], 0, s_.segments);
-    require_range(batch.order, batch.layers, 0, s_.blocks);
+      require(offsets[b] < offsets[b + 1] &&
+              batch.length(b) <= sizes_.positions);
+    require_range(batch.ids, offsets[batch.B], 0, sizes_.vocabulary);
+    if (sizes_.segments)
+      require_range(batch.segments, offsets[batch.B], 0, sizes_.segments);
+    require_range(batch.order, batch.layers, 0, sizes_.blocks);
   }
 
   // The bytes of OwnMemory and SharedMemory, for chunks of at most `rows` rows
-  // and sequences of at most T tokens. + 4096: more than arrays need for
-  // alignment, and qkv for its last vector (`shared_memory`).
+  // and sequences of at most T tokens. + 4096: room for the alignment of
+  // arrays, and for the vectors after qkv (`shared_memory`).
   size_t own_bytes(long rows, long T) const {
     return rows * (4 * x_length() + sizeof(Input) * inputs_length() + 4) +
            4 * LANES * (T + D_ + VL) + 4096;
   }
   size_t shared_bytes(long rows) const {
-    return rows * 4 * (row_length(3 * s_.H) + 2 * ld_) + 4096 +
-           std::min(rows, FFN_ROWS) * 4 * row_length(std::max(s_.F, s_.E));
+    return rows * 4 * (row_length(3 * sizes_.H) + 2 * ld_) + 4096 +
+           std::min(rows, FFN_ROWS) * 4 * row_length(sizes_.F);
   }
   OwnMemory own_memory(Scratch& scratch, long rows, long T) const {
     OwnMemory own;
     own.x = scratch.take<float>(rows * x_length());
     own.scale = scratch.take<float>(rows);
+    // `transpose_rows` writes D rounded up to whole vectors
     own.q = scratch.take<float>(LANES * (D_ + VL));
     own.scores = scratch.take<float>(LANES * T);
     own.inputs = scratch.take<Input>(rows * inputs_length());
@@ -264,45 +273,50 @@ class Encoder {
   SharedMemory shared_memory(Scratch& scratch, long rows) const {
     SharedMemory shared;
     // `weighted_sums` loads whole tiles, which may extend beyond the last row
-    shared.qkv =
-        scratch.take<float>(rows * row_length(3 * s_.H) + TILE_VECTORS * VL);
+    shared.qkv = scratch.take<float>(rows * row_length(3 * sizes_.H) +
+                                     TILE_VECTORS * VL);
     shared.context = scratch.take<float>(rows * ld_);
     shared.y = scratch.take<float>(rows * ld_);
     shared.hidden = scratch.take<float>(std::min(rows, FFN_ROWS) *
-                                        row_length(std::max(s_.F, s_.E)));
+                                        row_length(sizes_.F));
     return shared;
   }
 
-  // Take a chunk of a batch through the layers, and write its vectors.
+  // Take a chunk of a batch through the layers, and write the vectors of the
+  // chunk to batch.out.
   void encode(const Member& member, const SharedMemory& shared,
               const OwnMemory& own, const Batch& batch,
               const Chunk& chunk) const {
     const long rows = chunk.rows, sequences = chunk.last - chunk.first;
+    // `attend` writes no padding, and `quantize` reads it
     clear_padding(shared.context, member.first(rows), member.last(rows));
     embed(member, shared, own, batch, chunk);
     for (long k = 0; k < batch.layers; k++)
       apply_block(blocks_[batch.order[k]], member, shared, own, batch, chunk);
     if (batch.output_rows == ALL) {
       for (long r = member.first(rows); r < member.last(rows); r++)
-        write_row(own.x + r * ld_, batch.out + (chunk.begin + r) * s_.H);
+        write_row(own.x + r * ld_,
+                  batch.out + (chunk.first_row + r) * sizes_.H);
       return;
     }
     for (long i = member.first(sequences); i < member.last(sequences); i++) {
       const long b = chunk.first + i;
-      float* x = own.x + (batch.offsets[b] - chunk.begin) * ld_;
+      float* x = own.x + (batch.offsets[b] - chunk.first_row) * ld_;
       if (batch.output_rows == MEAN) average(x, batch.length(b));
-      write_row(x, batch.out + b * s_.H);
+      write_row(x, batch.out + b * sizes_.H);
     }
   }
 
  private:
+  // The dense layer with this index (int8_put_dense).
   Dense* dense(long index) {
-    if (index == 4 * s_.blocks) return &projection_;
+    if (index == 4 * sizes_.blocks) return &projection_;
     Block& b = blocks_.at(index / 4);
     Dense* layers[] = {&b.qkv, &b.attention_out, &b.ffn1, &b.ffn2};
     return layers[index % 4];
   }
 
+  // All LayerNorms, in the order of their indices (int8_put_norm).
   std::vector<Norm*> norms() {
     std::vector<Norm*> all;
     for (Block& b : blocks_) {
@@ -313,25 +327,26 @@ class Encoder {
     return all;
   }
 
-  // The lengths of rows of `OwnMemory`, which hold embeddings, too.
-  long x_length() const { return row_length(std::max(s_.H, s_.E)); }
+  // The lengths of rows in OwnMemory. Before the projection a row has E
+  // numbers.
+  long x_length() const { return row_length(std::max(sizes_.H, sizes_.E)); }
   long inputs_length() const {
-    return row_length(std::max({s_.H, s_.F, s_.E}));
+    return row_length(std::max({sizes_.H, sizes_.F, sizes_.E}));
   }
 
   // Copy a row of H numbers. NaN has many bit patterns, and instruction sets
   // produce different ones. Here each NaN gets the same pattern.
   void write_row(const float* x, float* to) const {
-    for (long j = 0; j < s_.H; j += VL) {
+    for (long j = 0; j < sizes_.H; j += VL) {
       const vf v = load(x + j);
-      store(to + j, pick(v == v, v, splat(NAN)), s_.H - j);
+      store(to + j, pick(v == v, v, splat(NAN)), sizes_.H - j);
     }
   }
 
   // Replace the first of T rows x by the mean of these rows, which are added
   // from first to last.
   void average(float* x, long T) const {
-    for (long j = 0; j < s_.H; j += VL) {
+    for (long j = 0; j < sizes_.H; j += VL) {
       vf sum = load(x + j);
       for (long r = 1; r < T; r++) sum = sum + load(x + r * ld_ + j);
       store(x + j, sum / (float)T);
@@ -354,12 +369,12 @@ class Encoder {
           ldy);
   }
 
-  // own.x = the sums of embeddings, then normalized, and then projected from E
-  // to H, if the encoder has layers for that.
+  // own.x = the sum of the embeddings of each token. The sums are normalized,
+  // and then projected from E to H, if the encoder has these two layers.
   void embed(const Member& member, const SharedMemory& shared,
              const OwnMemory& own, const Batch& batch,
              const Chunk& chunk) const {
-    const long E = s_.E, ld = row_length(E), rows = chunk.rows;
+    const long E = sizes_.E, ld = row_length(E), rows = chunk.rows;
     for (long b = chunk.first; b < chunk.last; b++)
       for (long i = batch.offsets[b]; i < batch.offsets[b + 1]; i++) {
         const int8_t* token = tables_.tokens + batch.ids[i] * E;
@@ -367,8 +382,9 @@ class Encoder {
         const float* position =
             tables_.positions + (i - batch.offsets[b]) * E;
         const float* segment =
-            s_.segments ? tables_.segments + batch.segments[i] * E : nullptr;
-        float* x = own.x + (i - chunk.begin) * ld;
+            sizes_.segments ? tables_.segments + batch.segments[i] * E
+                            : nullptr;
+        float* x = own.x + (i - chunk.first_row) * ld;
         for (long j = 0; j < ceil_div(E, LANES) * LANES; j += VL) {
           const long n = E - j;
           if (n <= 0) {
@@ -390,20 +406,21 @@ class Encoder {
     member.team.barrier();
   }
 
-  // own.x = the output of a block for own.x.
+  // Replace own.x by the output of a block.
   void apply_block(const Block& block, const Member& member,
                    const SharedMemory& shared, const OwnMemory& own,
                    const Batch& batch, const Chunk& chunk) const {
-    const long H = s_.H, F = s_.F, rows = chunk.rows;
+    const long H = sizes_.H, F = sizes_.F, rows = chunk.rows;
     const long ldq = row_length(3 * H);
     quantize_rows(own.x, ld_, rows, H, own);
     multiply(block.qkv, member, own, rows, H, NONE, shared.qkv, ldq);
     member.team.barrier();
     // The heads of all sequences, counted sequence by sequence
-    const long all_heads = (chunk.last - chunk.first) * s_.heads;
+    const long all_heads = (chunk.last - chunk.first) * sizes_.heads;
     for (long i = member.first(all_heads); i < member.last(all_heads); i++) {
-      const long b = chunk.first + i / s_.heads, column = i % s_.heads * D_;
-      const long row = batch.offsets[b] - chunk.begin;
+      const long b = chunk.first + i / sizes_.heads;
+      const long column = i % sizes_.heads * D_;
+      const long row = batch.offsets[b] - chunk.first_row;
       attend(shared.qkv + row * ldq + column, ldq, batch.length(b),
              shared.context + row * ld_ + column, ld_, own);
     }
@@ -413,10 +430,11 @@ class Encoder {
     member.team.barrier();
     for (long r = 0; r < rows; r += FFN_ROWS) {
       const long n = std::min(FFN_ROWS, rows - r);
+      // y: first the output of attention_out, then the output of ffn2
       float *x = own.x + r * ld_, *y = shared.y + r * ld_;
       add_norm(x, y, n, block.attention_norm);
       quantize_rows(x, ld_, n, H, own);
-      multiply(block.ffn1, member, own, n, H, (Act)s_.act, shared.hidden,
+      multiply(block.ffn1, member, own, n, H, (Act)sizes_.act, shared.hidden,
                row_length(F));
       member.team.barrier();
       quantize_rows(shared.hidden, row_length(F), n, F, own);
@@ -424,32 +442,32 @@ class Encoder {
       member.team.barrier();
       add_norm(x, y, n, block.ffn_norm);
     }
-    // No barrier: the next block first writes shared.qkv, which no thread of
-    // this block still reads
+    // No barrier: the next block first writes shared.qkv, which no thread reads
+    // any more
   }
 
   // Set the padding of the rows [first, last) of x (rows, H) to zero.
   void clear_padding(float* x, long first, long last) const {
-    for (long r = first; s_.H < ld_ && r < last; r++)
-      std::fill(x + r * ld_ + s_.H, x + (r + 1) * ld_, 0.f);
+    for (long r = first; r < last; r++)
+      std::fill(x + r * ld_ + sizes_.H, x + (r + 1) * ld_, 0.f);
   }
 
   // x = LayerNorm(x + y), for rows of H numbers.
   void add_norm(float* x, const float* y, long rows, const Norm& norm) const {
     for (long r = 0; r < rows; r++, x += ld_, y += ld_) {
-      for (long j = 0; j < ceil_div(s_.H, LANES) * LANES; j += VL)
-        store(x + j, keep_first(load(x + j) + load(y + j), s_.H - j));
-      norm(x, s_.H, x);
+      for (long j = 0; j < ceil_div(sizes_.H, LANES) * LANES; j += VL)
+        store(x + j, keep_first(load(x + j) + load(y + j), sizes_.H - j));
+      norm(x, sizes_.H, x);
     }
   }
 
   // to (T, D) = the output of a head for a sequence. q (T, D): the queries. In
   // each row the key is H numbers after the query, and the value is H numbers
-  // after the key. Scores have a lane for each query. So a query sums over keys
-  // from the first to the last, whatever the length of a vector.
+  // after the key. Scores have a lane for each query. So the sums of a query
+  // add the keys from the first to the last, whatever the length of a vector.
   void attend(const float* q, long ld, long T, float* to, long ldt,
               const OwnMemory& own) const {
-    const float *keys = q + s_.H, *values = keys + s_.H;
+    const float *keys = q + sizes_.H, *values = keys + sizes_.H;
     for (long i = 0; i < T; i += LANES) {
       const long queries = std::min<long>(LANES, T - i);
       transpose_rows(q + i * ld, ld, queries, own.q);
@@ -471,7 +489,8 @@ class Encoder {
     }
   }
 
-  // to (D, LANES) = the transpose of x (rows, D). Zeros replace missing rows.
+  // to (D, LANES) = the transpose of x (rows, D). If there are fewer than LANES
+  // rows, zeros replace the others.
   void transpose_rows(const float* x, long ld, long rows, float* to) const {
     static const float zeros[LANES] = {};
     for (int p = 0; p < VECTORS; p++)
@@ -486,13 +505,14 @@ class Encoder {
   }
 
   // scores (T, LANES) = keys q, for keys (T, D) and transposed queries q (D,
-  // LANES). Returns the largest score of each query.
+  // LANES). Return the largest score of each query.
   Lanes score(const float* q, const float* keys, long ld, long T,
               float* scores) const {
-    constexpr int KEYS = VL == 16 ? 8 : VL == 8 ? 4 : 2;   // keys at a time
+    constexpr int KEYS = 8 / VECTORS;   // keys at a time: 8 vectors of sums
     Lanes max;
     for (vf& vector : max.vector) vector = splat(-INFINITY);
     for (long j = 0; j < T; j += KEYS) {
+      // After the last key this repeats it, and stores no score
       const float* key[KEYS];
       for (int n = 0; n < KEYS; n++)
         key[n] = keys + std::min(j + n, T - 1) * ld;
@@ -549,18 +569,18 @@ class Encoder {
       }
   }
 
-  const Sizes s_;
-  const long D_, ld_;   // ld_: from one row of H numbers to the next
+  const Sizes sizes_;
+  const long D_, ld_;   // ld_: numbers from one row of H numbers to the next
   const Tables tables_;
   std::vector<Block> blocks_;
   Norm embedding_norm_;
   Dense projection_;
 };
 
-// Below this number of multiplications, half a millisecond, one thread is
-// faster than several. The other threads sleep between calls. They wake on the
-// processor of the calling thread, and move to other ones only after some
-// calls.
+// Below this number of multiplications, which take half a millisecond, one
+// thread is faster than several. The other threads sleep between calls. They
+// wake on the core of the calling thread, and move to other cores only after
+// some calls.
 constexpr double MIN_TEAM_PRODUCTS = 5e7 * PER_WORD;
 
 // The number of threads for a call with this number of multiplications.
@@ -577,17 +597,19 @@ Scratch& scratch_of(int thread) {
   return all[thread];
 }
 
-// Divide a batch into chunks of at most max_rows rows. A longer sequence is a
-// chunk of its own.
+// Divide a batch into chunks of whole sequences, of at most max_rows rows.
+// max_rows: at least the length of the longest sequence.
 std::vector<Chunk> divide(const Batch& batch, long max_rows) {
   std::vector<Chunk> chunks;
   long first = 0;
-  for (long b = 0; b < batch.B; b++)
-    if (b + 1 == batch.B ||
-        batch.offsets[b + 2] - batch.offsets[first] > max_rows) {
-      chunks.emplace_back(batch, first, b + 1);
-      first = b + 1;
+  for (long next = 1; next <= batch.B; next++) {
+    // A chunk ends before a sequence that does not fit
+    if (next == batch.B ||
+        batch.offsets[next + 1] - batch.offsets[first] > max_rows) {
+      chunks.emplace_back(batch, first, next);
+      first = next;
     }
+  }
   return chunks;
 }
 
@@ -600,11 +622,13 @@ void run(const Encoder& encoder, const Batch& batch, double products) {
   // A team, if each thread would have at most half a chunk
   const bool as_team = threads > 1 && R <= CHUNK_ROWS * threads / 2;
   long max_rows = R;    // a team has one chunk
-  if (!as_team)         // each thread gets equally many chunks of similar sizes
-    max_rows = std::max(
-        T, ceil_div(R, threads * ceil_div(R, threads * CHUNK_ROWS)));
+  if (!as_team) {
+    // Each thread gets the same number of chunks, of similar sizes
+    const long chunks_per_thread = ceil_div(R, threads * CHUNK_ROWS);
+    max_rows = std::max(T, ceil_div(R, threads * chunks_per_thread));
+  }
   const std::vector<Chunk> chunks = divide(batch, max_rows);
-  long rows = 0;
+  long rows = 0;        // of the largest chunk
   for (const Chunk& chunk : chunks) rows = std::max(rows, chunk.rows);
   std::vector<Scratch*> scratch(threads);
   for (int t = 0; t < threads; t++) {
@@ -659,21 +683,21 @@ void int8_quantize(const float* w, int64_t N, int64_t K, int8_t* q,
                    float* scale) {
   StandardRounding rounding;
   for (int64_t n = 0; n < N; n++, w += K, q += K) {
-    int32_t max = 0;
+    int32_t max_bits = 0;   // of the largest |w|
     for (int64_t k = 0; k < K; k++) {
       int32_t bits;
       std::memcpy(&bits, w + k, 4);
-      max = std::max(max, bits & INT32_MAX);
+      max_bits = std::max(max_bits, bits & INT32_MAX);
     }
-    const Scale s(max);
+    const Scale s(max_bits);
     scale[n] = s.to_float;
     for (int64_t k = 0; k < K; k++)
       q[k] = s.to_int ? (int8_t)std::nearbyint(w[k] * s.to_int) : 0;
   }
 }
 
-// y (R, N) = act(x wᵀ + bias) for x (R, K) and weights w, which are q (N, K)
-// times scale (N,). For tests of one layer.
+// For tests of one layer: y (R, N) = act(x wᵀ + bias), for x (R, K) and weights
+// w, which are q (N, K) times scale (N,). bias (N,) may be null.
 int int8_apply(int64_t R, int64_t N, int64_t K, const float* x,
                const int8_t* q, const float* scale, const float* bias,
                int act, float* y) try {
@@ -696,14 +720,16 @@ int int8_apply(int64_t R, int64_t N, int64_t K, const float* x,
   return failure();
 }
 
-// Construct an encoder without weights. sizes: the fields of `Sizes`. tokens to
-// positions: the fields of `Tables`. These arrays must outlive the encoder.
+// Construct an encoder without layers. sizes: the fields of `Sizes`. tokens to
+// positions: the fields of `Tables`. The arrays of `Tables` must outlive the
+// encoder.
 int int8_new(const int64_t* sizes, double epsilon, const int8_t* tokens,
              const float* token_scales, double factor, const float* segments,
              const float* positions, void** encoder) try {
   Sizes s;
   std::memcpy(&s, sizes, sizeof s);
-  require(s.heads > 0 && s.H % s.heads == 0 && s.act >= 0 && s.act < 4);
+  require(s.heads > 0 && s.H % s.heads == 0 && s.act >= NONE &&
+          s.act <= GELU_NEW);
   *encoder = new Encoder(
       s, (float)epsilon,
       {tokens, token_scales, segments, positions, (float)factor});
@@ -714,8 +740,8 @@ int int8_new(const int64_t* sizes, double epsilon, const int8_t* tokens,
 
 // Set a dense layer: weights q (N, K) times scale (N,), and bias (N,) or null.
 // In block b, index 4b is for queries, keys and values, 4b + 1 for the output
-// of attention, 4b + 2 and 4b + 3 for the feed-forward network. The index after
-// those of all blocks is for the projection from E to H.
+// of attention, 4b + 2 and 4b + 3 for the feed-forward network. The next index
+// after the last block is for the projection from E to H.
 int int8_put_dense(void* encoder, int64_t index, int64_t N, int64_t K,
                    const int8_t* q, const float* scale,
                    const float* bias) try {
@@ -726,8 +752,8 @@ int int8_put_dense(void* encoder, int64_t index, int64_t N, int64_t K,
 }
 
 // Set a LayerNorm. In block b, index 2b is for the LayerNorm after attention,
-// 2b + 1 for the LayerNorm after the feed-forward network. The index after
-// those of all blocks is for the LayerNorm of the embeddings.
+// 2b + 1 for the LayerNorm after the feed-forward network. The next index after
+// the last block is for the LayerNorm of the embeddings.
 int int8_put_norm(void* encoder, int64_t index, const float* gamma,
                   const float* beta) try {
   ((Encoder*)encoder)->put_norm(index, gamma, beta);

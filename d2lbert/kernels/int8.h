@@ -2,11 +2,12 @@
 // same bits on every instruction set.
 //
 // A row of inputs x (K,) is quantized to integers q = round(x * 127 / max|x|),
-// halves to even, and a scale, max|x| / 127: x is about q * scale. The weights
-// of an output are quantized like a row. Sums of products of integers are exact
-// in any order, so each instruction set can multiply in its own way. The
-// float32 operations after that have one order, and each is rounded separately:
-// -ffp-contract=off keeps the compiler from using fused multiply-add.
+// with halves rounded to even, and to a scale, max|x| / 127: x is about q *
+// scale. The weights of an output are quantized like a row. Sums of products of
+// integers are exact in any order, so each instruction set can multiply in its
+// own way. The float32 operations after the sums have one order, and each is
+// rounded separately: -ffp-contract=off keeps the compiler from using fused
+// multiply-add.
 //
 // If a row has NaN or an infinity, its scale is NaN, and so are the outputs of
 // the row. If max|x| is below 1e-30, all q and the scale are 0.
@@ -71,15 +72,17 @@ inline void dot(vi& sum, vi a, vi w) {
 #elif defined(__AVX2__) && !defined(__AVX512F__)
   sum += (vi)_mm256_madd_epi16((__m256i)a, (__m256i)w);
 #elif defined(__SSE2__)
-  typedef int32_t four __attribute__((vector_size(16)));
-  four x[VL / 4], y[VL / 4];
-  std::memcpy(x, &a, sizeof a);
-  std::memcpy(y, &w, sizeof w);
+  // The instruction multiplies quarters of 4 words
+  typedef int32_t quarter __attribute__((vector_size(16)));
+  quarter inputs[VL / 4], weights[VL / 4], products[VL / 4];
+  std::memcpy(inputs, &a, sizeof a);
+  std::memcpy(weights, &w, sizeof w);
   for (int i = 0; i < VL / 4; i++)
-    x[i] = (four)_mm_madd_epi16((__m128i)x[i], (__m128i)y[i]);
-  vi products;
-  std::memcpy(&products, x, sizeof products);
-  sum += products;
+    products[i] =
+        (quarter)_mm_madd_epi16((__m128i)inputs[i], (__m128i)weights[i]);
+  vi all_products;
+  std::memcpy(&all_products, products, sizeof products);
+  sum += all_products;
 #else
   // The lower halves of the words, with their signs, then the upper halves
   sum += ((a << 16) >> 16) * ((w << 16) >> 16) + (a >> 16) * (w >> 16);
@@ -98,8 +101,8 @@ constexpr int TR = 4, TV = 2;
 #endif
 constexpr int PANEL = TV * VL;
 
-// The length of a row of n numbers in memory, padding included. 64 is the
-// largest PANEL, so a row has room for whole panels of outputs.
+// The length of a row of n numbers in memory, padding included. 64 is a
+// multiple of PANEL, so a row has room for whole panels of outputs.
 inline long row_length(long n) { return ceil_div(n, 64) * 64; }
 
 // 1.5 * 2^23. Adding ROUND to a float between -2^22 and 2^22 rounds the float
@@ -107,7 +110,8 @@ inline long row_length(long n) { return ceil_div(n, 64) * 64; }
 constexpr float ROUND = 12582912.f;
 
 // e^x for x <= 0, with a relative error of 1e-7; 0 below -86.6, NaN for NaN.
-// Unlike `exp` in simd.h, it has the same bits on every instruction set.
+// The method is the method of `exp` in simd.h. But this function has the same
+// bits on every instruction set.
 inline vf exponential(vf x) {
   const vf y = larger(splat(-87.f), x);
   const vf shifted = y * 1.44269504f + ROUND;
@@ -124,12 +128,13 @@ inline vf exponential(vf x) {
   return (vf)(bits(p * (vf)power) & ~(x < -86.6f));
 }
 
-// Activation functions, in the order of ACTS in int8.py.
+// Activation functions, in the order of ACTS in int8.py. The `Act` of act.h has
+// another order.
 enum Act { NONE, RELU, GELU, GELU_NEW };
 
 // Coefficients of a polynomial Q, the highest power first. Q(a - 2.25) is a
-// minimax fit of 1 - Φ(a), where Φ is the cumulative normal distribution.
-// GELU_NEW approximates Φ by tanh, as the paper on GELU does.
+// minimax fit of 1 - Φ(a) for a from 0 to 4.5, where Φ is the cumulative normal
+// distribution. GELU_NEW approximates Φ by tanh, as the paper on GELU does.
 constexpr float GELU_Q[10] = {
     -1.28937336e-05f, 4.39067117e-05f,  0.000170603598f, -0.000989309396f,
     0.000643775449f,  0.00609582756f,   -0.0216314644f,  0.0357415527f,
@@ -139,23 +144,24 @@ constexpr float GELU_NEW_Q[10] = {
     0.000646985252f,  0.00586810103f,   -0.021506343f,   0.0360951237f,
     -0.0319687091f,   0.012087564f};
 
-// GELU of N vectors, as max(z, 0) - a Q(a - 2.25) for a = min(|z|, 4.5). The
-// error is at most 1.5e-5. Quantizing the result then rounds it to steps that
-// are about a thousand times larger. The loop computes one term of Q for all
-// vectors, then the next, since a term waits for the previous term of a vector.
+// GELU of N vectors, in place: max(z, 0) - a Q(a - 2.25) for a = min(|z|, 4.5).
+// The error is at most 1.5e-5. Quantizing the result then rounds it to steps
+// that are about a thousand times larger. The loop computes one term of Q for
+// all vectors, then the next, since a term waits for the previous term of the
+// same vector.
 template <int N>
-inline void gelu(vf* z, const float* q) {
+inline void gelu(vf* z, const float* coefficients) {
   vf a[N], t[N], p[N];
 #pragma GCC unroll 8
   for (int j = 0; j < N; j++) {
     a[j] = smaller(splat(4.5f), absolute(z[j]));
     t[j] = a[j] - 2.25f;
-    p[j] = splat(q[0]);
+    p[j] = splat(coefficients[0]);
   }
 #pragma GCC unroll 9
   for (int i = 1; i < 10; i++)
 #pragma GCC unroll 8
-    for (int j = 0; j < N; j++) p[j] = p[j] * t[j] + q[i];
+    for (int j = 0; j < N; j++) p[j] = p[j] * t[j] + coefficients[i];
 #pragma GCC unroll 8
   for (int j = 0; j < N; j++)
     z[j] = larger(splat(0.f), z[j]) - p[j] * a[j];
@@ -186,11 +192,11 @@ inline vi larger_ints(vi a, vi b) {
 #endif
 }
 
-// The factors from a row to its integers and back, from the bits of max|x| as
-// an integer. As integers, the bits of absolute values have the order of the
-// values, and the bits of NaN are the largest.
+// The factors that convert a row x to its integers and back.
 struct Scale {
   float to_int, to_float;
+  // max_bits: the bits of max|x|. Read as integers, the bits of absolute values
+  // have the order of the values, and the bits of NaN are the largest.
   explicit Scale(int32_t max_bits) {
     float max;
     std::memcpy(&max, &max_bits, 4);
@@ -207,8 +213,8 @@ struct Scale {
 };
 
 // Call f(k, i) for each vector of a row of K floats. k: the index of its first
-// float. i: 0, 1, 2, 3 in turn, then 0 for the last vectors. With one result
-// for each i, successive vectors do not wait for each other.
+// float. i: 0, 1, 2, 3 in turn, then 0 for the last vectors. If f keeps a
+// separate result for each i, successive vectors do not wait for each other.
 template <class F>
 inline void each_vector(long K, F f) {
   long k = 0;
@@ -218,8 +224,9 @@ inline void each_vector(long K, F f) {
   for (; k < K; k += VL) f(k, 0);
 }
 
-// Write the integers of x (K,), plus INPUT_OFFSET, to q, and return the scale.
-// Both arrays extend to a multiple of VL, and x is zero after its K numbers.
+// Write the integers of x (K,), plus INPUT_OFFSET, to q, and return the scale
+// that converts them back. Both arrays extend to a multiple of VL, and x is
+// zero after its K numbers.
 inline float quantize(const float* x, long K, Input* q) {
   vi max[4] = {};
   each_vector(K, [&](long k, int i) {
@@ -227,14 +234,16 @@ inline float quantize(const float* x, long K, Input* q) {
   });
   const Scale scale(largest(
       larger_ints(larger_ints(max[0], max[1]), larger_ints(max[2], max[3]))));
-  if (std::isnan(scale.to_float)) {   // to_int is 0, but infinity * 0 is NaN
+  if (std::isnan(scale.to_float)) {
+    // All integers are 0. x * to_int would be NaN for an infinite x.
     std::fill(q, q + ceil_div(K, VL) * VL, (Input)INPUT_OFFSET);
     return scale.to_float;
   }
   typedef Input inputs __attribute__((vector_size(VL * sizeof(Input))));
-  const vi zero = bits(splat(ROUND)) - INPUT_OFFSET;
+  // n is the difference of two bit patterns (see ROUND), plus INPUT_OFFSET
+  const vi subtrahend = bits(splat(ROUND)) - INPUT_OFFSET;
   each_vector(K, [&](long k, int) {
-    const vi n = bits(load(x + k) * scale.to_int + ROUND) - zero;
+    const vi n = bits(load(x + k) * scale.to_int + ROUND) - subtrahend;
     store(q + k, __builtin_convertvector(n, inputs));
   });
   return scale.to_float;
@@ -266,22 +275,24 @@ class AlignedArray {
 class Dense {
  public:
   Dense() = default;
-  // The weights are q (N, K) times scale (N,). bias (N,) may be null. The first
-  // `num_scaled` outputs are multiplied by `factor`.
-  Dense(long N, long K, const int8_t* q, const float* scale,
+  // The weights are q (N, K) times weight_scale (N,). bias (N,) may be null.
+  // The first `num_scaled` outputs are multiplied by `factor`.
+  Dense(long N, long K, const int8_t* q, const float* weight_scale,
         const float* bias, long num_scaled = 0, float factor = 1)
       : N_(N), words_(ceil_div(K, PER_WORD)), panels_(ceil_div(N, PANEL)),
-        weights_(panels_ * words_ * PER_WORD * PANEL), scale_(panels_ * PANEL),
-        bias_(panels_ * PANEL), start_(panels_ * PANEL) {
+        weights_(panels_ * words_ * PER_WORD * PANEL),
+        weight_scale_(panels_ * PANEL), bias_(panels_ * PANEL),
+        start_(panels_ * PANEL) {
     for (long n = 0; n < N; n++) {
       const float multiplier = n < num_scaled ? factor : 1;
-      scale_[n] = scale[n] * multiplier;
+      weight_scale_[n] = weight_scale[n] * multiplier;
       bias_[n] = bias ? bias[n] * multiplier : 0;
       int32_t sum = 0;
       for (long k = 0; k < K; k++) {
         sum += q[n * K + k];
-        weights_[((n / PANEL * words_ + k / PER_WORD) * PANEL + n % PANEL) *
-                     PER_WORD + k % PER_WORD] = q[n * K + k];
+        const long word =
+            (n / PANEL * words_ + k / PER_WORD) * PANEL + n % PANEL;
+        weights_[word * PER_WORD + k % PER_WORD] = q[n * K + k];
       }
       start_[n] = -INPUT_OFFSET * sum;  // cancels INPUT_OFFSET in the inputs
     }
@@ -291,47 +302,47 @@ class Dense {
   long panels() const { return panels_; }
 
   // Compute the outputs y (rows, N) of panels [first, last), padding of panels
-  // included, with an activation function. a (rows, K) and scale (rows,): the
-  // inputs by `quantize`. The rows of a are lda apart, those of y ldy.
-  void operator()(const Input* a, long lda, const float* scale, long rows,
+  // included, with an activation function. a (rows, K) and a_scale (rows,): the
+  // inputs by `quantize`. lda, ldy: the distances between rows of a and of y.
+  void operator()(const Input* a, long lda, const float* a_scale, long rows,
                   long first, long last, Act act, float* y, long ldy) const {
     switch (act) {
-      case NONE: return run<NONE>(a, lda, scale, rows, first, last, y, ldy);
-      case RELU: return run<RELU>(a, lda, scale, rows, first, last, y, ldy);
-      case GELU: return run<GELU>(a, lda, scale, rows, first, last, y, ldy);
+      case NONE: return run<NONE>(a, lda, a_scale, rows, first, last, y, ldy);
+      case RELU: return run<RELU>(a, lda, a_scale, rows, first, last, y, ldy);
+      case GELU: return run<GELU>(a, lda, a_scale, rows, first, last, y, ldy);
       case GELU_NEW:
-        return run<GELU_NEW>(a, lda, scale, rows, first, last, y, ldy);
+        return run<GELU_NEW>(a, lda, a_scale, rows, first, last, y, ldy);
     }
   }
 
  private:
   template <Act ACT>
-  void run(const Input* a, long lda, const float* scale, long rows,
+  void run(const Input* a, long lda, const float* a_scale, long rows,
            long first, long last, float* y, long ldy) const {
     for (long panel = first; panel < last; panel++) {
       long r = 0;
       for (; r + TR <= rows; r += TR)
-        tile<ACT, TR>(panel, a + r * lda, lda, scale + r, y + r * ldy, ldy);
-      last_tile<ACT, TR - 1>(panel, rows - r, a + r * lda, lda, scale + r,
+        tile<ACT, TR>(panel, a + r * lda, lda, a_scale + r, y + r * ldy, ldy);
+      last_tile<ACT, TR - 1>(panel, rows - r, a + r * lda, lda, a_scale + r,
                              y + r * ldy, ldy);
     }
   }
 
-  // Compute the last rows, at most R, as one tile.
+  // Compute the last rows, from 0 to R, as one tile.
   template <Act ACT, int R>
   void last_tile(long panel, long rows, const Input* a, long lda,
-                 const float* scale, float* y, long ldy) const {
-    if (rows == R) return tile<ACT, R>(panel, a, lda, scale, y, ldy);
+                 const float* a_scale, float* y, long ldy) const {
+    if (rows == R) return tile<ACT, R>(panel, a, lda, a_scale, y, ldy);
     if constexpr (R > 1)
-      last_tile<ACT, R - 1>(panel, rows, a, lda, scale, y, ldy);
+      last_tile<ACT, R - 1>(panel, rows, a, lda, a_scale, y, ldy);
   }
 
   // Compute the outputs of a panel for R rows.
   template <Act ACT, int R>
-  void tile(long panel, const Input* a, long lda, const float* scale,
+  void tile(long panel, const Input* a, long lda, const float* a_scale,
             float* y, long ldy) const {
     constexpr int AT_ONCE = R % 2 ? 1 : 2;   // rows in a call of `activate`
-    const long n = panel * PANEL;
+    const long n = panel * PANEL;            // the first output
     const Weight* w = weights_ + n * words_ * PER_WORD;
     vi sums[R][TV];
 #pragma GCC unroll 8
@@ -358,7 +369,7 @@ class Dense {
 #pragma GCC unroll 8
       for (int i = 0; i < AT_ONCE * TV; i++) {
         const int r = first + i / TV, j = i % TV;
-        const vf scales = scale[r] * load(scale_ + n + j * VL);
+        const vf scales = a_scale[r] * load(weight_scale_ + n + j * VL);
         z[i] = __builtin_convertvector(sums[r][j], vf) * scales +
                load(bias_ + n + j * VL);
       }
@@ -371,8 +382,8 @@ class Dense {
 
   long N_ = 0, words_ = 0, panels_ = 0;   // words_: in a row of inputs
   AlignedArray<Weight> weights_;          // (panels_, words_, PANEL, PER_WORD)
-  AlignedArray<float> scale_, bias_;
-  AlignedArray<int32_t> start_;           // where sums start
+  AlignedArray<float> weight_scale_, bias_;
+  AlignedArray<int32_t> start_;           // the initial values of sums
 };
 
 }  // namespace int8
