@@ -1,6 +1,7 @@
 // This file computes the operator d2lbert_vocab_ce by AMX tiles. vocab.cc
 // includes this file, and has `vocab_loss` for vectors, and the functions and
-// structs that both files use. P: see amx.h.
+// structs that both files use. amx.h explains P, packed factors, and the range
+// of tiles.
 
 namespace tiled {
 
@@ -15,13 +16,13 @@ constexpr long CHUNK_ROWS = 256;   // rows of X in a chunk, at most
 inline void add_weighted_rows(const char* e, long m, long n,
                               const float* factor, float* db) {
   const long sum_tiles = tiles_along(m);
-  // Column j is a row of 64 bytes in each of its tiles. The next column is the
-  // next row of these tiles, or row 0 of the next row of tiles.
-  const long to_next_tiles = sum_tiles * TILE_BYTES - 15 * 64;
-  for (long j = 0; j < n; j++, e += j % SIDE ? 64 : to_next_tiles) {
+  for (long j = 0; j < n; j++) {
+    // Column j is a row of 64 bytes in each of sum_tiles tiles
+    const char* column =
+        e + j / SIDE * sum_tiles * TILE_BYTES + j % SIDE * 64;
     vf total{};
     for (long d = 0; d < sum_tiles; d++) {
-      const vu pair = load<vu>(e + d * TILE_BYTES);
+      const vu pair = load<vu>(column + d * TILE_BYTES);
       total += (vf)(pair << 16) * load(factor + d * DEPTH) +
                (vf)(pair & 0xffff0000u) * load(factor + d * DEPTH + SIDE);
     }
@@ -29,14 +30,14 @@ inline void add_weighted_rows(const char* e, long m, long n,
   }
 }
 
-// Like `vocab_loss`, but all rows must be in the range of tiles (amx.h).
+// Like `vocab_loss`, but all rows must be in the range of tiles.
 template <int P>
 void loss_in_range(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
-  const bool grad = job.dW != nullptr;
+  const bool has_grad = job.dW != nullptr;
   const int threads = team(2.0 * M * H * V);
-  const long chunks = std::max(1L, ceil_div(M, CHUNK_ROWS));
-  const long chunk = ceil_div(ceil_div(M, chunks), DEPTH) * DEPTH;
+  const long num_chunks = std::max(1L, ceil_div(M, CHUNK_ROWS));
+  const long chunk = ceil_div(ceil_div(M, num_chunks), DEPTH) * DEPTH;  // rows
   // The threads divide pairs of tiles, of 32 words each
   const long tile_pairs = ceil_div(V, 2 * SIDE);
   // With one part, W is packed for both products in the first chunk, and kept
@@ -44,14 +45,14 @@ void loss_in_range(const Job& job) {
   // With three parts, packed W and packed exponentials would take more memory
   // than in fp32. So W is packed again in each chunk, and exponentials are kept
   // in fp32.
-  const bool packs_once = P == 1 && chunks > 1;
-  if (grad) {
+  const bool packs_once = P == 1 && num_chunks > 1;
+  if (has_grad) {
     std::memset(job.dX, 0, 4 * M * H);
     std::memset(job.db, 0, 4 * V);
   }
-  const long w_t_size = packed_bytes<P>(VOCAB_BLOCK, H);
-  const long w_size = packed_bytes<P>(H, VOCAB_BLOCK);
-  const long e_size = packed_bytes<P>(VOCAB_BLOCK, chunk);
+  const long w_t_bytes = packed_bytes<P>(VOCAB_BLOCK, H);
+  const long w_bytes = packed_bytes<P>(H, VOCAB_BLOCK);
+  const long e_bytes = packed_bytes<P>(VOCAB_BLOCK, chunk);
   Scratch& shared = team_scratch();
   ThreadScratch& scratch = thread_scratch();
   std::vector<Part> parts;
@@ -67,17 +68,17 @@ void loss_in_range(const Job& job) {
     // logits, which become exponentials in place, and for e_blocks blocks of
     // packed exponentials.
     const long widest = ceil_div(tile_pairs, team_size) * 2 * SIDE;
-    const long num_blocks = grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
+    const long num_blocks = has_grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
     const long w_blocks = packs_once ? ceil_div(widest, VOCAB_BLOCK) : 1;
     const long logit_blocks = P == 3 ? num_blocks : 1;
     const long e_blocks = P == 3 ? 1 : num_blocks;
 #pragma omp single
     fits = try_reserve([&] {
       parts = allocate_parts(shared, team_size, chunk, num_blocks,
-                             grad ? H : 0);
+                             has_grad ? H : 0);
       scratch.reserve(
           team_size,
-          w_blocks * (w_t_size + w_size) + e_blocks * e_size +
+          w_blocks * (w_t_bytes + w_bytes) + e_blocks * e_bytes +
               packed_bytes<P>(chunk, H) + packed_bytes<P>(chunk, VOCAB_BLOCK) +
               packed_bytes<P>(H, chunk) +
               4 * (logit_blocks * chunk * VOCAB_BLOCK + chunk * (H + 3) +
@@ -93,9 +94,9 @@ void loss_in_range(const Job& job) {
       // w_t and w: blocks of W^T and of W, packed as right factors. L: logits,
       // then exponentials. e_rows and e_columns: exponentials, packed as left
       // factors by rows and by columns. scaled: see `scale_rows`.
-      char* w_t = own.take<char>(w_blocks * w_t_size);
-      char* w = own.take<char>(w_blocks * w_size);
-      char* e_columns = own.take<char>(e_blocks * e_size);
+      char* w_t = own.take<char>(w_blocks * w_t_bytes);
+      char* w = own.take<char>(w_blocks * w_bytes);
+      char* e_columns = own.take<char>(e_blocks * e_bytes);
       char* x_rows = own.take<char>(packed_bytes<P>(chunk, H));
       char* e_rows = own.take<char>(packed_bytes<P>(chunk, VOCAB_BLOCK));
       char* x_columns = own.take<char>(packed_bytes<P>(H, chunk));
@@ -109,13 +110,14 @@ void loss_in_range(const Job& job) {
         const long m = std::min(chunk, M - first);
         const bool packs_W = !packs_once || first == 0;
         reset_part(mine, m);
-        if (grad) std::memset(mine.dX, 0, 4 * tile_padded(m) * H);
+        // tile_padded: the products below compute whole tiles of rows
+        if (has_grad) std::memset(mine.dX, 0, 4 * tile_padded(m) * H);
         pack_rows<P, LEFT>(job.X + first * H, H, m, H, x_rows);
         for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
           const long n = std::min(VOCAB_BLOCK, v1 - v);
-          char* const block_w_t = w_t + (packs_once ? block : 0) * w_t_size;
-          char* const block_w = w + (packs_once ? block : 0) * w_size;
-          float* l = P == 3 && grad ? L + block * chunk * VOCAB_BLOCK : L;
+          char* const block_w_t = w_t + (packs_once ? block : 0) * w_t_bytes;
+          char* const block_w = w + (packs_once ? block : 0) * w_bytes;
+          float* l = P == 3 && has_grad ? L + block * chunk * VOCAB_BLOCK : L;
           if (packs_W)
             pack_rows<P, RIGHT>(job.W + v * H, H, n, H, block_w_t);
           std::fill(bias, bias + VOCAB_BLOCK, 0.f);
@@ -128,34 +130,35 @@ void loss_in_range(const Job& job) {
               std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
           if (packs_W) ahead.add(job.W + (v + n) * H, next_n * H * 4);
           exponentiate(job, first, m, v, n, l, VOCAB_BLOCK, mine, ahead);
-          if (!grad) continue;
+          if (!has_grad) continue;
           std::copy(mine.reference, mine.reference + m,
-                    mine.references + block * chunk);
+                    mine.block_references + block * chunk);
           pack_rows<P, LEFT>(l, VOCAB_BLOCK, m, n, e_rows);
           if (packs_W)
             pack_columns<P, RIGHT>(job.W + v * H, H, n, H, block_w);
           multiply<P>(tile_padded(m), H, n, e_rows, block_w, mine.dX, H, ADD);
           if (P == 1)
             pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n,
-                                  e_columns + block * e_size);
+                                  e_columns + block * e_bytes);
         }
 #pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, shares);
-        if (grad) {
+        if (has_grad) {
           std::fill(factor, factor + chunk, 0.f);
           for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
             const long n = std::min(VOCAB_BLOCK, v1 - v);
-            const float* reference = mine.references + block * chunk;
-            // The factors of two blocks differ only if their references do
+            const float* reference = mine.block_references + block * chunk;
+            // Two blocks with the same references have the same factors
             if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
               scale_rows(job, first, m, reference, tops, shares, factor,
                          scaled);
               pack_columns<P, RIGHT>(scaled, H, m, H, x_columns);
             }
-            const char* e = e_columns + (P == 3 ? 0 : block * e_size);
+            const char* e = e_columns + (P == 3 ? 0 : block * e_bytes);
             if (P == 3) {
               const float* l = L + block * chunk * VOCAB_BLOCK;
               pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n, e_columns);
+              // A Prefetcher without ranges does nothing
               d2lbert::add_weighted_rows(l, VOCAB_BLOCK, m, n, factor,
                                          job.db + v, Prefetcher(m));
             } else {
@@ -169,7 +172,7 @@ void loss_in_range(const Job& job) {
                         first ? ADD : ZERO, nullptr, &ahead);
           }
           subtract_labels(job, first, m, v0, v1);
-          sum_rows(job, first, m, parts, tops, shares);
+          sum_dX(job, first, m, parts, tops, shares);
         }
 #pragma omp barrier  // until no thread reads the parts
       }
@@ -193,7 +196,7 @@ void vocab_loss(const Job& job) {
     w_range.add(own_range);
   }
   ExcludedRows excluded(M);
-  // The weight of a row becomes a factor of the row (`scale_rows`)
+  // Tiles also multiply the row times its weight (`scale_rows`)
   for (long r = 0; r < M; r++)
     excluded.marks()[r] =
         !tiles_can_multiply<P>(range_of(job.X + r * H, H), w_range, H) ||
@@ -220,12 +223,12 @@ void vocab_loss(const Job& job) {
   }
   d2lbert::vocab_loss<Fp32>(vector_job);
   // For tiles, zeros replace the excluded rows and their weights
-  std::vector<float> X(job.X, job.X + M * H);
+  std::vector<float> tile_X(job.X, job.X + M * H);
   std::vector<float> tile_weights(job.weights, job.weights + M);
-  excluded.scatter(std::vector<float>(n * H), X.data(), H);
+  excluded.scatter(std::vector<float>(n * H), tile_X.data(), H);
   excluded.scatter(std::vector<float>(n), tile_weights.data(), 1);
   Job tile_job = job;
-  tile_job.X = X.data();
+  tile_job.X = tile_X.data();
   tile_job.weights = tile_weights.data();
   if (n < M) {
     loss_in_range<P>(tile_job);

@@ -39,7 +39,8 @@ void add_weighted_rows(const float* e, long ld, long m, long n,
 }
 
 // Like the function above, for e that consists of words (gemm.h). A word has
-// the numbers of two adjacent rows, in bfloat16.
+// the numbers of two adjacent rows, in bfloat16: the first row in its lower
+// half.
 void add_weighted_rows(const uint32_t* e, long ld, long m, long n,
                        const float* factor, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r += 2) {
@@ -70,10 +71,10 @@ struct Job {
 // chunk. reference: a number that is subtracted from all logits before exp. No
 // logit so far exceeds `reference` by more than 30, so exp stays below 1.1e13.
 // total: the sum of exponentials. label_logit: 0 if another thread has the word
-// of the label. references: for each block, a copy of the `reference` that was
-// subtracted there. dX: the exponentials times W.
+// of the label. block_references: for each block, a copy of the `reference`
+// that was subtracted there. dX: the exponentials times W.
 struct Part {
-  float *reference, *total, *label_logit, *references, *dX;
+  float *reference, *total, *label_logit, *block_references, *dX;
 };
 
 // Take memory for the `Part` of each thread from `shared`. chunk: the number of
@@ -81,19 +82,20 @@ struct Part {
 // dX, or 0 without gradients.
 std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
                                  long num_blocks, long H) {
+  // + 96: room for the alignment of five arrays
   shared.reset(team_size * 4 * (chunk * (3 + num_blocks + H) + 96));
   std::vector<Part> parts(team_size);
   for (Part& part : parts) {
     part.reference = shared.take<float>(chunk);
     part.total = shared.take<float>(chunk);
     part.label_logit = shared.take<float>(chunk);
-    part.references = shared.take<float>(chunk * num_blocks);
+    part.block_references = shared.take<float>(chunk * num_blocks);
     part.dX = H ? shared.take<float>(chunk * H) : nullptr;
   }
   return parts;
 }
 
-// Reset a part for the m rows of the next chunk.
+// Reset a part, except its dX, for the m rows of the next chunk.
 void reset_part(const Part& part, long m) {
   std::fill(part.reference, part.reference + m, -1e30f);
   std::fill(part.total, part.total + m, 0.f);
@@ -103,16 +105,18 @@ void reset_part(const Part& part, long m) {
 // Replace the logits L (m x n) of words [v, v + n) by exp(logit - reference),
 // and add the exponentials to the totals. The m rows begin with row `first` of
 // X. If the largest logit of a row exceeds the reference by more than 30, this
-// logit becomes the reference, and the sums so far are scaled. Smaller excesses
-// are allowed, so that usually all exponentials of a row have one reference.
+// logit becomes the reference, and the total and dX so far are scaled. Smaller
+// excesses are allowed, so that usually all exponentials of a row have one
+// reference.
 void exponentiate(const Job& job, long first, long m, long v, long n,
                   float* L, long ld, const Part& part, Prefetcher ahead) {
   const vi lane = lane_indices();
   for (long r = 0; r < m; r++) {
     ahead.step();
     float* l = L + r * ld;
-    const long label = clipped(job.labels[first + r], job.V) - v;
-    if (label >= 0 && label < n) part.label_logit[r] = l[label];
+    const long label_column = clipped(job.labels[first + r], job.V) - v;
+    if (label_column >= 0 && label_column < n)
+      part.label_logit[r] = l[label_column];
     const float largest = maximum(l, n);
     if (largest > part.reference[r] + 30) {
       const float old = part.reference[r];
@@ -156,10 +160,10 @@ void combine_parts(const Job& job, long first, long m,
   }
 }
 
-// Compute factor (m,) for a block. The exponentials of row r, exp(logit -
-// reference[r]), times factor[r] are the softmax times the weight of the row.
-// scaled: the rows of X times their factors. So the product of the transposed
-// exponentials and `scaled` is a part of dW.
+// Compute factor (m,) and scaled (m x H) for a block. The exponentials of row
+// r, exp(logit - reference[r]), times factor[r] are the softmax times the
+// weight of the row. scaled: the rows of X times their factors. So the product
+// of the transposed exponentials and `scaled` is a part of dW.
 void scale_rows(const Job& job, long first, long m, const float* reference,
                 const float* tops, const float* shares, float* factor,
                 float* scaled) {
@@ -189,13 +193,13 @@ void subtract_labels(const Job& job, long first, long m, long v0, long v1) {
   }
 }
 
-// Compute m rows of dX, from row `first`: sum the parts of all threads, and
-// subtract the terms of the labels. tops and shares: see `combine_parts`. All
-// threads of a team call this function. Each computes some of the rows, and
-// does not wait for the others.
-void sum_rows(const Job& job, long first, long m,
-              const std::vector<Part>& parts, const float* tops,
-              const float* shares) {
+// Compute m rows of dX, from row `first`: sum the dX of all parts, and subtract
+// the terms of the labels. tops and shares: see `combine_parts`. All threads of
+// a team call this function. Each computes some of the rows, and does not wait
+// for the others.
+void sum_dX(const Job& job, long first, long m,
+            const std::vector<Part>& parts, const float* tops,
+            const float* shares) {
   const long H = job.H;
 #pragma omp for schedule(static) nowait
   for (long r = 0; r < m; r++) {
@@ -219,18 +223,18 @@ void sum_rows(const Job& job, long first, long m,
 template <class E>
 void vocab_loss(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
-  const bool grad = job.dW != nullptr;
+  const bool has_grad = job.dW != nullptr;
   const int threads = team(2.0 * M * H * V);
-  const long chunks = std::max<long>(1, ceil_div(M, CHUNK));
-  const long chunk = ceil_div(ceil_div(M, chunks), MR) * MR;
+  const long num_chunks = std::max<long>(1, ceil_div(M, CHUNK));
+  const long chunk = ceil_div(ceil_div(M, num_chunks), MR) * MR;  // rows
   // Words (gemm.h) of a row of X, of a column of a chunk, of a row of a block
   const long h_words = E::words(H), m_words = E::words(chunk);
-  const long b_words = E::words(BLOCK);
+  const long block_words = E::words(BLOCK);
   const long panels = ceil_div(V, NR);
   // In fp32 the exponentials of all blocks stay in L, where the logits were. In
   // bf16 they are copied, as words, to e_blocks.
   const bool in_place = E::PER_WORD == 1;
-  if (grad) {
+  if (has_grad) {
     if (M)
       std::memset(job.dX, 0, 4 * M * H);
     else  // no chunk writes dW
@@ -249,15 +253,16 @@ void vocab_loss(const Job& job) {
     // dW and db. If the team is smaller than requested, the parts are larger.
     const long widest = ceil_div(panels, team_size) * NR;
     // The blocks of exponentials that are kept: without gradients only one
-    const long num_blocks = grad ? ceil_div(widest, BLOCK) : 1;
+    const long num_blocks = has_grad ? ceil_div(widest, BLOCK) : 1;
 #pragma omp single
     fits = try_reserve([&] {
       parts = allocate_parts(shared, team_size, chunk, num_blocks,
-                             grad ? H : 0);
+                             has_grad ? H : 0);
       scratch.reserve(
           team_size,
-          4 * (BLOCK * h_words + padded(H) * b_words + chunk * h_words +
-               chunk * BLOCK * (in_place ? num_blocks : 1) + chunk * b_words +
+          4 * (BLOCK * h_words + padded(H) * block_words + chunk * h_words +
+               chunk * BLOCK * (in_place ? num_blocks : 1) +
+               chunk * block_words +
                (in_place ? 0 : num_blocks * m_words * BLOCK) +
                padded(H) * m_words + chunk * (H + 3) + BLOCK) + 2048);
     });
@@ -273,10 +278,10 @@ void vocab_loss(const Job& job) {
       // "rows". e_blocks: the exponentials of all blocks in the layout
       // "columns". scaled: see `scale_rows`.
       word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
-      word<E>* w = own.take<word<E>>(padded(H) * b_words);
+      word<E>* w = own.take<word<E>>(padded(H) * block_words);
       word<E>* x_words = own.take<word<E>>(chunk * h_words);
       float* L = own.take<float>(chunk * BLOCK * (in_place ? num_blocks : 1));
-      word<E>* e_words = own.take<word<E>>(chunk * b_words);
+      word<E>* e_words = own.take<word<E>>(chunk * block_words);
       word<E>* e_blocks =
           own.take<word<E>>(in_place ? 0 : num_blocks * m_words * BLOCK);
       word<E>* x_panels = own.take<word<E>>(padded(H) * m_words);
@@ -285,16 +290,21 @@ void vocab_loss(const Job& job) {
       float* factor = own.take<float>(chunk);
       float* tops = own.take<float>(chunk);
       float* shares = own.take<float>(chunk);
+      // The kept exponentials of a block
+      auto exponentials = [&](long block) {
+        return in_place ? (const word<E>*)(L + block * chunk * BLOCK)
+                        : e_blocks + block * m_words * BLOCK;
+      };
       for (long first = 0; first < M; first += chunk) {
         const long m = std::min(chunk, M - first);
         reset_part(mine, m);
-        if (grad) std::memset(mine.dX, 0, 4 * m * H);
+        if (has_grad) std::memset(mine.dX, 0, 4 * m * H);
         long x_ld = H;
         const word<E>* x = as_rows(job.X + first * H, x_ld, m, H, x_words);
-        // Exponentials of all blocks, and the part of dX of this thread
+        // Compute the exponentials of all blocks, and this thread's dX
         for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
           const long n = std::min(BLOCK, v1 - v);
-          float* l = in_place && grad ? L + block * chunk * BLOCK : L;
+          float* l = in_place && has_grad ? L + block * chunk * BLOCK : L;
           pack_t<E>(job.W + v * H, H, H, n, w_t);
           std::fill(bias, bias + BLOCK, 0.f);
           std::copy(job.b + v, job.b + v + n, bias);
@@ -304,51 +314,46 @@ void vocab_loss(const Job& job) {
           // The number of words in the next block
           const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
           ahead.add(job.W + (v + n) * H, next_n * H * 4);
-          if (next_n && in_place && grad)
+          if (next_n && in_place && has_grad)
             ahead.add(l + chunk * BLOCK, m * BLOCK * 4);
           exponentiate(job, first, m, v, n, l, BLOCK, mine, ahead);
-          if (!grad) continue;
+          if (!has_grad) continue;
           std::copy(mine.reference, mine.reference + m,
-                    mine.references + block * chunk);
+                    mine.block_references + block * chunk);
           long ld = BLOCK;
           const word<E>* e = as_rows(l, ld, m, n, e_words);
           pack<E>(job.W + v * H, H, n, H, w);
           multiply<E>(false, m, H, E::words(n), e, ld, w, mine.dX, H, ADD);
           ld = BLOCK;
-          // Does nothing in fp32
+          // bf16 copies the exponentials to e_blocks. fp32 does nothing.
           as_columns(l, ld, m, n, e_blocks + block * m_words * BLOCK);
         }
 #pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, shares);
-        if (grad) {
-          // Rows [v0, v1) of dW and db
+        if (has_grad) {
+          // Compute rows [v0, v1) of dW and db
           for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
             const long n = std::min(BLOCK, v1 - v);
-            const float* reference = mine.references + block * chunk;
-            // The factors of two blocks differ only if their references do
+            const float* reference = mine.block_references + block * chunk;
+            // Two blocks with the same references have the same factors
             if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
               scale_rows(job, first, m, reference, tops, shares, factor,
                          scaled);
               pack<E>(scaled, H, m, H, x_panels);
             }
             long ld = in_place ? BLOCK : n;
-            const word<E>* e =
-                in_place ? (const word<E>*)(L + block * chunk * BLOCK)
-                         : e_blocks + block * m_words * BLOCK;
+            const word<E>* e = exponentials(block);
             multiply<E>(true, n, H, E::words(m), e, ld, x_panels,
                         job.dW + v * H, H, first ? ADD : ZERO);
             Prefetcher ahead(m);
             const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
             ahead.add(job.dW + (v + n) * H, next_n * H * 4);
             if (next_n)
-              ahead.add(in_place ? (const void*)(L + (block + 1) * chunk *
-                                                         BLOCK)
-                                 : e_blocks + (block + 1) * m_words * BLOCK,
-                        E::words(m) * BLOCK * 4);
+              ahead.add(exponentials(block + 1), E::words(m) * BLOCK * 4);
             add_weighted_rows(e, ld, m, n, factor, job.db + v, ahead);
           }
           subtract_labels(job, first, m, v0, v1);
-          sum_rows(job, first, m, parts, tops, shares);
+          sum_dX(job, first, m, parts, tops, shares);
         }
 #pragma omp barrier  // until no thread reads the parts
       }
@@ -364,15 +369,16 @@ void vocab_loss(const Job& job) {
 namespace vocab {
 
 enum { X, W, B, LABELS, WEIGHTS, INPUTS };
-// Outputs. LOSS (1,): the weighted sum. ROWS (M,): the loss of each row without
-// its weight. DX, DW and DB, the gradients of LOSS, exist only if wants_grad.
-enum { LOSS, ROWS, DX, DW, DB, OUTPUTS };
+// Outputs. LOSS (1,): the weighted sum. ROW_LOSSES (M,): the loss of each row
+// without its weight. DX, DW and DB, the gradients of LOSS, exist only if
+// wants_grad.
+enum { LOSS, ROW_LOSSES, DX, DW, DB, OUTPUTS };
 
 bool wants_grad(const Attrs& attrs) { return number(attrs, "grad", 1) != 0; }
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   *inputs = INPUTS;
-  *outputs = wants_grad(attrs) ? OUTPUTS : DX;
+  *outputs = wants_grad(attrs) ? OUTPUTS : ROW_LOSSES + 1;
   return MX_SUCCESS;
 }
 
@@ -392,8 +398,8 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   w[1] = x[1];
   const Shape b = {w[0]}, rows = {x[0]};
   *in = {x, w, b, rows, rows};
-  Shapes shapes = {{1}, rows, x, w, b};
-  std::copy(shapes.begin(), shapes.begin() + out->size(), out->begin());
+  const Shapes all = {{1}, rows, x, w, b};  // the outputs, with gradients
+  std::copy(all.begin(), all.begin() + out->size(), out->begin());
   return MX_SUCCESS;
 }
 
@@ -402,7 +408,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   MXTensor &x = (*in)[X], &w = (*in)[W];
   Job job = {x.shape[0], x.shape[1], w.shape[0], floats(x), floats(w),
              floats((*in)[B]), ints((*in)[LABELS]), floats((*in)[WEIGHTS]),
-             floats((*out)[ROWS]), nullptr, nullptr, nullptr};
+             floats((*out)[ROW_LOSSES]), nullptr, nullptr, nullptr};
   if (wants_grad(attrs)) {
     job.dX = floats((*out)[DX]);
     job.dW = floats((*out)[DW]);
@@ -411,7 +417,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   if (job.M && !job.V) return fail("vocab_ce needs at least one word");
-  pick_kernel(bf16, job.M ? std::min(job.H, job.V) : 0,
+  pick_kernel(bf16, job.M ? std::min(job.H, job.V) : NO_TILES,
               D2LBERT_PRODUCTS(vocab_loss))(job);
   double loss = 0;
   for (long r = 0; r < job.M; r++)
@@ -426,12 +432,12 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
     return fail("vocab_ce was called with grad=0 and keeps no gradients");
   const BackwardArrays arrays(*in, OUTPUTS);
   const float upstream = floats(arrays.gradients[LOSS])[0];
-  const int from[] = {DX, DW, DB}, to[] = {X, W, B};
+  const int outputs[] = {DX, DW, DB}, inputs[] = {X, W, B};
   for (int k = 0; k < 3; k++) {
     // The gradient for an upstream gradient of 1
-    const float* unit = floats(arrays.outputs[from[k]]);
-    float* grad = floats((*out)[to[k]]);
-    const long n = arrays.outputs[from[k]].size();
+    const float* unit = floats(arrays.outputs[outputs[k]]);
+    float* grad = floats((*out)[inputs[k]]);
+    const long n = arrays.outputs[outputs[k]].size();
     if (!grad) continue;
 #pragma omp parallel for schedule(static) num_threads(team(n))
     for (long i = 0; i < n; i += VL)
@@ -439,10 +445,10 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   }
   zero_gradient((*out)[LABELS]);
   float* d_weights = floats((*out)[WEIGHTS]);
-  MXTensor& rows = arrays.outputs[ROWS];
+  MXTensor& row_losses = arrays.outputs[ROW_LOSSES];
   if (d_weights)
-    for (long i = 0; i < rows.size(); i++)
-      d_weights[i] = upstream * floats(rows)[i];
+    for (long r = 0; r < row_losses.size(); r++)
+      d_weights[r] = upstream * floats(row_losses)[r];
   return MX_SUCCESS;
 }
 
@@ -465,8 +471,8 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// Copy the first array to the output, or the gradient of the output to the
-// gradient of the first array.
+// Copy the first array to the output. In the backward pass, copy the gradient
+// of the output to the gradient of the first array.
 MXReturnValue run(const Attrs&, Tensors* in, Tensors* out, const OpResource&) {
   MXTensor &from = (*in)[0], &to = (*out)[0];
   if (floats(to)) std::memcpy(floats(to), floats(from), 4 * from.size());
@@ -559,7 +565,8 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
     if (d_weights)
       d_weights[i] = d[i] * (largest - x[label] - std::log(inverse));
     if (!dX) continue;
-    // The gradient of the logits is c * (softmax - one-hot label)
+    // The gradient of the logits is c * (softmax - one-hot label), and the
+    // softmax is inverse * exp(logit - largest)
     const float c = d[i] * weights[i], scale = c * inverse;
     if (is_narrow(V))
       for (long j = 0; j < V; j++)
