@@ -43,8 +43,8 @@ bool tiles_permitted() { return false; }
 
 Kernel kernel_in_use(bool bf16, long min_dim) {
   const Kernel wanted = (Kernel)chosen[bf16].load();
-  // The kernels that use tiles are the last of the enum
-  if (wanted < TILES || (min_dim >= MIN_TILE_DIM && tiles_permitted()))
+  const bool wants_tiles = wanted >= TILES;  // the last kernels of the enum
+  if (!wants_tiles || (min_dim >= MIN_TILE_DIM && tiles_permitted()))
     return wanted;
   return bf16 && D2LBERT_BF16 ? PAIRS : PLAIN;
 }
@@ -70,8 +70,8 @@ extern "C" void d2lbert_choose(int fp32, int bf16) {
 // For Python: the `Kernel` chosen for precision 'bf16' (1) or 'fp32' (0).
 extern "C" int d2lbert_chosen(int bf16) { return d2lbert::chosen[bf16]; }
 
-// For Python: true if tiles compute a matrix product. The arguments are as for
-// `kernel_in_use`.
+// For Python: 1 if tiles compute a matrix product, else 0. The arguments are as
+// for `kernel_in_use`.
 extern "C" int d2lbert_goes_by_tiles(int bf16, long min_dim) {
   return d2lbert::kernel_in_use(bf16 != 0, min_dim) >= d2lbert::TILES;
 }

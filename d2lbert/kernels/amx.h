@@ -58,7 +58,8 @@ F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
 
 // The last four arguments of `pick_kernel`, null for kernels that this library
 // lacks. D2LBERT_PRODUCTS: for a function template that also exists in the
-// namespace `tiled`. D2LBERT_VECTORS: for a function template without tiles.
+// namespace `tiled`. D2LBERT_VECTORS: for a function template without tiles,
+// null for the kernels with tiles. Then min_dim must be NO_TILES.
 #if D2LBERT_AMX
 #define D2LBERT_TILED(function) tiled::function<1>, tiled::function<3>
 #else
@@ -86,7 +87,7 @@ constexpr long DEPTH = 32;  // numbers along the sum in a tile
 
 // The number of tiles along a sum over k numbers.
 inline long tiles_along(long k) { return ceil_div(k, DEPTH); }
-// n rows of A or columns of B, rounded up to whole tiles.
+// n (rows of A, or columns of B) rounded up to whole tiles.
 inline long tile_padded(long n) { return ceil_div(n, SIDE) * SIDE; }
 // The bytes of a packed factor: n rows of A or columns of B, of k numbers each.
 template <int P>
@@ -106,8 +107,8 @@ static_assert(sizeof(Config) == 64, "LDTILECFG reads 64 bytes");
 }  // namespace amx
 }  // namespace d2lbert
 
-// A test may define D2LBERT_AMX_EMULATED as the name of a header, which defines
-// the functions below by an emulation.
+// A test may define D2LBERT_AMX_EMULATED as the name of a header that emulates
+// the instructions. The header replaces the definitions up to #endif.
 #ifdef D2LBERT_AMX_EMULATED
 #include D2LBERT_AMX_EMULATED
 #else
@@ -161,16 +162,17 @@ namespace d2lbert {
 namespace amx {
 
 // Configures the tiles of the calling thread, and releases them when the object
-// is destroyed. Each thread of a parallel region needs an object. Tiles are
-// released because the system takes longer to switch to a thread with tiles.
+// is destroyed. Each thread of a parallel region needs an object. The tiles are
+// released, since the system takes longer to switch between threads with tiles.
 struct ConfiguredTiles {
   ConfiguredTiles() { configure(Config()); }
   ~ConfiguredTiles() { release(); }
   ConfiguredTiles(const ConfiguredTiles&) = delete;
 };
 
-// Split the numbers of x and y into P parts, the largest first. Word i of to[p]
-// has part p of x[i] and of y[i].
+// Split each number of x and of y into P parts, the largest first. Word i of
+// to[p] has part p of x[i] in its lower half, and part p of y[i] in its upper
+// half.
 template <int P>
 inline void pair_words(vf x, vf y, vu* to);
 
@@ -187,14 +189,14 @@ inline void pair_words<1>(vf x, vf y, vu* to) {
 // part is exact, and the remainder after the third part is zero.
 template <>
 inline void pair_words<3>(vf x, vf y, vu* to) {
-  constexpr uint32_t upper = 0xffff0000u;  // the bits of a bfloat16
-  constexpr uint32_t half = 0x8000u;       // to round: half of the lowest bit
+  constexpr uint32_t bfloat16_bits = 0xffff0000u;  // of a float
+  constexpr uint32_t half_bit = 0x8000u;  // half of the lowest bit, to round
 #pragma GCC unroll 3
   for (int p = 0; p < 3; p++) {
-    const vu a = (vu)x + half, b = (vu)y + half;
-    to[p] = (a >> 16) | (b & upper);
-    x -= (vf)(a & upper);
-    y -= (vf)(b & upper);
+    const vu a = (vu)x + half_bit, b = (vu)y + half_bit;
+    to[p] = (a >> 16) | (b & bfloat16_bits);
+    x -= (vf)(a & bfloat16_bits);
+    y -= (vf)(b & bfloat16_bits);
   }
 }
 
@@ -203,7 +205,7 @@ inline vf load_or_zeros(const float* p, long n) {
   return n > 0 ? load(p, n) : vf{};
 }
 
-// Transpose a tile: 16 x 16 words.
+// Write the transpose of a tile, 16 x 16 words, to `to`.
 inline void transpose_tile(const vu* from, char* to) {
   const uint32_t* row[SIDE];
   for (int r = 0; r < SIDE; r++) row[r] = (const uint32_t*)(from + r);
@@ -219,7 +221,7 @@ enum Factor { LEFT, RIGHT };
 // packed_bytes<P>(n, k).
 template <int P, Factor F>
 void pack_rows(const float* x, long ld, long n, long k, char* to,
-           const char* skip = nullptr) {
+               const char* skip = nullptr) {
   // A tile of B has the words of a row of x in one column
   constexpr bool TRANSPOSED = F == RIGHT;
   alignas(64) vu untransposed[TRANSPOSED ? P * SIDE : 1];
@@ -241,20 +243,21 @@ void pack_rows(const float* x, long ld, long n, long k, char* to,
 }
 
 // Like `pack_rows`, but the columns of x (k x n) become the rows of A or the
-// columns of B. As there, skip marks rows of x.
+// columns of B. `skip` has k marks, for rows of x.
 template <int P, Factor F>
 void pack_columns(const float* x, long ld, long k, long n, char* to,
-            const char* skip = nullptr) {
+                  const char* skip = nullptr) {
   // A tile of A has the words of a column of x in one row
   constexpr bool TRANSPOSED = F == LEFT;
   alignas(64) vu untransposed[TRANSPOSED ? P * SIDE : 1];
   const long sum_tiles = tiles_along(k);
+  // 16 numbers of row i from column j on. A skipped or missing row has zeros.
   auto load_row = [&](long i, long j) {
     return i < k && !(skip && skip[i]) ? load(x + i * ld + j, n - j) : vf{};
   };
   for (long d = 0; d < sum_tiles; d++) {
     const long first = d * DEPTH;
-    // True if x has all these rows, and none is skipped
+    // True if x has all DEPTH rows of these tiles, and none is skipped
     bool has_all_rows = first + DEPTH <= k;
     for (long i = first; has_all_rows && skip && i < first + DEPTH; i++)
       has_all_rows = !skip[i];
@@ -353,35 +356,40 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
               Prefetcher* ahead = nullptr) {
   const long sum_tiles = tiles_along(k);
   const long tile_row_bytes = sum_tiles * P * TILE_BYTES;  // of a row of tiles
+  // With three parts, C is added after the sum of all products, because each
+  // addition to a large sum loses some accuracy
+  const bool adds_c_last = P == 3 && start == ADD;
+  const bool adds_c_first = P != 3 && start == ADD;
   for (long j = 0; j < n; j += 2 * SIDE)
     for (long i = 0; i < m; i += 2 * SIDE) {
       if (ahead) ahead->step();
       const long rows = std::min(2 * SIDE, m - i);
       const long columns = std::min(2 * SIDE, n - j);
-      const bool whole_tiles = rows % SIDE == 0 && columns % SIDE == 0;
-      // With three parts, C is added after the sum of all products, because
-      // each addition to a large sum loses some accuracy
-      const bool adds_last = P == 3 && start == ADD;
-      const bool uses_edge = adds_last || !whole_tiles;
-      alignas(64) float edge[4 * SIDE * SIDE];  // a block of whole tiles
+      const bool has_whole_tiles = rows % SIDE == 0 && columns % SIDE == 0;
+      // A block of whole tiles, which is copied to C afterwards
+      alignas(64) float edge[4 * SIDE * SIDE];
+      const bool uses_edge = adds_c_last || !has_whole_tiles;
       float *c_block = c + i * ldc + j, *to = uses_edge ? edge : c_block;
-      const long ld = (uses_edge ? 2 * SIDE : ldc) * 4;
-      if (uses_edge && start == ADD && !adds_last)
+      const long ld = (uses_edge ? 2 * SIDE : ldc) * 4;  // bytes
+      if (uses_edge && adds_c_first)
         for (long r = 0; r < rows; r++)
           std::memcpy(edge + r * 2 * SIDE, c_block + r * ldc, columns * 4);
-      const float* start_block = start == BIAS ? bias + j
-                                 : start == ADD && !adds_last ? to : nullptr;
+      const float* start_block = start == BIAS  ? bias + j
+                                 : adds_c_first ? to
+                                                : nullptr;
       const bool has_lower = rows > SIDE, has_right = columns > SIDE;
-      (has_lower ? has_right ? multiply_block<P, true, true>
-                             : multiply_block<P, true, false>
-                 : has_right ? multiply_block<P, false, true>
-                             : multiply_block<P, false, false>)(
-          a + i / SIDE * tile_row_bytes, b + j / SIDE * tile_row_bytes,
-          sum_tiles, to, ld, start_block, start == ADD ? ld : 0);
+      const auto multiply_these =
+          has_lower ? has_right ? multiply_block<P, true, true>
+                                : multiply_block<P, true, false>
+                    : has_right ? multiply_block<P, false, true>
+                                : multiply_block<P, false, false>;
+      multiply_these(a + i / SIDE * tile_row_bytes,
+                     b + j / SIDE * tile_row_bytes, sum_tiles, to, ld,
+                     start_block, adds_c_first ? ld : 0);
       for (long r = 0; uses_edge && r < rows; r++)
         for (long q = 0; q < columns; q += VL) {
           vf sums = load(edge + r * 2 * SIDE + q);
-          if (adds_last) sums += load(c_block + r * ldc + q, columns - q);
+          if (adds_c_last) sums += load(c_block + r * ldc + q, columns - q);
           store(c_block + r * ldc + q, sums, columns - q);
         }
     }
@@ -389,16 +397,17 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
 
 // Tiles are as accurate as fp32 only for numbers in some range. AMX reads and
 // writes numbers below 2^-126 as zeros. With three parts, the last bit of the
-// third part, 24 bits below the first bit of the number, must not be below
-// 2^-126 either. Also, an infinite number, or a number that rounds to infinity,
-// would have a part that is NaN. So the exponents of both factors are checked
-// for each row of a product, and vector code multiplies the rows outside the
-// range.
+// third part, up to 24 bits below the first bit of the number, must not be
+// below 2^-126 either. Also, an infinite number, or a number that rounds to
+// infinity, would have a part that is NaN. So the exponents of both factors are
+// checked for each row of a product, and vector code multiplies the rows
+// outside the range.
 
 // The range of some absolute values. Each member is the bits of a float: the
 // order of these integers is the order of the floats. top: the largest value.
 // low: the smallest value except zero. least_top: the smallest `top`, except
-// zero, of the rows (or of the columns) of a matrix.
+// zero, of the rows (or of the columns) of a matrix. If all values are zero,
+// top is 0, and the other members are the largest integer.
 struct Range {
   uint32_t top = 0, low = ~0u, least_top = ~0u;
   void add(const Range& r) {
@@ -460,6 +469,7 @@ inline Range range_of_columns(const float* x, long ld, long m, long n) {
 inline uint32_t bits_of_power(long e) {
   return (uint32_t)(std::min(127L, std::max(-126L, e)) + 127) << 23;
 }
+// The exponent of a float, from its bits.
 inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
 
 // The exponent of the smallest number for tiles, except zero. With three parts,
@@ -484,17 +494,18 @@ inline bool in_tile_range(const Range& r) {
 template <int P>
 inline bool tiles_can_multiply(const Range& a, const Range& b, long k) {
   if (!in_tile_range<P>(a) || !in_tile_range<P>(b)) return false;
-  if (!a.top || !b.top) return true;
-  long log = 0;  // 2^log is above k, the number of products in a sum
-  while (k >> log) log++;
+  if (!a.top || !b.top) return true;  // all products are zero
+  long log_k = 0;  // 2^log_k is above k, the number of products in a sum
+  while (k >> log_k) log_k++;
   // A number is below 2^(exponent + 1), so sums stay below 2^125
-  return exponent(a.top) + exponent(b.top) + 2 + log <= 125 &&
+  return exponent(a.top) + exponent(b.top) + 2 + log_k <= 125 &&
          exponent(a.least_top) + exponent(b.least_top) >= MIN_PRODUCT_EXPONENT;
 }
 
-// True if a sum by tiles may begin with numbers of range r, such as a bias.
-// The last bit of such a number is not below 2^-126. A sum of products, which
-// is below 2^125, can be added without overflow.
+// True if a sum by tiles may begin with numbers of range r, such as a bias. The
+// last bit of such a number, up to 24 bits below its first bit, is not below
+// 2^-126. A sum of products, which is below 2^125, can be added without
+// overflow.
 inline bool can_start_sum(const Range& r) {
   return r.low >= bits_of_power(-102) && r.top < bits_of_power(126);
 }
@@ -514,7 +525,7 @@ class ExcludedRows {
         if (marks_[i]) marked_.push_back(i);
     return marked_.size();
   }
-  // Return the marked rows of x, which has rows of n numbers.
+  // Return the marked rows of x, which has rows of n elements.
   template <class T>
   std::vector<T> gather(const T* x, long n) const {
     std::vector<T> rows(marked_.size() * n);

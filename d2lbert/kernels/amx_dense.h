@@ -1,6 +1,6 @@
 // This file computes the operator d2lbert_dense by AMX tiles. dense.cc includes
-// this file, and has functions of the same names for vectors. R, K, N: see
-// dense.cc. P: see amx.h.
+// this file. It explains R, K and N, and has functions of the same names for
+// vectors. amx.h explains P, packed factors, and the range of tiles.
 
 namespace tiled {
 
@@ -35,6 +35,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
   std::fill(bias, bias + strips * STRIP, 0.f);
   if (b) std::copy(b, b + N, bias);
   const bool bias_fits = can_start_sum(range_of(bias, N));
+  float* const out = Z ? Z : Y;  // without Z, z is computed in the memory of Y
   Range weight_range;
   ExcludedRows excluded(R);
   ThreadScratch& scratch = thread_scratch(
@@ -60,10 +61,12 @@ void forward(long R, long K, long N, const float* X, const float* W,
     for (long i = 0; i < blocks; i++)
       for (long g = 0; g < groups; g++) {
         const long first = i * block, m = std::min(block, R - first);
-        for (long r = 0; r < m; r++)
-          marks[r] = !bias_fits ||
-                     !tiles_can_multiply<P>(range_of(X + (first + r) * K, K),
-                                            weight_range, K);
+        for (long r = 0; r < m; r++) {
+          const Range row_range = range_of(X + (first + r) * K, K);
+          const bool fits =
+              bias_fits && tiles_can_multiply<P>(row_range, weight_range, K);
+          marks[r] = !fits;
+        }
         // All groups of a block have the same marks
         if (!g) std::copy(marks, marks + m, excluded.marks() + first);
         pack_rows<P, LEFT>(X + first * K, K, m, K, x_rows, marks);
@@ -73,19 +76,19 @@ void forward(long R, long K, long N, const float* X, const float* W,
         if (groups == 1 && i + 1 < blocks) {
           const long next_m = std::min(block, R - first - m);
           ahead.add(X + (first + m) * K, next_m * K * 4);
-          ahead.add((Z ? Z : Y) + (first + m) * N, next_m * N * 4);
+          ahead.add(out + (first + m) * N, next_m * N * 4);
         }
         for (long s = s0; s < s1; s++) {
           const long column = s * STRIP, at = first * N + column;
           const long n = std::min(STRIP, N - column);
-          float* c = (Z ? Z : Y) + at;
+          float* c = out + at;
           multiply<P>(m, n, K, x_rows, packed + s * strip_bytes, c, N, BIAS,
                       bias + column, &ahead);
           if (act == NONE) continue;
           for (long r = 0; r < m; r++)
             for (long j = 0; j < n; j += VL)
-              store(Y + at + r * N + j, apply(act, load(c + r * N + j,
-                                                        n - j)), n - j);
+              store(Y + at + r * N + j,
+                    apply(act, load(c + r * N + j, n - j)), n - j);
         }
       }
   }
@@ -106,9 +109,10 @@ template <int P>
 bool tiles_can_add_row(const float* dz, long N, const float* x, long K, long R,
                        const Range& weight_range, bool wants_dX,
                        bool wants_dW) {
-  const Range z = range_of(dz, N);
-  return (!wants_dX || tiles_can_multiply<P>(z, weight_range, N)) &&
-         (!wants_dW || tiles_can_multiply<P>(z, range_of(x, K), R));
+  const Range dz_range = range_of(dz, N);
+  if (wants_dX && !tiles_can_multiply<P>(dz_range, weight_range, N))
+    return false;
+  return !wants_dW || tiles_can_multiply<P>(dz_range, range_of(x, K), R);
 }
 
 // Pack W (N x K) as the right factor of dX = dZ W, and extend `weight_range` by
@@ -130,8 +134,8 @@ void pack_weights(const float* W, long N, long K, char* to,
 }
 
 // Like `backward_by_rows` in dense.cc, except for rows outside the range of
-// tiles. These rows are marked in `excluded`. Their dX and their terms in dW
-// are left out, but not their terms in db.
+// tiles. These rows are marked in `excluded`. `backward` computes their dX and
+// their terms in dW by vectors. db has the terms of all rows.
 template <int P>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -191,8 +195,8 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// Like `backward_by_columns` in dense.cc, with the same exception as
-// `backward_by_rows` above.
+// Like `backward_by_columns` in dense.cc, except for rows outside the range of
+// tiles: see `backward_by_rows`.
 template <int P>
 void backward_by_columns(long R, long K, long N, const float* X,
                          const float* W, Act act, const float* dY,
@@ -227,10 +231,11 @@ void backward_by_columns(long R, long K, long N, const float* X,
       activation_gradient(act, m, N, dY + first * N, saved + first * N,
                           dZ ? dZ + first * N : nullptr, nullptr);
       char* marks = excluded->marks() + first;
-      for (long r = first; r < first + m; r++)
-        excluded->marks()[r] = !tiles_can_add_row<P>(
-            dz + r * N, N, X + r * K, K, R, weight_range, dX != nullptr,
-            dW != nullptr);
+      for (long r = 0; r < m; r++)
+        marks[r] = !tiles_can_add_row<P>(dz + (first + r) * N, N,
+                                         X + (first + r) * K, K, R,
+                                         weight_range, dX != nullptr,
+                                         dW != nullptr);
       if (!dX) continue;
       pack_rows<P, LEFT>(dz + first * N, N, m, N, dz_rows, marks);
       multiply<P>(m, K, N, dz_rows, packed, dX + first * K, K, ZERO);
@@ -266,7 +271,7 @@ void backward(long R, long K, long N, const float* X, const float* W,
   const std::vector<float> dy = excluded.gather(dY, N);
   std::vector<float> saved_rows, dx(dX ? n * K : 0), dw(dW ? N * K : 0);
   if (act != NONE) saved_rows = excluded.gather(saved, N);
-  // No db: the db of tiles has the terms of all rows
+  // No db: db has the terms of all rows already
   d2lbert::backward<Fp32>(n, K, N, x.data(), W, act, dy.data(),
                           saved_rows.data(), dX ? dx.data() : nullptr,
                           dW ? dw.data() : nullptr, nullptr);

@@ -1,6 +1,6 @@
 // The operator d2lbert_dense: Y = act(Z) with Z = X W^T + b, for X (R, K), W
 // (N, K) and b (N,). R: the number of rows. K and N: the numbers of inputs and
-// outputs of a row. W and b may consist of several arrays each, which are then
+// outputs of a row. W and b may consist of several arrays each. These parts are
 // joined along N, for one product.
 #include <time.h>
 
@@ -11,22 +11,22 @@ namespace {
 
 // R rows, divided into blocks of at most max_rows (a multiple of MR) rows. If
 // there are fewer than 16 blocks for each thread, the rows are divided evenly:
-// the sizes of blocks differ by MR rows at most. With uneven blocks most
-// threads would wait for the thread with the most rows.
+// the sizes of blocks differ by at most MR rows, except the last block. With
+// uneven blocks most threads would wait for the thread with the most rows.
 class RowBlocks {
  public:
   RowBlocks(long R, int threads, long max_rows)
       : R_(R), max_rows_(max_rows), count_(ceil_div(R, max_rows)),
-        even_(count_ < 16 * threads) {
-    // The same number of blocks for each thread
-    if (even_) count_ = ceil_div(R, threads * max_rows) * threads;
+        divides_evenly_(count_ < 16 * threads) {
+    // Then each thread gets the same number of blocks
+    if (divides_evenly_) count_ = ceil_div(R, threads * max_rows) * threads;
   }
   long count() const { return count_; }
-  // Block i has the rows [first, first + m).
+  // Store the rows of block i, [first, first + m), in *first and *m.
   void at(long i, long* first, long* m) const {
     long last = (i + 1) * max_rows_;
     *first = i * max_rows_;
-    if (even_) {
+    if (divides_evenly_) {
       share(ceil_div(R_, MR), (int)count_, (int)i, first, &last);
       *first *= MR;
       last *= MR;
@@ -36,7 +36,7 @@ class RowBlocks {
 
  private:
   long R_, max_rows_, count_;
-  bool even_;
+  bool divides_evenly_;
 };
 
 // Prefetch a part of C, `rows` rows of NR columns, which will be written.
@@ -50,12 +50,12 @@ inline void prefetch_output(const float* c, long ld, long rows) {
 // The number of words (gemm.h) in a slice of a row of `words` words. Long rows
 // of X are cut into slices, and the products of all slices are added up. So the
 // slices of a block stay in cache while they are multiplied by all panels of W.
+// A row of up to 2,048 words is one slice.
 long slice_words(long words) {
   return words > 2048 ? 1024 : std::max(1L, words);
 }
 
-// The words that `conflict_free_rows` may need to copy slices of m rows.
-template <class E>
+// The words that `conflict_free_rows` may need for copies of slices of m rows.
 long slice_copy_words(long m, long words) {
   return m * (slice_words(words) + ROW_GAP);
 }
@@ -87,6 +87,8 @@ inline void multiply_long_rows(const float* x, long m, long K,
   for (long k = 0; !k || k < words; k += max_words) {
     const long num_words = std::min(max_words, words - k);
     const long first = k * E::PER_WORD;
+    const bool is_last_slice = k + max_words >= words;
+    const Start start = k ? ADD : bias ? BIAS : ZERO;
     long lda = K;
     const word<E>* a = conflict_free_rows(
         x + first, lda, m, std::min(num_words * E::PER_WORD, K - first),
@@ -104,10 +106,9 @@ inline void multiply_long_rows(const float* x, long m, long K,
         else if (p + 1 < p1)
           prefetch_output(c + (p + 1) * NR, N, std::min(STRIPE, m));
         multiply_panel<E>(false, rows, n, num_words, a + r * lda, lda,
-                          b + p * NR * words + k * NR, c + at, N,
-                          k ? ADD : bias ? BIAS : ZERO,
-                          bias ? bias + p * NR : bias);
-        if (k + max_words >= words) done(at, rows, n);
+                          b + p * NR * words + k * NR, c + at, N, start,
+                          bias ? bias + p * NR : nullptr);
+        if (is_last_slice) done(at, rows, n);
       }
   }
 }
@@ -132,11 +133,11 @@ void forward(long R, long K, long N, const float* X, const float* W,
   if (b) std::copy(b, b + N, bias);
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
-      threads, slice_copy_words<E>(block, words) * 4);
+      threads, slice_copy_words(block, words) * 4);
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = scratch.mine();
-    word<E>* x_words = own.take<word<E>>(slice_copy_words<E>(block, words));
+    word<E>* x_words = own.take<word<E>>(slice_copy_words(block, words));
     packing.complete(panels, [&](long p) {
       pack_panel_t<E>(W + p * NR * K, K, K, std::min<long>(NR, N - p * NR),
                       packed + p * NR * words);
@@ -151,7 +152,8 @@ void forward(long R, long K, long N, const float* X, const float* W,
         row_blocks.at(i, &first, &m);
         share(panels, groups, g, &p0, &p1);
         Prefetcher ahead(ceil_div(m, STRIPE) * (p1 - p0));
-        if (groups == 1 && i + 1 < blocks && slice_words(words) == words) {
+        const bool has_one_slice = slice_words(words) == words;
+        if (groups == 1 && i + 1 < blocks && has_one_slice) {
           const long next_m = std::min(m, R - first - m);
           ahead.add(X + (first + m) * K, next_m * K * 4);
         }
@@ -182,8 +184,8 @@ void activation_gradient(Act act, long m, long N, const float* dY,
 }
 
 // Compute dX, dW and db in one pass over the rows, for weights so small that
-// each thread can sum a dW over its rows in cache. A gradient is not computed
-// if its pointer is null. saved: see `activation_gradient`.
+// each thread can sum a dW over its rows in cache. A gradient whose pointer is
+// null is not computed. saved: see `activation_gradient`.
 template <class E>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -213,8 +215,8 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
                     packed + p * NR * n_words);
     });
-    // The threads divide tiles of MR rows: few blocks could not be divided
-    // evenly.
+    // The threads divide tiles of MR rows, not blocks: there are too few blocks
+    // to divide them evenly.
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
@@ -315,10 +317,10 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
   const long step = rows_summed(k1 - k0), max_rows = std::min(step, R);
   if (t % across) db = nullptr;  // another thread sums these columns
   if (db) std::fill(db + c0, db + c1, 0.f);
-  if (!R && dW)  // the loop over rows writes nothing
+  if (!R && dW)  // the loop over rows below writes nothing
     for (long c = c0; c < c1; c++)
       std::memset(dW + c * K + k0, 0, 4 * (k1 - k0));
-  own.clear();
+  own.clear();  // arrays of an earlier pass are not needed any more
   word<E>* x_panels = own.take<word<E>>(padded(k1 - k0) * E::words(max_rows));
   word<E>* dz_tiles =
       own.take<word<E>>(DZ_COLUMNS / MR * tile_words<E>(max_rows));
@@ -365,12 +367,12 @@ void backward_by_columns(long R, long K, long N, const float* X,
   const float* dz = dZ ? dZ : dY;
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
-      threads, 4 * std::max(slice_copy_words<E>(block, words),
+      threads, 4 * std::max(slice_copy_words(block, words),
                             max_gradient_words<E>(R, K)) + 128);
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = scratch.mine();
-    word<E>* dz_words = own.take<word<E>>(slice_copy_words<E>(block, words));
+    word<E>* dz_words = own.take<word<E>>(slice_copy_words(block, words));
     packing.complete(dX ? ceil_div(K, PACK_COLUMNS) : 0, [&](long i) {
       pack<E>(W + i * PACK_COLUMNS, K, N,
               std::min(PACK_COLUMNS, K - i * PACK_COLUMNS),
@@ -422,8 +424,8 @@ long joined_size(const MXTensor* all, int parts) {
   return count;
 }
 
-// Scratch memory of the calling thread, for joined parts. The product resets
-// `team_scratch`.
+// Scratch memory of the calling thread, for joined parts. They cannot be in
+// `team_scratch`, which the product resets.
 Scratch& joined_scratch() {
   static thread_local Scratch scratch;
   return scratch;
@@ -456,8 +458,8 @@ void split_gradient(const float* joined, MXTensor* all, int parts) {
     if (floats(all[k])) std::copy_n(joined, all[k].size(), floats(all[k]));
 }
 
-// 2 if a gradient is wanted that needs the argument of the activation. The
-// argument is then the second output. Otherwise 1.
+// The number of outputs: 2 if a gradient is wanted that needs the argument of
+// the activation, which then is the second output. Otherwise 1.
 int num_outputs(const Attrs& attrs, Act act) {
   return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
 }
@@ -497,7 +499,8 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   const auto run =
-      pick_kernel(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(forward));
+      pick_kernel(bf16, R ? std::min(K, N) : NO_TILES,
+                  D2LBERT_PRODUCTS(forward));
   Scratch& memory = joined_scratch();
   if (at.parts > 1) memory.reset(4 * N * (K + 1) + 128);
   const float* W = join(&(*in)[at.W], at.parts, memory);
@@ -523,18 +526,20 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   const auto run =
-      pick_kernel(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(backward));
+      pick_kernel(bf16, R ? std::min(K, N) : NO_TILES,
+                  D2LBERT_PRODUCTS(backward));
   Scratch& memory = joined_scratch();
   if (at.parts > 1) memory.reset(8 * N * (K + 1) + 256);
   const float* W = join(&arrays.inputs[at.W], at.parts, memory);
   // MXNet passes memory for gradients that are not needed, too. With frozen=1
   // the caller promises that W needs no gradient.
-  const bool frozen = number(attrs, "frozen", 0) != 0;
+  const bool is_frozen = number(attrs, "frozen", 0) != 0;
   float* dW =
-      frozen ? nullptr : joined_gradient(&(*out)[at.W], at.parts, memory);
+      is_frozen ? nullptr : joined_gradient(&(*out)[at.W], at.parts, memory);
   float* db = at.has_bias()
                   ? joined_gradient(&(*out)[at.b], at.parts, memory) : nullptr;
-  const float* saved = floats(arrays.outputs[outputs - 1]);  // Z, or else Y
+  // The last output: Z if it exists, else Y
+  const float* saved = floats(arrays.outputs[outputs - 1]);
   run(R, K, N, floats(arrays.inputs[at.X]), W, act, floats(dY), saved,
       floats((*out)[at.X]), dW, db);
   split_gradient(dW, &(*out)[at.W], at.parts);
@@ -550,9 +555,9 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 double trial(Kernel kernel, long R, long K, long N, const float* X,
              const float* W, float* Y, int runs) {
   decltype(&forward<Fp32>) functions[] = {D2LBERT_PRODUCTS(forward)};
+  if (kernel >= TILES && !tiles_permitted()) return INFINITY;
   double fastest = INFINITY;
-  if (kernel >= TILES && !tiles_permitted()) return fastest;
-  const int threads = omp_get_max_threads();
+  const int callers_threads = omp_get_max_threads();
   omp_set_num_threads(1);
   for (int i = 0; i < runs; i++) {
     timespec from, to;
@@ -562,7 +567,7 @@ double trial(Kernel kernel, long R, long K, long N, const float* X,
     fastest = std::min(fastest, to.tv_sec - from.tv_sec +
                                     1e-9 * (to.tv_nsec - from.tv_nsec));
   }
-  omp_set_num_threads(threads);
+  omp_set_num_threads(callers_threads);
   return fastest;
 }
 

@@ -43,7 +43,7 @@ void micro_kernel(long k, const word<E>* a, long lda, const word<E>* b,
     for (int j = 0; j < N; j++)
       sums[i][j] = load(start + i * start_ld + j * VL);
 #if defined(__AVX__) && !defined(__AVX512F__)
-#pragma GCC unroll 2  // one iteration has only twelve products
+#pragma GCC unroll 2  // one iteration has only twelve multiplications
 #endif
   for (; k; k--, b += NR, a += COLUMNS ? lda : 1) {
     decltype(load_words(b)) b_row[N];
@@ -114,12 +114,13 @@ namespace {
 // The distance of prefetches, in rows: while row i is packed, row i + 12 is
 // prefetched. The hardware prefetcher does not follow rows that are far apart.
 constexpr long PREFETCH_ROWS = 12;
+constexpr long FLOATS_PER_LINE = 16;  // in a cache line of 64 bytes
 
 // Pack `columns` columns of B, whole panels, in one pass over the rows of B.
 template <long columns>
 inline void pack_whole_panels(const float* b, long ld, long k, float* to) {
   for (long i = 0; i < k; i++, b += ld, to += NR) {
-    for (long j = 0; j < columns; j += 16)
+    for (long j = 0; j < columns; j += FLOATS_PER_LINE)
       __builtin_prefetch(b + PREFETCH_ROWS * ld + j);
     for (long j = 0; j < columns; j += NR)
 #pragma GCC unroll 3
@@ -153,7 +154,7 @@ template <>
 void pack_column_blocks<Fp32>(const float* a, long ld, long k, long m,
                               float* to) {
   for (long i = 0; i < k; i++, a += ld, to += TILE_LD) {
-    for (long j = 0; j < m; j += 16)
+    for (long j = 0; j < m; j += FLOATS_PER_LINE)
       __builtin_prefetch(a + PREFETCH_ROWS * ld + j);
     float* block = to;
     for (long j = 0; j < m; j += MR, block += tile_words<Fp32>(k))
@@ -164,8 +165,8 @@ void pack_column_blocks<Fp32>(const float* a, long ld, long k, long m,
 
 namespace {
 
-// Transpose VL rows of `words` words into VL columns of a panel. If n < VL, b
-// has only n rows, and the other columns become zeros.
+// Transpose VL rows of b, of `words` words each, into VL columns of a panel. If
+// n < VL, b has only n rows, and the other columns become zeros.
 inline void pack_transposed(const uint32_t* b, long ld, long n, long words,
                             uint32_t* to) {
   const uint32_t* row[VL];
@@ -303,8 +304,8 @@ const uint32_t* as_columns(const float* a, long& ld, long k, long m,
 
 }  // namespace d2lbert
 
-// For Python, three facts of this build: 1 if it has precision 'bf16', else 0;
-// its instruction set; the number of floats in a vector.
+// For Python, three facts of this build: 1 if it can compute precision 'bf16',
+// else 0; its instruction set; the number of floats in a vector.
 extern "C" int d2lbert_bf16() { return D2LBERT_BF16; }
 extern "C" const char* d2lbert_isa() { return d2lbert::ISA; }
 extern "C" int d2lbert_vector() { return d2lbert::VL; }

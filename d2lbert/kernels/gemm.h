@@ -1,5 +1,6 @@
 // This file computes matrix products C = start + A B by vector instructions,
-// for matrices that fit in cache. `start` is zero, a bias or C itself.
+// for matrices that fit in cache. `start` is zero, a bias, or the C before the
+// product.
 //
 // C is computed tile by tile: a tile is a block of C that fits in registers
 // (amx.h has other tiles). B is packed once into panels of NR columns, the
@@ -35,7 +36,7 @@ constexpr int MR = 4, NV = 2;
 constexpr int NR = NV * VL;
 
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
-// n columns, rounded up to whole panels.
+// n (columns) rounded up to whole panels.
 inline long padded(long n) { return ceil_div(n, NR) * NR; }
 
 // Scratch memory, which grows and never shrinks. take() returns arrays in it.
@@ -133,7 +134,8 @@ const MicroKernel<Bf16> MicroKernels<Bf16>::rows[NV][MR];
 template <>
 const MicroKernel<Bf16> MicroKernels<Bf16>::columns[NV][MR];
 
-// The `start` of a product: zeros, a bias for each column, or C.
+// The `start` of a product. ZERO: zeros. BIAS: a bias for each column. ADD: C,
+// so that the product is added to C.
 enum Start { ZERO, BIAS, ADD };
 
 extern const float zeros[NR];
@@ -149,7 +151,7 @@ inline void multiply_panel(bool columns, long m, long n, long k,
   const int nv = (int)ceil_div(n, VL);
   const MicroKernel<E>* kernels = columns ? MicroKernels<E>::columns[nv - 1]
                                           : MicroKernels<E>::rows[nv - 1];
-  const long a_step = columns ? MR : MR * lda;
+  const long a_step = columns ? MR : MR * lda;  // to the next MR rows of A
   const float* start_row = start == BIAS ? bias : zeros;
   for (long i = 0; i < m; i += MR, a += a_step) {
     const int num_rows = (int)std::min<long>(MR, m - i);
@@ -160,7 +162,7 @@ inline void multiply_panel(bool columns, long m, long n, long k,
       else
         kernels[num_rows - 1](k, a, lda, b, c_tile, ldc, start_row, 0);
     } else {
-      float edge[MR * NR];  // a copy of the tile, with whole vectors
+      float edge[MR * NR];  // the tile, with room for whole vectors
       if (start == ADD) {
         for (int r = 0; r < num_rows; r++)
           for (int j = 0; j < nv; j++)
@@ -179,8 +181,8 @@ inline void multiply_panel(bool columns, long m, long n, long k,
 }
 
 // Prefetches the memory of the next block during the work on the present block.
-// add() registers a range of memory, one of at most four. Each call of step()
-// prefetches a part of every range, and `steps` calls prefetch everything.
+// add() registers a range of memory, at most four times. Each call of step()
+// prefetches a part of every range, and `steps` calls prefetch all ranges.
 class Prefetcher {
  public:
   explicit Prefetcher(long steps) : steps_(std::max<long>(1, steps)) {}
@@ -207,14 +209,15 @@ class Prefetcher {
 
 constexpr long STRIPE = 2 * MR;  // rows of C between two calls of step()
 
-// The `steps` of the `Prefetcher` of `multiply`: the stripes of C (m x n).
+// The `steps` of a `Prefetcher` for `multiply`: the number of stripes in the
+// panels of C (m x n).
 inline long num_stripes(long m, long n) {
   return ceil_div(m, STRIPE) * ceil_div(n, NR);
 }
 
 // Compute C (m x n), where b has all panels of B, and bias has padded(n)
-// numbers. ahead: null, or what to prefetch meanwhile. The other arguments are
-// as for `multiply_panel`.
+// numbers. ahead: prefetches other memory meanwhile; may be null. The other
+// arguments are as for `multiply_panel`.
 template <class E>
 inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
                      long lda, const word<E>* b, float* c, long ldc,
@@ -255,8 +258,9 @@ inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
                     to + j * E::words(k));
 }
 
-// Return the words of A, a (m x k), in the layout "rows". fp32 returns a. bf16
-// writes a copy to `to`, m * words(k) words, and sets ld to the copy's stride.
+// Return the words of A, a (m x k), in the layout "rows". ld: the distance of
+// rows. fp32 returns a. bf16 writes a copy to `to`, m * words(k) words, and
+// sets ld to words(k).
 inline const float* as_rows(const float* a, long&, long, long, float*) {
   return a;
 }
@@ -266,8 +270,8 @@ const uint32_t* as_rows(const float* a, long& ld, long m, long k,
 // Like `as_rows`, for a matrix that is read many times. If ld is a multiple of
 // 1,024, the rows of a tile have addresses that differ by multiples of 4 KiB.
 // Such addresses compete for a few places, 8 or 12, of the first-level cache.
-// So for such an ld fp32 copies the rows, with ROW_GAP unused words after each,
-// and sets ld to the copy's stride.
+// So for such an ld fp32 also copies the rows, with ROW_GAP unused words after
+// each, and sets ld.
 constexpr long ROW_GAP = 16;
 inline const float* conflict_free_rows(const float* a, long& ld, long m,
                                        long k, float* to) {
@@ -284,19 +288,19 @@ inline const uint32_t* conflict_free_rows(const float* a, long& ld, long m,
 
 // Pack A = a^T, a (k x m), for many passes over A. Each block of MR rows of A,
 // which one row of tiles needs, becomes a matrix of tile_words(k) words in the
-// layout "columns", with stride TILE_LD.
+// layout "columns". Its columns begin TILE_LD words apart.
 constexpr long TILE_LD = (MR + VL - 1) / VL * VL;
 template <class E>
 inline long tile_words(long k) {
-  // + 16: blocks that are a power of two apart would compete for cache lines
+  // + 16: without a gap, blocks may be a power of two apart, and would compete
+  // for places in the cache
   return E::words(k) * TILE_LD + 16;
 }
 template <class E>
 void pack_column_blocks(const float* a, long ld, long k, long m, word<E>* to);
 
 // Return the words of A = a^T, a (k x m), in the layout "columns". fp32 returns
-// a. bf16 writes a copy to `to`, words(k) * m words, and sets ld to the copy's
-// stride.
+// a. bf16 writes a copy to `to`, words(k) * m words, and sets ld to m.
 inline const float* as_columns(const float* a, long&, long, long, float*) {
   return a;
 }

@@ -47,7 +47,7 @@ typedef float vf __attribute__((vector_size(4 * VL)));
 typedef int32_t vi __attribute__((vector_size(4 * VL)));
 typedef uint32_t vu __attribute__((vector_size(4 * VL)));
 
-// x in all lanes. (x + 0 would change -0, and x - 0 does not.)
+// x in all lanes. Subtracting zeros keeps -0; adding zeros would not.
 inline vf splat(float x) { return x - vf{}; }
 // The bits of each float, as an integer.
 inline vi bits(vf x) { return (vi)x; }
@@ -202,8 +202,7 @@ inline vf smaller(vf a, vf b) {
 }
 
 // Reduce a vector to one number: combine its two halves, then the halves of the
-// result, and so on. So the order of additions is the same for all instruction
-// sets with the same VL.
+// result, and so on. So the order of additions depends only on VL.
 template <class F>
 inline float reduce(vf v, F combine) {
 #ifdef __SSE2__
@@ -257,8 +256,9 @@ inline float maximum(const float* x, long n) {
 // the largest float, NaN for NaN.
 inline vf exp(vf x) {
   // e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding `round`, 1.5 *
-  // 2^23, rounds to an integer. log(2) is the difference of two constants, and
-  // n times the first is exact.
+  // 2^23, rounds to an integer. log(2) is the difference of the two constants
+  // that n is multiplied by, and n times the first is exact. x is clipped to
+  // [low, high]: outside, e^x is 0 or infinity.
   const float low = -104.f, high = 89.f, round = 12582912.f;
   const vf y = smaller(splat(high), larger(splat(low), x));
   const vf shifted = y * 1.44269504f + round;
@@ -304,8 +304,8 @@ inline vf square_root(vf x) {
 #endif
 }
 
-// The hyperbolic tangent: for small |x| a polynomial, since the formula for
-// other x, 1 - 2 / (e^(2 |x|) + 1), would lose digits.
+// The hyperbolic tangent. `far` is exact enough only for large |x|: for small
+// |x|, 1 - 2 / (e^(2 |x|) + 1) would lose digits. So `near` has a polynomial.
 inline vf tanh(vf x) {
   vf a = absolute(x), s = x * x;
   vf p = splat(-5.5151642e-3f);
@@ -335,8 +335,8 @@ inline vu load_quads(const uint32_t* const* row, int column) {
       _mm_loadu_ps((const float*)row[4] + column), 1);
 #else
   vu v;
-  for (int r = 0; r < VL; r += 4) std::memcpy((char*)&v + 4 * r,
-                                              row[r] + column, 16);
+  for (int r = 0; r < VL; r += 4)
+    std::memcpy((char*)&v + 4 * r, row[r] + column, 16);
   return v;
 #endif
 }
@@ -346,7 +346,8 @@ inline vu load_quads(const uint32_t* const* row, int column) {
 // loaded with four words from every fourth row. Then the 4 x 4 words in the
 // same quarter of four registers are transposed.
 inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
-  // The compiler turns shuffles in these orders into unpack instructions.
+  // Orders of lanes for `shuffle`, which the compiler turns into unpack
+  // instructions
   vi low, high, low_pairs, high_pairs;
   for (int q = 0; q < VL; q += 4) {
     const int a = q, b = q + VL;
@@ -399,16 +400,16 @@ struct Draws {
 // probability p (exact to 2^-32), and 1 / (1 - p) otherwise.
 struct Dropout {
   uint64_t seed = 0;
-  uint32_t threshold = 0;  // elements with a smaller random word become 0
+  uint32_t threshold = 0;  // an element with a smaller random word is dropped
   float scale = 1.f;       // the factor of the other elements
   // noise: 64 ones after MXNet's own dropout at rate 1/2, or null. In training
-  // each of them has become 0 or 2: 64 random bits, which depend on MXNet's
-  // seed. In prediction they are still 1, and nothing is dropped.
+  // each number is now 0 or 2: 64 random bits, which depend on MXNet's seed. In
+  // prediction each number is still 1, and nothing is dropped.
   Dropout(double p, const float* noise) {
     if (p <= 0 || !noise || noise[0] == 1.f) return;
     for (int i = 0; i < 64; i++)
       seed |= (uint64_t)(noise[i] > 1.f) << i;
-    const double num_dropped = p * 4294967296.0;   // of 2^32 words
+    const double num_dropped = p * 4294967296.0;   // of all 2^32 words
     threshold =
         num_dropped >= 4294967295.0 ? 4294967295u : (uint32_t)num_dropped;
     scale = (float)(p < 1 ? 1 / (1 - p) : 0);
