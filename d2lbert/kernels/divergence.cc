@@ -20,7 +20,7 @@ struct Normalizer {
   }
 };
 
-enum { SCORES, TEACHER, INPUTS };
+enum { SCORES, TEACHER, INPUTS };  // INPUTS: the number of inputs
 // Outputs. DIVERGENCES (M,). NORMALIZERS (M, 4): for each row, the `Normalizer`
 // of scores and the `Normalizer` of the teacher.
 enum { DIVERGENCES, NORMALIZERS, OUTPUTS };
@@ -35,7 +35,7 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
 
 MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
-  // x: of scores. y: of the teacher
+  // X, x: the scores. Y, y: the logits of the teacher
   const float *X = floats((*in)[SCORES]), *Y = floats((*in)[TEACHER]);
   const long M = (*in)[SCORES].shape[0], V = (*in)[SCORES].shape[1];
   const float inverse_temperature = 1 / (float)number(attrs, "temperature", 1);
@@ -48,20 +48,20 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     const float largest_x = std::max(maximum(x, V), -1e30f);
     const float largest_y = std::max(maximum(y, V), -1e30f);
     const vi lane = lane_indices();
-    // The sums of e (of x), of p (of y), and of p log(p / e)
+    // The sums of exp_x, of exp_y, and of exp_y log(exp_y / exp_x)
     vf total_x{}, total_y{}, divergence{};
     for (long j = 0; j < V; j += VL) {
       const vf a = (load(x + j, V - j) - largest_x) * inverse_temperature;
       const vf b = (load(y + j, V - j) - largest_y) * inverse_temperature;
-      vf e = exp(a), p = exp(b), d = p * (b - a);
+      vf exp_x = exp(a), exp_y = exp(b), term = exp_y * (b - a);
       if (V - j < VL) {
-        e = pick(lane < (int)(V - j), e, vf{});
-        p = pick(lane < (int)(V - j), p, vf{});
-        d = pick(lane < (int)(V - j), d, vf{});
+        exp_x = pick(lane < (int)(V - j), exp_x, vf{});
+        exp_y = pick(lane < (int)(V - j), exp_y, vf{});
+        term = pick(lane < (int)(V - j), term, vf{});
       }
-      total_x += e;
-      total_y += p;
-      divergence += d;
+      total_x += exp_x;
+      total_y += exp_y;
+      divergence += term;
     }
     const float sum_y = sum(total_y);
     const float log_x = std::log(sum(total_x)), log_y = std::log(sum_y);
@@ -76,7 +76,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   const BackwardArrays arrays(*in, OUTPUTS);
   MXTensor &scores = arrays.inputs[SCORES], &teacher = arrays.inputs[TEACHER];
-  const float* d = floats(arrays.gradients[DIVERGENCES]);
+  const float* d_divergences = floats(arrays.gradients[DIVERGENCES]);
   const float *X = floats(scores), *Y = floats(teacher);
   const Normalizer* normalizers =
       (const Normalizer*)floats(arrays.outputs[NORMALIZERS]);
@@ -89,7 +89,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   for (long i = 0; i < M; i++) {
     const float *x = X + i * V, *y = Y + i * V;
     const Normalizer of_x = normalizers[2 * i], of_y = normalizers[2 * i + 1];
-    const float scale = d[i] * inverse_temperature;
+    const float scale = d_divergences[i] * inverse_temperature;
     for (long j = 0; j < V; j += VL)
       store(dX + i * V + j,
             scale * (of_x.softmax(load(x + j, V - j), inverse_temperature) -

@@ -1,7 +1,8 @@
-// The operator d2lbert_rows selects rows of X (R, H) by several lists of row
-// indices. Each list (S,) gives one output (S, H). The backward pass adds the
-// gradients of all outputs to one dX. With a separate call for each list, MXNet
-// would compute a dX for each call, and add these arrays.
+// The operator d2lbert_rows, `take_rows` in Python, selects rows of X (R, H) by
+// one or more lists of row indices. Each list (S,) gives one output (S, H). The
+// backward pass adds the gradients of all outputs to one dX. With a separate
+// call for each list, MXNet would compute a dX for each call, and add these
+// arrays.
 #include "op.h"
 
 namespace d2lbert {
@@ -10,7 +11,7 @@ namespace {
 int num_lists(const Attrs& attrs) { return (int)number(attrs, "lists", 1); }
 
 struct Inputs : IndexedInputs {
-  const int X, first_list;  // the other lists follow the first list
+  const int X, first_list;  // the other lists are the next inputs
   explicit Inputs(const Attrs& attrs)
       : X(next()), first_list(next_n(num_lists(attrs))) {}
 };
@@ -49,8 +50,9 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const float* X = floats(x);
   const long R = x.shape[0], H = x.shape[1];
   for (size_t k = 0; k < out->size(); k++) {
-    const int32_t* indices = ints((*in)[at.first_list + k]);
-    const long S = (*in)[at.first_list + k].size();
+    MXTensor& list = (*in)[at.first_list + k];
+    const int32_t* indices = ints(list);
+    const long S = list.size();
     if (S && !R) return fail("X of take_rows has no rows to take");
     float* Y = floats((*out)[k]);
 #pragma omp parallel for schedule(static) num_threads(team(1.0 * S * H))
@@ -68,11 +70,11 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   for (int k = 0; k < lists; k++) zero_gradient((*out)[at.first_list + k]);
   float* dX = floats((*out)[at.X]);
   if (!dX) return MX_SUCCESS;
-  const MXTensor& X = arrays.inputs[at.X];
-  const long R = X.shape[0], H = X.shape[1];
+  const MXTensor& x = arrays.inputs[at.X];
+  const long R = x.shape[0], H = x.shape[1];
   // Each thread computes rows [begin, end) of dX. The thread reads all lists,
-  // and adds the rows of dY whose index is in this range. So each sum has the
-  // order of the lists, for any number of threads.
+  // and adds the rows of dY whose index is in this range. So the terms of a row
+  // are added in the order of the lists, for any number of threads.
 #pragma omp parallel num_threads(team(1.0 * R * H))
   {
     long begin, end;
@@ -81,8 +83,9 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
     for (int k = 0; k < lists; k++) {
       const float* dY = floats(arrays.gradients[k]);
       MXTensor& list = arrays.inputs[at.first_list + k];
+      const int32_t* indices = ints(list);
       for (long i = 0, S = list.size(); i < S; i++) {
-        const long r = clipped(ints(list)[i], R);
+        const long r = clipped(indices[i], R);
         if (r >= begin && r < end) add_row_to(dX + r * H, dY + i * H, H);
       }
     }

@@ -1,7 +1,7 @@
 // Each word of a text is stored as its type: equal words have the same type, a
 // number from 0 on. The functions of this file count types, find where types
 // first occur, and look types up in tables, for the book's section "The Dataset
-// for Pretraining BERT". cut.py calls the functions. They do not need MXNet.
+// for Pretraining BERT". cut.py calls the functions, which do not need MXNet.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,16 +17,16 @@ template <typename T>
 void update_first(const T* types, int64_t size, int64_t num_types,
                   int64_t num_paragraphs, const int64_t* lengths,
                   const int64_t* positions, int64_t* first) {
-  int64_t left = size;  // words after the paragraphs seen so far
+  int64_t words_left = size;  // after the paragraphs checked so far
   for (int64_t q = 0; q < num_paragraphs; ++q) {
-    require(lengths[q] >= 0 && lengths[q] <= left);
-    left -= lengths[q];
+    require(lengths[q] >= 0 && lengths[q] <= words_left);
+    words_left -= lengths[q];
   }
   require_range(types, size, 0, num_types);
   for (int64_t q = 0; q < num_paragraphs; ++q) {
     for (int64_t i = 0; i < lengths[q]; ++i) {
-      int64_t& position = first[*types++];
-      position = std::min(position, positions[q] + i);
+      int64_t& first_position = first[*types++];
+      first_position = std::min(first_position, positions[q] + i);
     }
   }
 }
@@ -40,9 +40,10 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
   }
 }
 
-// The number of entries that `spread` copies at a time. Most words have only
-// one or two entries (pieces). But the processor could not predict a branch on
-// the number of entries. So for each word at least kAtATime entries are copied.
+// The number of entries (pieces of a word) that `spread` copies at a time. Most
+// words have only one or two entries. A branch on this number would be slow,
+// because the processor cannot predict it. So at least kAtATime entries are
+// copied for each word, and the next word overwrites the surplus.
 constexpr int64_t kAtATime = 4;
 
 // `spread` (see below) for a table with integers of class T. Both `table` and
@@ -52,20 +53,25 @@ void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,
                int64_t num_ends, T* const to) {
   T* next = to;
-  for (int64_t i = 0, s = 0; s <= num_ends; ++s) {
-    for (const int64_t end = s < num_ends ? ends[s] : size; i < end; ++i) {
+  int64_t i = 0;
+  for (int64_t s = 0; s <= num_ends; ++s) {
+    // Copy the words before ends[s], or finally the words after all ends
+    const int64_t end = s < num_ends ? ends[s] : size;
+    for (; i < end; ++i) {
       const T* from = table + begins[types[i]];
       const int64_t count = lengths[types[i]];
-      for (int64_t j = 0; j < count || j == 0; j += kAtATime) {
-        std::memcpy(next + j, from + j, kAtATime * sizeof(T));
-      }
+      int64_t copied = 0;
+      do {
+        std::memcpy(next + copied, from + copied, kAtATime * sizeof(T));
+        copied += kAtATime;
+      } while (copied < count);
       next += count;
     }
     if (s < num_ends) ends[s] = next - to;
   }
 }
 
-// Require that `spread` with these arguments reads and writes within its
+// Require that `spread`, with these arguments, reads and writes only within its
 // arrays.
 void require_spread(int64_t table_size, const int64_t* begins,
                     const int32_t* lengths, int64_t num_types,
@@ -77,9 +83,9 @@ void require_spread(int64_t table_size, const int64_t* begins,
   }
   require_range(types, size, 0, num_types);
   require_rising(ends, num_ends, size);
-  int64_t count = 0;
-  for (int64_t i = 0; i < size; ++i) count += lengths[types[i]];
-  require(count <= to_size);
+  int64_t num_entries = 0;
+  for (int64_t i = 0; i < size; ++i) num_entries += lengths[types[i]];
+  require(num_entries <= to_size);
 }
 
 }  // namespace
@@ -124,8 +130,7 @@ int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
 // table (table_size) and `to` have integers of entry_bytes, 2 or 4. The last
 // four entries of the table belong to no type. `to` has memory for to_size + 4
 // entries. ends (num_ends): sorted indices of words; some may be equal. Each
-// index is replaced by the number of entries that are copied for the words
-// before it.
+// index is replaced by the number of entries of all words before this index.
 int spread(const void* table, int64_t entry_bytes, int64_t table_size,
            const int64_t* begins, const int32_t* lengths, int64_t num_types,
            const int32_t* types, int64_t size, int64_t* ends,
@@ -145,10 +150,10 @@ int spread(const void* table, int64_t entry_bytes, int64_t table_size,
 }
 
 // Replace first[type] (num_types) by the first position of the type in these
-// words, if this position is smaller. types: integers of type_bytes, 2 or 4.
-// The words are num_paragraphs paragraphs of a larger text, one after the
-// other. Paragraph q has lengths[q] words, and its first word has position
-// positions[q] in the larger text.
+// words, if the position is smaller than first[type]. types: integers of
+// type_bytes, 2 or 4. The words are num_paragraphs paragraphs of a larger text,
+// one after the other. Paragraph q has lengths[q] words, and its first word has
+// position positions[q] in the larger text.
 int first_places(const void* types, int64_t type_bytes, int64_t size,
                  int64_t num_types, int64_t num_paragraphs,
                  const int64_t* lengths, const int64_t* positions,
