@@ -283,8 +283,9 @@ def _compiled_row(mx, build, name, module_name, library_name,
                        f'{effect_if_missing}; unset D2LBERT_KERNELS')
         module = importlib.import_module(module_name)
         library = getattr(module, library_name)
-        # `find` looks for a compiled library; `get` compiles it if necessary
-        is_usable = library.find() or (build and library.get() is not None)
+        # `get` compiles the library if necessary
+        is_usable = library.open_if_compiled() or (
+            build and library.get() is not None)
     except ValueError as error:     # an environment variable is invalid
         return Row(name, BAD, f'not loaded: {error}', 'correct this '
                    'variable; until then, commands that need this library '

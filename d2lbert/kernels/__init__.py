@@ -29,8 +29,8 @@ FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
            'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc', 'rows.cc',
            'self_attention.cc', 'vocab.cc']
-#: Attempts to build and open a library. Between the two steps, another process
-#: may remove the library's file.
+#: Attempts to build and open a library. An attempt fails if another process
+#: removes the library's file between the two steps.
 ATTEMPTS = 3
 
 State = namedtuple('State', 'mode loaded path reason')
@@ -88,8 +88,10 @@ class Library:
             return None
         if self.path is None:
             with Library._lock:
-                # After a failure, only `require` tries again
-                if not self.path and (not self.reason or policy == 'require'):
+                # Another thread may have opened it. After a failure, only
+                # `require` tries again.
+                may_try = not self.reason or policy == 'require'
+                if self.path is None and may_try:
                     self._build_and_open(policy)
         return self._opened
 
@@ -117,22 +119,22 @@ class Library:
 
     def _open(self, path):
         """Open the compiled library at `path`, or raise BuildError."""
-        checked_path = path
+        checked_path = path     # for the message below, if `checked` fails
         try:
             with build.checked(path) as checked_path:
                 self._opened = self._open_library(checked_path)
         except BuildError:      # a RuntimeError with a complete message
             raise
         except (OSError, AttributeError, RuntimeError) as error:
-            last_line = ([type(error).__name__] + str(error).splitlines())[-1]
-            cause = last_line.replace(f'{checked_path}: ', '')
+            lines = str(error).splitlines() or [type(error).__name__]
+            cause = lines[-1].replace(f'{checked_path}: ', '')
             raise BuildError(
                 f'{path} cannot be loaded ({cause}): if its folder is mounted '
                 'noexec, set D2LBERT_CACHE to a folder that is not') from error
         self.path, self.reason = path, None
 
-    def find(self):
-        """Open the library if it is compiled; return True if it is open.
+    def open_if_compiled(self):
+        """Open the library if its file exists; return True if it is open.
 
         Never compiles it. Raises BuildError if there is no compiler, or if
         the library cannot be opened.
@@ -189,11 +191,13 @@ def enabled(*arrays):
     They can take MXNet's float32 and int32 arrays on a CPU. Only the device of
     the first array is checked. Compiles the operators if they are missing.
     """
+    if not load():
+        return False
     # Checks the type, since array.ctx would construct a new Context
-    return load() and all(
-        hasattr(type(array), 'ctx')
-        and array.dtype in (numpy.float32, numpy.int32)
-        for array in arrays) and arrays[0].ctx.device_type != 'gpu'
+    can_take_all = all(hasattr(type(array), 'ctx')
+                       and array.dtype in (numpy.float32, numpy.int32)
+                       for array in arrays)
+    return can_take_all and arrays[0].ctx.device_type != 'gpu'
 
 
 def compiled_for():
@@ -201,11 +205,12 @@ def compiled_for():
 
     Returns None if the operators are not loaded; never loads them.
     """
-    library = OPERATORS.path and OPERATORS.get()
-    return library and (library.d2lbert_isa().decode(),
-                        library.d2lbert_vector())
+    library = OPERATORS.get() if OPERATORS.path else None
+    if library is None:
+        return None
+    return library.d2lbert_isa().decode(), library.d2lbert_vector()
 
 
 def bf16_supported():
-    """True if this CPU and the loaded operators multiply in bfloat16."""
+    """True if the operators can multiply in bfloat16; loads them first."""
     return load() and bool(OPERATORS.get().d2lbert_bf16())

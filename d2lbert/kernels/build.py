@@ -41,7 +41,7 @@ def compiler():
 
 
 def _cpu_features():
-    """The processor's features, which decide what -march=native means.
+    """The processor's features, on which the effect of -march=native depends.
 
     Returns a string; if the features are unknown, the processor's name.
     """
@@ -98,12 +98,12 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     except OSError as error:
         raise BuildError(str(error)) from error
     target = folder / file_name
-    if not _is_sound(target) and not compiling:
-        return None
     if not _is_sound(target):
+        if not compiling:
+            return None
         with locked(folder / 'build.lock', before_wait=lambda: print_line(
                 'waiting for another process that compiles')) as is_locked:
-            if is_locked:   # so processes that left .part folders have ended
+            if is_locked:   # so .part folders are left by ended processes
                 for stale in folder.glob('.*.part'):
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it
@@ -120,9 +120,9 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
 def checked(library):
     """Check a library's digest, and yield a path that opens this library.
 
-    The path begins with an open file descriptor of the folder, and the check
-    fails if a user other than this one and root can write to the folder. So no
-    one else can replace the library between the check and the use of the path.
+    The path begins with an open file descriptor of the folder. The check fails
+    if a user other than this one and root can write to the folder. So no other
+    user can replace the library between the check and the use of the path.
     Raises BuildError if the check fails.
     """
     try:
@@ -148,7 +148,7 @@ def print_line(line):
 
 
 def _recipe(name, sources, mxnet, options=()):
-    """(compiler command, all sources, file name of the library).
+    """Return (compiler command, all sources, file name of the library).
 
     The arguments are as for `library`. With mxnet=True, the source of MXNet's
     interface is added to the sources. The file name has a digest of everything
@@ -180,7 +180,10 @@ def _digest_file(library):
 
 
 def _is_sound(library):
-    """True if a library has its digest, and no other user could write it."""
+    """True if a library exists and may be loaded.
+
+    It must have the stored digest, and no other user may be able to write it.
+    """
     try:
         with open(library, 'rb') as file:
             status = os.fstat(file.fileno())
@@ -262,9 +265,10 @@ def _run(commands, subjects, folder):
 
 
 def _first_error(process, output):
-    """The first line of a compiler's output that has 'error', or line 1.
+    """Return the first line of a compiler's output that has 'error'.
 
-    If there is no output, returns the exit status of the process.
+    Without such a line, returns the first line; without output, the exit
+    status of the process.
     """
     lines = output.decode(errors='replace').strip().splitlines()
     for line in lines:

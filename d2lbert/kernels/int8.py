@@ -1,8 +1,9 @@
 """Encode tokens by a BERT encoder with 8-bit weights, in C++ (int8.cc).
 
 All arrays are NumPy's. Numbers: N outputs and K inputs of a dense layer, B
-sequences, R rows (one for each token of all sequences), H hiddens, E elements
-of an embedding, and V tokens, S segments and T positions that have embeddings.
+sequences, R rows (one for each token of all sequences), H elements of the
+vector of a token, E elements of an embedding, and V tokens, S segments and T
+positions that have embeddings.
 """
 import ctypes
 import weakref
@@ -14,9 +15,9 @@ from d2lbert.kernels import Library
 #: Activation functions, in the order of `Act` in int8.h.
 ACTS = 'none', 'relu', 'gelu', 'gelu_new'
 
-#: The vectors that `Encoder.encode` can return of a sequence: the vectors of
-#: all tokens, the vector of the first token, or the mean of all vectors. The
-#: order is that of `OutputRows` in int8.cc.
+#: The vectors that `Encoder.encode` can return for a sequence: the vectors of
+#: all tokens, the vector of the first token, or the mean of all vectors. In
+#: the order of `OutputRows` in int8.cc.
 ROWS = 'all', 'first', 'mean'
 
 
@@ -27,6 +28,7 @@ def _open_library(path):
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
+    # Arrays (f32s, ...) and single numbers (i64, ...)
     f32s, i8s, i32s, i64s = map(array, ('float32', 'int8', 'int32', 'int64'))
     i64, double, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
     c_int = ctypes.c_int
@@ -66,7 +68,7 @@ INT8 = Library('int8', ['int8.cc'], _open_library,
 
 
 def library():
-    """The compiled library, or None without a compiler or with kernels off."""
+    """The opened library; None without a compiler or with kernels off."""
     return INT8.get()
 
 
@@ -112,15 +114,15 @@ class Encoder:
     A dense layer is a tuple (q, scale, bias), with q and scale by `quantize`;
     bias may be None. A LayerNorm is a tuple (gamma, beta).
 
-    tables: three embeddings, contiguous arrays: of tokens, the tuple (q (V,
-    E), scale (V,)); of segments, (S, E) or None; of positions, (T, E). norm:
-    the LayerNorm of the embeddings, or None. projection: a dense layer from E
-    to H, or None. blocks: for each block, a list of four dense layers and a
-    list of two LayerNorms. The dense layers are: queries, keys and values in
-    one layer; the output of attention; the two layers of the feed-forward
-    network. The LayerNorms are after attention and after that network. act:
-    one of `ACTS`. epsilon: of each LayerNorm. factor: multiplies the
-    embeddings of tokens.
+    tables: the embeddings (tokens, segments, positions), contiguous arrays.
+    tokens: the tuple (q (V, E), scale (V,)). segments: (S, E) or None.
+    positions: (T, E). norm: the LayerNorm of the embeddings, or None.
+    projection: a dense layer from E to H, or None. blocks: for each block, a
+    list of four dense layers and a list of two LayerNorms. The dense layers
+    are: queries, keys and values in one layer; the output of attention; the
+    two layers of the feed-forward network. The LayerNorms are after attention
+    and after the feed-forward network. act: one of `ACTS`. epsilon: the
+    epsilon of each LayerNorm. factor: multiplies the embeddings of tokens.
     """
 
     def __init__(self, tables, norm, projection, blocks, num_heads, act,
@@ -128,9 +130,10 @@ class Encoder:
         self._library = compiled = library()
         (tokens, scale), segments, positions = tables
         self._tables = tables       # kept, since C++ reads these arrays
-        (_, attention_output, ffn1, _), _ = blocks[0]
-        E, H = tokens.shape[1], len(attention_output[0])
-        F = len(ffn1[0])    # hiddens of the feed-forward network
+        dense_layers, _ = blocks[0]
+        _, (attention_q, *_), (ffn1_q, *_), _ = dense_layers
+        E, H = tokens.shape[1], len(attention_q)
+        F = len(ffn1_q)     # hidden units of the feed-forward network
         sizes = onp.array([
             len(tokens), 0 if segments is None else len(segments),
             len(positions), E, H, F, num_heads, len(blocks),
@@ -150,11 +153,11 @@ class Encoder:
             compiled.int8_put_norm(handle, 2 * len(blocks), *norm)
         if projection is not None:
             self._put_dense(4 * len(blocks), *projection)
-        # The multiplications for a row in one block
-        self._num_products = 4. * H * H + 2. * H * F
+        # The number of multiplications in a block, for a row
+        self._block_products = 4. * H * H + 2. * H * F
 
     def _put_dense(self, index, q, scale, bias):
-        """Set a dense layer; index: 4 * block + layer, then the projection."""
+        """Set a dense layer; index: see int8_put_dense in int8.cc."""
         self._library.int8_put_dense(self._handle, index, *q.shape, q, scale,
                                      _address(bias))
 
@@ -173,7 +176,9 @@ class Encoder:
         B = len(offsets) - 1
         out = onp.empty((len(ids) if rows == 'all' else B,
                          self._num_hiddens), 'float32')
+        # Without blocks, the embeddings count as one block
+        products = self._block_products * max(len(order), 1)
         self._library.int8_encode(
             self._handle, B, offsets, ids, segments, len(order), order,
-            self._num_products * max(len(order), 1), ROWS.index(rows), out)
+            products, ROWS.index(rows), out)
         return out

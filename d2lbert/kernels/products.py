@@ -26,6 +26,7 @@ __all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'describe', 'mode', 'record',
 
 #: The names of the kernels, in the order of `Kernel` in amx.h.
 NAMES = 'plain', 'pairs', 'tiles', 'split'
+#: For messages. `mxnet` multiplies if the fused operators are not used.
 DESCRIPTIONS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
                 'tiles': 'bfloat16 tiles (AMX)',
                 'split': 'three bfloat16 tiles a number (AMX)',
@@ -38,7 +39,7 @@ NUM_RUNS = 5
 #: `plain` replaces `pairs` or `tiles`, and `split` replaces `plain`, if the
 #: new kernel takes less than this share of the time of the replaced kernel.
 #: Smaller differences are noise.
-FASTER = 0.95
+TIME_RATIO = 0.95
 #: The largest allowed error of `split` against float64, relative to the
 #: largest element of the product. The tests allow the same error.
 TOLERANCE = 2e-5
@@ -120,7 +121,7 @@ def _find_tiles(library, policy):
         return False, 'D2LBERT_AMX is off'
     support = library.d2lbert_tiles()   # see `d2lbert_tiles` in amx.cc
     if support == 2:
-        return True, 'AMX is there'
+        return True, 'AMX can be used'
     if support == 1:
         return False, 'the system refuses AMX to this process'
     if {'amx_tile', 'amx_bf16'} <= find_processor().features:
@@ -139,10 +140,10 @@ def _choose_fastest(measured, has_tiles, why):
     bf16 = 'pairs'
     if has_tiles and seconds['tiles'] < seconds['pairs']:
         bf16 = 'tiles'
-    if seconds['plain'] < FASTER * seconds[bf16]:
+    if seconds['plain'] < TIME_RATIO * seconds[bf16]:
         bf16 = 'plain'
     fp32 = 'plain'
-    if (has_tiles and seconds['split'] < FASTER * seconds['plain']
+    if (has_tiles and seconds['split'] < TIME_RATIO * seconds['plain']
             and errors['split'] <= errors['plain']
             and measured['largest'] <= TOLERANCE):
         fp32 = 'split'
@@ -153,7 +154,7 @@ def _choose_fastest(measured, has_tiles, why):
 
 
 def _read_or_measure(library, path, has_tiles):
-    """Read an earlier measurement, or measure each kernel and store it.
+    """Read the stored measurement, or take and store a new one.
 
     Returns a dict. seconds: {kernel: time of the product}. errors: {kernel:
     root mean square error against float64} for `plain` and `split`. largest:
@@ -181,14 +182,14 @@ def _read_or_measure(library, path, has_tiles):
 
 
 def _measure(library, names):
-    """Measure the kernels with these names: a dict, see `_read_or_measure`."""
+    """Measure these kernels; returns a dict, see `_read_or_measure`."""
     rows, inputs, outputs = TRIAL_SHAPE
     rng = onp.random.RandomState(1)
     X, W = (rng.normal(size=size).astype('float32')
             for size in ((rows, inputs), (outputs, inputs)))
     Y = onp.empty((rows, outputs), 'float32')
-    checked = slice(64)     # 64 rows, whose errors are measured
-    exact = X[checked].astype('float64') @ W.T.astype('float64')
+    checked_rows = slice(64)    # only the errors of 64 rows are measured
+    exact = X[checked_rows].astype('float64') @ W.T.astype('float64')
     seconds = dict.fromkeys(names, float('inf'))
     errors, largest = {}, 0.
     for _ in range(NUM_RUNS):
@@ -196,7 +197,7 @@ def _measure(library, names):
             seconds[name] = min(seconds[name],
                                 time_product(library, name, X, W, Y))
             if name in ('plain', 'split'):
-                error = Y[checked] - exact
+                error = Y[checked_rows] - exact
                 errors[name] = float(onp.sqrt((error ** 2).mean()))
                 if name == 'split':
                     largest = float(abs(error).max() / abs(exact).max())
@@ -207,7 +208,7 @@ def time_product(library, name, X, W, Y, times=1):
     """Compute Y = X W^T by one thread; return the seconds of the fastest run.
 
     name: the kernel. X (R, K), W (N, K) and Y (R, N): C-contiguous float32
-    NumPy arrays. times: the number of runs.
+    NumPy arrays; Y is overwritten. times: the number of runs.
     """
     (rows, inputs), outputs = X.shape, len(W)
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (X, W, Y)]
@@ -247,20 +248,20 @@ def resume(before, precision, fused=True):
     as for `record`. Returns a clause for a message if the resumed run has to
     use another kernel, else None.
     """
-    now = record(precision, fused)
+    current = record(precision, fused)
     if not isinstance(before, dict) or not before.get('product'):
         return None     # older versions of the package stored no record
     product, old_cpu = before['product'], before.get('cpu')
-    if product == now['product']:
+    if product == current['product']:
         return None
-    if (old_cpu == now['cpu'] and now['product'] != 'mxnet'
+    if (old_cpu == current['cpu'] and current['product'] != 'mxnet'
             and mode() == 'auto' and product in _possible(precision)):
         use(_State.choice._replace(
             **{precision: product},
             why=f'{_State.choice.why}; {precision} as in the resumed run'))
         return None
     return (f'matrices were multiplied by {describe(product)} on {old_cpu}, '
-            f'and are by {describe(now["product"])} on {now["cpu"]}')
+            f'and are by {describe(current["product"])} on {current["cpu"]}')
 
 
 def _possible(precision):

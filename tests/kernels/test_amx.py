@@ -295,7 +295,7 @@ def test_a_machine_is_measured_once(choose, monkeypatch):
         choose(library)
         assert (library.trials > 0) == measured
         assert products.chosen().why.startswith(
-            'AMX is there; milliseconds of one product, measured once: '
+            'AMX can be used; milliseconds of one product, measured once: '
             '4000.00 by fp32 vectors')
     assert choose(Library(tiles=1)) == ('plain', 'pairs')
     monkeypatch.setattr(products, 'cpu', lambda: 'another CPU')
