@@ -6,7 +6,9 @@ namespace tiled {
 
 using namespace amx;
 
-constexpr long STRIP = 2 * SIDE;  // rows or columns multiplied at a time
+// Rows or columns that are multiplied at a time: the side of a block of 2 x 2
+// tiles. (STRIPE in gemm.h is for vectors.)
+constexpr long STRIP = 2 * SIDE;
 
 // The number of rows in a block: whole strips, 8 at most. A block takes
 // row_bytes for each row. More than two strips take at most 600 kB, less than

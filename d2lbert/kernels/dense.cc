@@ -89,7 +89,7 @@ inline void multiply_long_rows(const float* x, long m, long K,
     const long first = k * E::PER_WORD;
     const bool is_last_slice = k + max_words >= words;
     const Start start = k ? ADD : bias ? BIAS : ZERO;
-    long lda = K;
+    long lda = K;  // `conflict_free_rows` changes lda if it copies the rows
     const word<E>* a = conflict_free_rows(
         x + first, lda, m, std::min(num_words * E::PER_WORD, K - first),
         x_words);

@@ -284,9 +284,9 @@ class Encoder {
 
   // Take a chunk of a batch through the layers, and write the vectors of the
   // chunk to batch.out.
-  void encode(const Member& member, const SharedMemory& shared,
-              const OwnMemory& own, const Batch& batch,
-              const Chunk& chunk) const {
+  void encode_chunk(const Member& member, const SharedMemory& shared,
+                    const OwnMemory& own, const Batch& batch,
+                    const Chunk& chunk) const {
     const long rows = chunk.rows, sequences = chunk.last - chunk.first;
     // `attend` writes no padding, and `quantize` reads it
     clear_padding(shared.context, member.first(rows), member.last(rows));
@@ -471,7 +471,7 @@ class Encoder {
     for (long i = 0; i < T; i += LANES) {
       const long queries = std::min<long>(LANES, T - i);
       transpose_rows(q + i * ld, ld, queries, own.q);
-      const Lanes max = score(own.q, keys, ld, T, own.scores);
+      const Lanes max = compute_scores(own.q, keys, ld, T, own.scores);
       Lanes total;
       for (long j = 0; j < T; j++)
 #pragma GCC unroll 4
@@ -506,8 +506,8 @@ class Encoder {
 
   // scores (T, LANES) = keys q, for keys (T, D) and transposed queries q (D,
   // LANES). Return the largest score of each query.
-  Lanes score(const float* q, const float* keys, long ld, long T,
-              float* scores) const {
+  Lanes compute_scores(const float* q, const float* keys, long ld, long T,
+                       float* scores) const {
     constexpr int KEYS = 8 / VECTORS;   // keys at a time: 8 vectors of sums
     Lanes max;
     for (vf& vector : max.vector) vector = splat(-INFINITY);
@@ -614,7 +614,8 @@ std::vector<Chunk> divide(const Batch& batch, long max_rows) {
 }
 
 // Encode a batch. products: the number of multiplications for a row.
-void run(const Encoder& encoder, const Batch& batch, double products) {
+void encode_batch(const Encoder& encoder, const Batch& batch,
+                  double products) {
   const long R = batch.offsets[batch.B];
   const int threads = threads_for(products * R);
   long T = 0;
@@ -643,7 +644,7 @@ void run(const Encoder& encoder, const Batch& batch, double products) {
     const SharedMemory shared = encoder.shared_memory(*scratch[thread], rows);
     const OwnMemory own = encoder.own_memory(*scratch[thread], rows, T);
     for (size_t c; (c = next.fetch_add(1)) < chunks.size();)
-      encoder.encode({alone, 0}, shared, own, batch, chunks[c]);
+      encoder.encode_chunk({alone, 0}, shared, own, batch, chunks[c]);
   };
   if (threads == 1) return take_chunks(0);
   std::unique_ptr<Team> team;
@@ -659,7 +660,7 @@ void run(const Encoder& encoder, const Batch& batch, double products) {
       }
       StandardRounding rounding;
       const OwnMemory own = encoder.own_memory(*scratch[thread], rows, T);
-      encoder.encode({*team, thread}, shared, own, batch, chunks[0]);
+      encoder.encode_chunk({*team, thread}, shared, own, batch, chunks[0]);
     } else {
       take_chunks(thread);
     }
@@ -773,7 +774,7 @@ int int8_encode(const void* encoder, int64_t B, const int64_t* offsets,
   const Batch batch{B, offsets, ids, segments, layers, order,
                     (OutputRows)output_rows, out};
   e.check(batch);
-  run(e, batch, products);
+  encode_batch(e, batch, products);
   return kDone;
 } catch (...) {
   return failure();

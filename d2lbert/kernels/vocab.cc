@@ -64,7 +64,8 @@ struct Job {
   const float *X, *W, *b;
   const int32_t* labels;
   const float* weights;
-  float *row_losses, *dX, *dW, *db;  // dX, dW and db may be null
+  float* row_losses;
+  float *dX, *dW, *db;  // all null if no gradients are wanted
 };
 
 // The results of one thread, from its part of the vocabulary, for each row of a
@@ -184,10 +185,10 @@ void subtract_labels(const Job& job, long first, long m, long v0, long v1) {
     const long label = clipped(job.labels[first + r], job.V);
     if (label < v0 || label >= v1) continue;
     const float weight = job.weights[first + r];
-    const float* xr = job.X + (first + r) * H;
+    const float* x_row = job.X + (first + r) * H;
     float* to = job.dW + label * H;
     for (long j = 0; j < H; j += VL)
-      store(to + j, load(to + j, H - j) - weight * load(xr + j, H - j),
+      store(to + j, load(to + j, H - j) - weight * load(x_row + j, H - j),
             H - j);
     job.db[label] -= weight;
   }
@@ -206,15 +207,15 @@ void sum_dX(const Job& job, long first, long m,
     const float weight = job.weights[first + r];
     float* to = job.dX + (first + r) * H;
     for (const Part& part : parts) {
-      const float f = shares[r] * std::exp(part.reference[r] - tops[r]);
+      const float factor = shares[r] * std::exp(part.reference[r] - tops[r]);
+      const float* dX_row = part.dX + r * H;
       for (long j = 0; j < H; j += VL)
-        store(to + j,
-              load(to + j, H - j) + f * load(part.dX + r * H + j, H - j),
+        store(to + j, load(to + j, H - j) + factor * load(dX_row + j, H - j),
               H - j);
     }
-    const float* wr = job.W + clipped(job.labels[first + r], job.V) * H;
+    const float* w_row = job.W + clipped(job.labels[first + r], job.V) * H;
     for (long j = 0; j < H; j += VL)
-      store(to + j, load(to + j, H - j) - weight * load(wr + j, H - j),
+      store(to + j, load(to + j, H - j) - weight * load(w_row + j, H - j),
             H - j);
   }
 }
