@@ -157,21 +157,21 @@ def _recipe(name, sources, mxnet, options=()):
     sources = [pathlib.Path(source) for source in sources]
     command, compiler_version = compiler()
     flags = [*isa_flags(), *FLAGS, *options]
-    key = hashlib.sha256()
+    digest = hashlib.sha256()
     hashed_files = list(sources)
     for folder in sorted({source.parent for source in sources}):
         hashed_files += sorted(folder.glob('*.h'))
     for part in [*command, compiler_version, _cpu_features(), *flags]:
-        key.update(os.fsencode(part) + b'\0')
+        digest.update(os.fsencode(part) + b'\0')
     if mxnet:
         include, interface, mxnet_version = _mxnet_parts()
         flags.append(f'-I{include}')
-        key.update(mxnet_version.encode() + b'\0')
+        digest.update(mxnet_version.encode() + b'\0')
         sources.append(interface)
         hashed_files += [interface, include / 'mxnet' / 'lib_api.h']
     for path in hashed_files:
-        key.update(path.name.encode() + b'\0' + path.read_bytes())
-    return [*command, *flags], sources, f'{name}-{key.hexdigest()[:16]}.so'
+        digest.update(path.name.encode() + b'\0' + path.read_bytes())
+    return [*command, *flags], sources, f'{name}-{digest.hexdigest()[:16]}.so'
 
 
 def _digest_file(library):
@@ -253,7 +253,7 @@ def _run(commands, subjects, folder):
         outputs = [process.communicate()[0] for process in running]
     finally:
         os.close(read_end)
-        os.close(write_end)     # kills commands that still run
+        os.close(write_end)     # the watchers kill commands that still run
         for process in running:
             with contextlib.closing(process.stdout):
                 process.wait()

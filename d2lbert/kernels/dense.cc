@@ -254,15 +254,15 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
 int parts_along_rows(long tiles, long panels, int team_size) {
   int best = 1;
   double fewest_columns = INFINITY;
-  for (int down = 1; down <= team_size; down++) {
-    if (team_size % down) continue;
-    const int across = team_size / down;
+  for (int row_parts = 1; row_parts <= team_size; row_parts++) {
+    if (team_size % row_parts) continue;
+    const int column_parts = team_size / row_parts;
     // Columns of dZ and X that a thread reads
-    const double columns = (double)MR * ceil_div(tiles, down) +
-                           (double)NR * ceil_div(panels, across);
+    const double columns = (double)MR * ceil_div(tiles, row_parts) +
+                           (double)NR * ceil_div(panels, column_parts);
     if (columns < fewest_columns) {
       fewest_columns = columns;
-      best = down;
+      best = row_parts;
     }
   }
   return best;
@@ -305,17 +305,17 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
                      float* dW, float* db, Scratch& own) {
   const int team_size = omp_get_num_threads(), t = omp_get_thread_num();
   const long tiles = ceil_div(N, MR), panels = ceil_div(K, NR);
-  const int down = parts_along_rows(tiles, panels, team_size);
-  const int across = team_size / down;
+  const int row_parts = parts_along_rows(tiles, panels, team_size);
+  const int column_parts = team_size / row_parts;
   // This thread multiplies columns [c0, c1) of dZ by panels [p0, p1) of X
   long c0, c1, p0, p1;
-  share(tiles, down, t / across, &c0, &c1);
-  share(panels, across, t % across, &p0, &p1);
+  share(tiles, row_parts, t / column_parts, &c0, &c1);
+  share(panels, column_parts, t % column_parts, &p0, &p1);
   c0 *= MR;
   c1 = std::min(c1 * MR, N);
   const long k0 = p0 * NR, k1 = std::min(p1 * NR, K);
   const long step = rows_summed(k1 - k0), max_rows = std::min(step, R);
-  if (t % across) db = nullptr;  // another thread sums these columns
+  if (t % column_parts) db = nullptr;  // another thread sums these columns
   if (db) std::fill(db + c0, db + c1, 0.f);
   if (!R && dW)  // the loop over rows below writes nothing
     for (long c = c0; c < c1; c++)

@@ -472,6 +472,7 @@ class Encoder {
       const long queries = std::min<long>(LANES, T - i);
       transpose_rows(q + i * ld, ld, queries, own.q);
       const Lanes max = compute_scores(own.q, keys, ld, T, own.scores);
+      // Exponentials replace the scores
       Lanes total;
       for (long j = 0; j < T; j++)
 #pragma GCC unroll 4
@@ -512,7 +513,7 @@ class Encoder {
     Lanes max;
     for (vf& vector : max.vector) vector = splat(-INFINITY);
     for (long j = 0; j < T; j += KEYS) {
-      // After the last key this repeats it, and stores no score
+      // The last key replaces missing keys, whose scores are not stored
       const float* key[KEYS];
       for (int n = 0; n < KEYS; n++)
         key[n] = keys + std::min(j + n, T - 1) * ld;
@@ -542,7 +543,7 @@ class Encoder {
   void weighted_sums(const float* weights, const float* inverse,
                      const float* values, long ld, long T, long queries,
                      float* to, long ldt) const {
-    constexpr int TILE_ROWS = VL == 16 ? 8 : 4;
+    constexpr int TILE_ROWS = VL == 16 ? 8 : 4;   // queries at a time
     for (long i = 0; i < queries; i += TILE_ROWS)
       for (long d = 0; d < D_; d += TILE_VECTORS * VL) {
         vf sums[TILE_ROWS][TILE_VECTORS] = {};
