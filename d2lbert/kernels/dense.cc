@@ -407,20 +407,21 @@ void backward(long R, long K, long N, const float* X, const float* W,
 #endif
 
 struct Inputs : IndexedInputs {
-  const int parts;  // the number of arrays of W, and of b if there is a bias
+  const int num_parts;  // of W, and of b if there is a bias
   const int X, W, b;
   explicit Inputs(const Attrs& attrs)
-      : parts((int)number(attrs, "parts", 1)), X(next()), W(next_n(parts)),
-        b(next_n(number(attrs, "bias", 1) != 0 ? parts : 0)) {}
+      : num_parts((int)number(attrs, "parts", 1)), X(next()),
+        W(next_n(num_parts)),
+        b(next_n(number(attrs, "bias", 1) != 0 ? num_parts : 0)) {}
   bool has_bias() const { return b >= 0; }
 };
 
 enum { Y, ARGUMENT };  // outputs; ARGUMENT: Z, the argument of the activation
 
 // The number of elements in all parts.
-long joined_size(const MXTensor* all, int parts) {
+long joined_size(const MXTensor* parts, int num_parts) {
   long count = 0;
-  for (int k = 0; k < parts; k++) count += all[k].size();
+  for (int k = 0; k < num_parts; k++) count += parts[k].size();
   return count;
 }
 
@@ -433,29 +434,34 @@ Scratch& joined_scratch() {
 
 // Return all parts as one array. Several parts are copied to `memory`, one
 // after the other.
-const float* join(MXTensor* all, int parts, Scratch& memory) {
-  if (parts == 1) return floats(all[0]);
-  float* const joined = memory.take<float>(joined_size(all, parts));
+const float* join(MXTensor* parts, int num_parts, Scratch& memory) {
+  if (num_parts == 1) return floats(parts[0]);
+  float* const joined = memory.take<float>(joined_size(parts, num_parts));
   float* to = joined;
-  for (int k = 0; k < parts; k++)
-    to = std::copy_n(floats(all[k]), all[k].size(), to);
+  for (int k = 0; k < num_parts; k++)
+    to = std::copy_n(floats(parts[k]), parts[k].size(), to);
   return joined;
 }
 
 // Return memory for the joined gradients of parts, or null if no part needs a
 // gradient. A single part needs no copy: return the memory of its gradient.
-float* joined_gradient(MXTensor* all, int parts, Scratch& memory) {
-  if (parts == 1) return floats(all[0]);
+float* joined_gradient(MXTensor* parts, int num_parts, Scratch& memory) {
+  if (num_parts == 1) return floats(parts[0]);
   bool is_needed = false;
-  for (int k = 0; k < parts; k++) is_needed |= floats(all[k]) != nullptr;
-  return is_needed ? memory.take<float>(joined_size(all, parts)) : nullptr;
+  for (int k = 0; k < num_parts; k++)
+    is_needed |= floats(parts[k]) != nullptr;
+  if (!is_needed) return nullptr;
+  return memory.take<float>(joined_size(parts, num_parts));
 }
 
 // Copy the joined gradients to the parts that need a gradient.
-void split_gradient(const float* joined, MXTensor* all, int parts) {
-  if (parts == 1 || !joined) return;
-  for (int k = 0; k < parts; joined += all[k++].size())
-    if (floats(all[k])) std::copy_n(joined, all[k].size(), floats(all[k]));
+void split_gradient(const float* joined, MXTensor* parts, int num_parts) {
+  if (num_parts == 1 || !joined) return;
+  for (int k = 0; k < num_parts; k++) {
+    const long size = parts[k].size();
+    if (floats(parts[k])) std::copy_n(joined, size, floats(parts[k]));
+    joined += size;
+  }
 }
 
 // The number of outputs: 2 if a gradient is wanted that needs the argument of
@@ -477,7 +483,7 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Shape x = (*in)[at.X];
   Shape y = x;
   if (!x.empty()) y.back() = 0;
-  for (int k = 0; k < at.parts; k++) {
+  for (int k = 0; k < at.num_parts; k++) {
     Shape& w = (*in)[at.W + k];
     if (x.empty() || w.size() != 2)
       return fail("dense needs X (..., K) and W (N, K)");
@@ -502,10 +508,10 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
       pick_kernel(bf16, R ? std::min(K, N) : NO_TILES,
                   D2LBERT_PRODUCTS(forward));
   Scratch& memory = joined_scratch();
-  if (at.parts > 1) memory.reset(4 * N * (K + 1) + 128);
-  const float* W = join(&(*in)[at.W], at.parts, memory);
+  if (at.num_parts > 1) memory.reset(4 * N * (K + 1) + 128);
+  const float* W = join(&(*in)[at.W], at.num_parts, memory);
   const float* b =
-      at.has_bias() ? join(&(*in)[at.b], at.parts, memory) : nullptr;
+      at.has_bias() ? join(&(*in)[at.b], at.num_parts, memory) : nullptr;
   run(R, K, N, floats((*in)[at.X]), W, b, act, floats((*out)[Y]),
       out->size() > ARGUMENT ? floats((*out)[ARGUMENT]) : nullptr);
   return MX_SUCCESS;
@@ -529,21 +535,21 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
       pick_kernel(bf16, R ? std::min(K, N) : NO_TILES,
                   D2LBERT_PRODUCTS(backward));
   Scratch& memory = joined_scratch();
-  if (at.parts > 1) memory.reset(8 * N * (K + 1) + 256);
-  const float* W = join(&arrays.inputs[at.W], at.parts, memory);
+  if (at.num_parts > 1) memory.reset(8 * N * (K + 1) + 256);
+  const float* W = join(&arrays.inputs[at.W], at.num_parts, memory);
   // MXNet passes memory for gradients that are not needed, too. With frozen=1
   // the caller promises that W needs no gradient.
   const bool is_frozen = number(attrs, "frozen", 0) != 0;
-  float* dW =
-      is_frozen ? nullptr : joined_gradient(&(*out)[at.W], at.parts, memory);
-  float* db = at.has_bias()
-                  ? joined_gradient(&(*out)[at.b], at.parts, memory) : nullptr;
+  float *dW = nullptr, *db = nullptr;
+  if (!is_frozen) dW = joined_gradient(&(*out)[at.W], at.num_parts, memory);
+  if (at.has_bias())
+    db = joined_gradient(&(*out)[at.b], at.num_parts, memory);
   // The last output: Z if it exists, else Y
   const float* saved = floats(arrays.outputs[outputs - 1]);
   run(R, K, N, floats(arrays.inputs[at.X]), W, act, floats(dY), saved,
       floats((*out)[at.X]), dW, db);
-  split_gradient(dW, &(*out)[at.W], at.parts);
-  if (at.has_bias()) split_gradient(db, &(*out)[at.b], at.parts);
+  split_gradient(dW, &(*out)[at.W], at.num_parts);
+  if (at.has_bias()) split_gradient(db, &(*out)[at.b], at.num_parts);
   return MX_SUCCESS;
 }
 

@@ -45,6 +45,7 @@ void micro_kernel(long k, const word<E>* a, long lda, const word<E>* b,
 #if defined(__AVX__) && !defined(__AVX512F__)
 #pragma GCC unroll 2  // one iteration has only twelve multiplications
 #endif
+  // k: the number of words that are left
   for (; k; k--, b += NR, a += COLUMNS ? lda : 1) {
     decltype(load_words(b)) b_row[N];
 #pragma GCC unroll 3
