@@ -125,7 +125,7 @@ void loss_in_range(const Job& job) {
           multiply<P>(tile_padded(m), tile_padded(n), H, x_rows, block_w_t, l,
                       VOCAB_BLOCK, BIAS, bias);
           Prefetcher ahead(m);
-          // The number of words in the next block
+          // The number of vocabulary words in the next block
           const long next_n =
               std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
           if (packs_W) ahead.add(job.W + (v + n) * H, next_n * H * 4);

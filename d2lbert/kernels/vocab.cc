@@ -103,12 +103,12 @@ void reset_part(const Part& part, long m) {
   std::fill(part.label_logit, part.label_logit + m, 0.f);
 }
 
-// Replace the logits L (m x n) of words [v, v + n) by exp(logit - reference),
-// and add the exponentials to the totals. The m rows begin with row `first` of
-// X. If the largest logit of a row exceeds the reference by more than 30, this
-// logit becomes the reference, and the total and dX so far are scaled. Smaller
-// excesses are allowed, so that usually all exponentials of a row have one
-// reference.
+// Replace the logits L (m x n) of the vocabulary words [v, v + n) by
+// exp(logit - reference), and add the exponentials to the totals. The m rows
+// begin with row `first` of X. If the largest logit of a row exceeds the
+// reference by more than 30, this logit becomes the reference, and the total
+// and dX so far are scaled. Smaller excesses are allowed, so that usually all
+// exponentials of a row have one reference.
 void exponentiate(const Job& job, long first, long m, long v, long n,
                   float* L, long ld, const Part& part, Prefetcher ahead) {
   const vi lane = lane_indices();
@@ -255,6 +255,7 @@ void vocab_loss(const Job& job) {
     const long widest = ceil_div(panels, team_size) * NR;
     // The blocks of exponentials that are kept: without gradients only one
     const long num_blocks = has_grad ? ceil_div(widest, BLOCK) : 1;
+    // + 2048: more than the alignment of the arrays below takes
 #pragma omp single
     fits = try_reserve([&] {
       parts = allocate_parts(shared, team_size, chunk, num_blocks,
@@ -312,7 +313,7 @@ void vocab_loss(const Job& job) {
           multiply<E>(false, m, n, h_words, x, x_ld, w_t, l, BLOCK, BIAS,
                       nullptr, bias);
           Prefetcher ahead(m);
-          // The number of words in the next block
+          // The number of vocabulary words in the next block
           const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
           ahead.add(job.W + (v + n) * H, next_n * H * 4);
           if (next_n && in_place && has_grad)
