@@ -553,6 +553,14 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   return MX_SUCCESS;
 }
 
+// While an object lives, parallel regions that the caller starts have one
+// thread. The destructor also runs after an exception.
+struct OneThread {
+  const int callers_threads = omp_get_max_threads();
+  OneThread() { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(callers_threads); }
+};
+
 }  // namespace
 
 // The CPU seconds of one thread for Y = X W^T by `kernel`: the time of the
@@ -563,8 +571,7 @@ double trial(Kernel kernel, long R, long K, long N, const float* X,
   decltype(&forward<Fp32>) functions[] = {D2LBERT_PRODUCTS(forward)};
   if (kernel >= TILES && !tiles_permitted()) return INFINITY;
   double fastest = INFINITY;
-  const int callers_threads = omp_get_max_threads();
-  omp_set_num_threads(1);
+  const OneThread one_thread;
   for (int i = 0; i < runs; i++) {
     timespec from, to;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
@@ -573,7 +580,6 @@ double trial(Kernel kernel, long R, long K, long N, const float* X,
     fastest = std::min(fastest, to.tv_sec - from.tv_sec +
                                     1e-9 * (to.tv_nsec - from.tv_nsec));
   }
-  omp_set_num_threads(callers_threads);
   return fastest;
 }
 

@@ -246,7 +246,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_another_source_or_header_is_another_library'),
     ('a library that others may write is opened',
      'S_ISREG(status.st_mode) and cache.is_trusted(status)',
-     'S_ISREG(found.st_mode)',
+     'S_ISREG(status.st_mode)',
      'test_a_library_of_another_user_is_not_taken'),
     ('an operator overwrites gradients that are to be added up',
      'if autograd.is_recording() and array.grad is not None:',
