@@ -403,7 +403,7 @@ def _sealed(facts):
 
 def _load(index):
     """Read the facts of an index; {} if damaged, or owned by another user."""
-    if not cache.is_ours(index):
+    if not cache.is_trusted_path(index):
         return {}
     try:
         sealed = read_json(index)

@@ -285,7 +285,7 @@ def size_and_crc(path):
 
 def is_complete(store):
     """True if a folder is a complete store, written by this user or root."""
-    if not cache.is_ours(store):
+    if not cache.is_trusted_path(store):
         return False
     facts = FileFacts()
     try:

@@ -20,15 +20,15 @@ import time
 #: For Linux's `prctl`: choose the signal that a process gets when its parent
 #: ends.
 PR_SET_PDEATHSIG = 1
-#: Bytes that the launcher sends: a sign of life, and a forwarded Ctrl-C.
-ALIVE, INTERRUPT = b'.', b'i'
+#: Bytes that the launcher sends: a heartbeat, and a forwarded Ctrl-C.
+HEARTBEAT, INTERRUPT = b'.', b'i'
 
 
 def main(spec):
     """Run a process; return its exit status, or 128 + n if signal n ended it.
 
-    Returns 127 if the process cannot be started, and 1 for other problems.
-    spec: a dict that describes the process, with these keys:
+    Returns 127 if the process cannot be started, and 1 for a problem that
+    `_watch` finds. spec: a dict that describes the process, with these keys:
     argv, cwd, env: command, folder and additional environment variables;
     root: [address, port] of the scheduler that must be reachable, or None;
     join: seconds within which the scheduler must be reachable;
@@ -36,12 +36,12 @@ def main(spec):
     silence: seconds after which a silent launcher counts as gone, or None for
     no limit;
     sharing: the number of workers on this host, which share its cores;
-    machine: the source of machine/hardware.py;
+    hardware_source: the source of machine/hardware.py;
     socket: the path of the socket of the process, to be removed, or None.
     """
     signals = []    # received signals; `_watch` returns after the first
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda number, _: signals.append(number))
+        signal.signal(number, lambda received, _: signals.append(received))
     try:
         child = subprocess.Popen(
             spec['argv'], cwd=spec['cwd'], env=_environment(spec),
@@ -72,7 +72,8 @@ def _environment(spec):
     host, and a number of threads if several workers share this host.
     """
     env = dict(os.environ, **spec['env'])
-    if spec['root'] and not ({'DMLC_NODE_HOST', 'DMLC_INTERFACE'} & set(env)):
+    has_address = 'DMLC_NODE_HOST' in env or 'DMLC_INTERFACE' in env
+    if spec['root'] and not has_address:
         # Other hosts can reach this host at the address from which this host
         # reaches the scheduler. A UDP socket gets this address by `connect`
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -81,16 +82,17 @@ def _environment(spec):
                 env['DMLC_NODE_HOST'] = probe.getsockname()[0]
     names = ('MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS')
     if spec['sharing'] > 1 and not any(env.get(name) for name in names):
-        threads = str(max(1, _cores(spec['machine']) // spec['sharing']))
-        env.update(dict.fromkeys(names, threads))
+        num_threads = max(
+            1, _num_cores(spec['hardware_source']) // spec['sharing'])
+        env.update(dict.fromkeys(names, str(num_threads)))
     return env
 
 
-def _cores(machine):
-    """The number of cores of this host; machine: source of hardware.py."""
-    module = dict(__name__='d2lbert.machine.hardware')
-    exec(machine, module)
-    return module['physical_cores']()
+def _num_cores(hardware_source):
+    """The number of cores of this host, from the source of hardware.py."""
+    names = dict(__name__='d2lbert.machine.hardware')
+    exec(hardware_source, names)
+    return names['physical_cores']()
 
 
 def die_with(guard_pid):

@@ -71,17 +71,17 @@ def root_address(root_uri, hosts):
         except OSError as error:
             raise ValueError(f'--root-uri {root_uri} is not an address '
                              f'({error.strerror})') from None
-    remote = [host for host in hosts if host != LOCAL]
-    if not remote:
+    remote_hosts = [host for host in hosts if host != LOCAL]
+    if not remote_hosts:
         return '127.0.0.1'
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # `connect` of UDP sends no packet; it only looks up the route, so
             # any port will do. A host may be given as user@host
-            probe.connect((remote[0].rpartition('@')[2], 9))
+            probe.connect((remote_hosts[0].rpartition('@')[2], 9))
         except OSError as error:
             raise ValueError(
-                f'there is no route from here to {remote[0]} '
+                f'there is no route from here to {remote_hosts[0]} '
                 f'({error.strerror}): give --root-uri, the address at which '
                 'the hosts can reach this machine') from None
         return probe.getsockname()[0]
@@ -113,7 +113,7 @@ def reserve_socket():
     communicates, would overwrite the file of another program.
     """
     while True:
-        # A number above all ports, one of which MXNet itself would choose
+        # Above 65535: jobs without this launcher use the numbers of real ports
         path = Path(SOCKET_FOLDER, str(100_000 + secrets.randbelow(10 ** 9)))
         with contextlib.suppress(FileExistsError):
             path.touch(mode=0o600, exist_ok=False)
@@ -123,13 +123,13 @@ def reserve_socket():
 GRACE_SECONDS = 3       # between SIGTERM and SIGKILL
 SAVE_SECONDS = 30       # for worker 0 to save after Ctrl-C
 JOIN_SECONDS = 60       # for a process to reach the scheduler
-BEAT_SECONDS = 5        # between two signs of life of the launcher
+HEARTBEAT_SECONDS = 5   # between two heartbeats of the launcher
 SILENCE_SECONDS = 60    # after this time, a silent launcher counts as gone
-#: Arguments of Python that run a guard. They read a line of JSON with the
-#: source of `guard.py` and a description of the process to start.
+#: Arguments of Python that run a guard. The program reads a line of JSON with
+#: the source of `guard.py` and a description of the process to start.
 GUARD = ('-IS', '-c', 'import json, sys\n'
          'spec = json.loads(sys.stdin.buffer.readline())\n'
-         "exec(spec['guard'])\n"
+         "exec(spec['guard_source'])\n"
          'sys.exit(main(spec))')
 #: Prefixes of environment variables that are also set on remote hosts.
 FORWARDED_PREFIXES = ('D2LBERT_', 'MXNET_', 'OMP_', 'PS_', 'PYTHON',
@@ -150,7 +150,7 @@ class Process:
     def __init__(self, name, host, popen):
         self.name, self.host, self.popen = name, host, popen
         self.start_time = time.monotonic()
-        self.stderr_tail = ''   # the last text on its standard error
+        self.stderr_tail = ''   # the end of its output on standard error
 
     def send(self, data):
         """Write bytes to the guard, unless the guard has ended."""
@@ -168,9 +168,9 @@ class Process:
             if status == 255:       # an error of ssh itself
                 return f'{name}: the host cannot be reached, or was lost'
         # Signal n: 128 + n from a guard, -n if the guard itself was killed
-        number = status - 128 if status > 128 else -status
+        signal_number = status - 128 if status > 128 else -status
         try:
-            how = f'was killed by {signal.Signals(number).name}'
+            how = f'was killed by {signal.Signals(signal_number).name}'
         except ValueError:      # no number of a signal
             how = f'ended with exit status {status}'
         return f'{name} {how} after {seconds:.0f} s'
@@ -181,15 +181,16 @@ class Job:
 
     root: (address, port) of the scheduler, or None if the processes use
     `sockets`. ssh: the command of ssh, a list. remote_python: the path of
-    Python on other hosts. sockets: the paths of the processes' sockets, in the
-    order in which the processes start, or None if the processes use TCP.
+    Python on other hosts. sockets: the paths of Unix sockets, one for each
+    process in the order in which the processes start; None for TCP.
     """
 
     def __init__(self, root, ssh, remote_python, sockets=None):
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
         self.processes, self.sockets = [], sockets
         self.pipes = selectors.DefaultSelector()    # the open output pipes
-        self.is_mid_line = False    # True if a terminal's last line has no end
+        # True if worker 0 has written an unfinished line to a terminal
+        self.is_mid_line = False
 
     def start(self, name, host, arguments, env, workers_on_host=1):
         """Start Python with `arguments` on a host, under a guard.
@@ -208,8 +209,9 @@ class Job:
             socket_path = str(self.sockets[len(self.processes)])
             # MXNet takes the name of its socket from PORT
             env = dict(env, PORT=Path(socket_path).name)
-        # `guard.main` explains the keys; only GUARD reads `guard`
-        spec = dict(guard=_source_of(guard), machine=_source_of(hardware),
+        # `guard.main` explains the keys; only GUARD reads `guard_source`
+        spec = dict(guard_source=_source_of(guard),
+                    hardware_source=_source_of(hardware),
                     socket=socket_path, argv=[python, *arguments],
                     cwd=os.getcwd(), env=env,
                     root=None if name == 'scheduler' else self.root,
@@ -217,7 +219,7 @@ class Job:
                     sharing=workers_on_host,
                     silence=None if host == LOCAL else SILENCE_SECONDS)
         try:
-            # In a new session, so that Ctrl-C reaches the launcher only
+            # In a new session, so that Ctrl-C reaches only the launcher
             process = Process(name, host, subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, start_new_session=True))
@@ -232,13 +234,13 @@ class Job:
 
     def watch(self):
         """Wait for all workers; raise `LaunchError` if a process fails."""
-        threading.Thread(target=self._beat, daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         workers = [p for p in self.processes if p.name.startswith('worker')]
-        deadline = None
+        deadline = None     # for the other processes, once all workers succeed
         while deadline is None or time.monotonic() < deadline:
-            self._print(0.1)
+            self._print_output(0.1)
             for process in self.processes:
-                if process.popen.poll():    # its exit status is not 0
+                if process.popen.poll():    # neither running nor successful
                     self._fail(process)
             if all(p.popen.poll() == 0 for p in self.processes):
                 return
@@ -271,7 +273,7 @@ class Job:
                 process.popen.wait()
         for path in self.sockets or ():
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()       # a killed guard leaves it
+                path.unlink()       # left by a killed guard
         for key in list(self.pipes.get_map().values()):
             key.fileobj.close()
         self.pipes.close()
@@ -294,30 +296,32 @@ class Job:
         with contextlib.suppress(KeyboardInterrupt, OSError, ValueError):
             while (any(p.popen.poll() is None for p in processes)
                    and time.monotonic() < deadline):
-                self._print(0.1)
-            while self._print(0) and time.monotonic() < deadline:
+                self._print_output(0.1)
+            while self._print_output(0) and time.monotonic() < deadline:
                 pass        # print what is left in the pipes
 
-    def _beat(self):
-        """Send signs of life to the guards on other hosts, until they end."""
+    def _send_heartbeats(self):
+        """Send heartbeats to the guards on other hosts, until all have ended.
+        """
         remote = [p for p in self.processes if p.host != LOCAL]
         while any(p.popen.poll() is None for p in remote):
             for process in remote:
-                process.send(guard.ALIVE)
-            time.sleep(BEAT_SECONDS)
+                process.send(guard.HEARTBEAT)
+            time.sleep(HEARTBEAT_SECONDS)
 
-    def _print(self, seconds):
-        """Print output of the processes; wait at most `seconds` for output.
+    def _print_output(self, max_wait):
+        """Print new output of the processes, after at most `max_wait` seconds.
 
         Returns True if there was output, or the end of a pipe.
         """
-        if not self.pipes.get_map():
-            time.sleep(seconds)
+        if not self.pipes.get_map():        # no pipe is open
+            time.sleep(max_wait)
             return False
-        readable = self.pipes.select(seconds)   # [(key of a pipe, events)]
+        readable = self.pipes.select(max_wait)  # [(key of a pipe, events)]
         for key, _ in readable:
             data = os.read(key.fd, 1 << 16)
-            key.data(data)      # the function that `_printer` returned
+            write = key.data        # the function that `_printer` returned
+            write(data)
             if not data:
                 self.pipes.unregister(key.fileobj)
                 key.fileobj.close()
@@ -338,15 +342,15 @@ class Job:
             if pipe is process.popen.stderr:
                 process.stderr_tail = (process.stderr_tail + text)[-4000:]
             if process.name == 'worker 0':
-                out = sys.stdout if pipe is process.popen.stdout else (
-                    sys.stderr)
+                is_stdout = pipe is process.popen.stdout
+                out = sys.stdout if is_stdout else sys.stderr
                 out.write(text)
                 if text and sys.stderr.isatty():
                     self.is_mid_line = not text.endswith('\n')
             else:
                 out = sys.stderr
                 *lines, unfinished = (unfinished + text).split('\n')
-                if unfinished and not data:
+                if unfinished and not data:     # the last line has no end
                     lines, unfinished = [*lines, unfinished], ''
                 if lines and self.is_mid_line:
                     out.write('\n')
@@ -367,7 +371,7 @@ def _source_of(module):
 SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
        '-o ServerAliveInterval=5 -o ServerAliveCountMax=3')
 #: Arguments of Python that run the scheduler or a server, see `serve`.
-#: If DMLC_ROLE is set, `import mxnet` starts MXNet's own server, so this
+#: If DMLC_ROLE is set, `import mxnet` starts MXNet's own server. So this
 #: program removes the variable first. It sets argv[0] to the name of the
 #: command, so that `import d2lbert` imports few modules.
 SERVER = ('-c', '''\
@@ -394,9 +398,9 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     go to standard error, each with the name of its process. If a process
     fails, all processes are ended, and `LaunchError` is raised.
 
-    The processes communicate through sockets that other users cannot open, if
-    all hosts are this machine, `port` and `root_uri` are not given, and
-    SOCKET_FOLDER is writable. Otherwise the processes use TCP.
+    If all hosts are this machine, `port` and `root_uri` are not given, and
+    SOCKET_FOLDER is writable, the processes communicate through Unix sockets,
+    which other users cannot open. Otherwise the processes use TCP.
     """
     for name, count in (('--workers', workers), ('--servers', servers)):
         if count < 1:
@@ -405,12 +409,13 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
         raise UsageError(f'--port must be 0 to 65535, not {port}')
     env = dict(DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
                D2LBERT_NUM_WORKERS=str(workers))
-    # The host of server i, and of worker i
+    # host_of[i]: the host of server i, and of worker i
     host_of = [hosts[i % len(hosts)] for i in range(max(workers, servers))]
     num_workers_on = collections.Counter(host_of[:workers])
     address = root_address(root_uri, hosts)
-    if (set(hosts) == {LOCAL} and not port and root_uri is None
-            and os.access(SOCKET_FOLDER, os.W_OK)):
+    uses_sockets = (set(hosts) == {LOCAL} and not port and root_uri is None
+                    and os.access(SOCKET_FOLDER, os.W_OK))
+    if uses_sockets:
         job = Job(None, shlex.split(ssh), remote_python,
                   [reserve_socket() for _ in range(1 + servers + workers)])
         # The scheduler gets the first socket, with its name as port number

@@ -30,7 +30,7 @@ def listed(choices):
 def did_you_mean(word, choices):
     """Return ': did you mean CHOICE?', the end of a message, or ''.
 
-    CHOICE is a member of `choices` with almost the spelling of `word`, or that
+    CHOICE is a member of `choices` that is spelt almost like `word`, or that
     begins with `word`. Upper and lower case count as equal.
     """
     by_name = {str(choice).lower(): choice for choice in choices}
@@ -49,24 +49,25 @@ def renamed(**names):
     def decorate(function):
         @functools.wraps(function)
         def call(*args, **kwargs):
-            return function(*args, **current_names(names, kwargs))
+            return function(*args, **rename_keywords(names, kwargs))
         return call
     return decorate
 
 
-def current_names(names, kwargs):
-    """Return `kwargs` with the current names of its keywords.
+def rename_keywords(names, kwargs):
+    """Return keyword arguments under their current names.
 
     names: {earlier name: current name}. Each earlier name causes a warning.
     """
     for old, new in names.items():
-        if old in kwargs:
-            if new in kwargs:
-                raise TypeError(f'{old} is the earlier name of {new}: give '
-                                f'only {new}')
-            warn(f'{old} is now called {new}')
-            kwargs = {new if name == old else name: value
-                      for name, value in kwargs.items()}
+        if old not in kwargs:
+            continue
+        if new in kwargs:
+            raise TypeError(f'{old} is the earlier name of {new}: give '
+                            f'only {new}')
+        warn(f'{old} is now called {new}')
+        kwargs = {new if name == old else name: value
+                  for name, value in kwargs.items()}
     return kwargs
 
 
@@ -98,7 +99,7 @@ def failures_of(flag, path, action):
 def check_out_path(out, example, flag='--out'):
     """Raise ValueError if `out` is a folder, or if its folder is missing.
 
-    Call it before a long computation. out: the value of `flag`. example: a
+    Call this before a long computation. out: the value of `flag`. example: a
     file name for the message.
     """
     path = Path(out)
@@ -113,9 +114,9 @@ def check_out_path(out, example, flag='--out'):
 def check_out(out, force, example, reads=(), flag='--out'):
     """Raise ValueError or FileExistsError if `out` must not be written.
 
-    Call it before a long computation. force: if true, `out` may be replaced.
-    reads: paths of files and folders that the command reads; `out` must not be
-    among these files. out, example, flag: as for `check_out_path`.
+    Call this before a long computation. force: if true, `out` may be replaced.
+    reads: paths of files and folders that the command reads; `out` must be
+    none of these files. out, example, flag: as for `check_out_path`.
     """
     check_out_path(out, example, flag)
     if not Path(out).is_file():
@@ -130,9 +131,10 @@ def check_out(out, force, example, reads=(), flag='--out'):
 
 
 def _find_same_file(out, reads):
-    """Find the file `out` among files and folders to read.
+    """Find the file `out` among files, and in folders, that a command reads.
 
-    Returns its path below one of the paths `reads`, or None.
+    reads: the paths of these files and folders. Returns the path at which the
+    command would read the file, or None.
     """
     for path in map(Path, reads):
         files = path.rglob('*') if path.is_dir() else [path]
@@ -147,8 +149,8 @@ def _find_same_file(out, reads):
 def writing(out, force, flag='--out'):
     """Yield the path of a temporary file; rename the file to `out` on success.
 
-    Raises ValueError if `out` cannot be written. If `force` is false, it also
-    raises ValueError if a file was created at `out` after `check_out`.
+    Raises ValueError if `out` cannot be written or, unless `force`, if a file
+    was created at `out` after `check_out`.
     """
     temporary = None
     try:
@@ -157,9 +159,9 @@ def writing(out, force, flag='--out'):
     except BrokenPipeError:
         raise       # as in `failures_of`
     except OSError as error:
-        # An error without errno, or with another file name, is not about `out`
-        if error.errno is None or error.filename not in (
-                None, str(temporary), str(out)):
+        is_about_out = error.errno is not None and error.filename in (
+            None, str(temporary), str(out))
+        if not is_about_out:
             raise
         raise ValueError(f'{flag} {out} cannot be written: {error.strerror}'
                          ) from None
@@ -168,9 +170,9 @@ def writing(out, force, flag='--out'):
 def split_devices(text):
     """Parse --devices; return (kind, numbers).
 
-    kind: 'auto', 'cpu' or 'gpu'. numbers: a list of the indices of GPUs, or
-    [number of CPU devices], or [] if only the kind is given. Raises ValueError
-    if the text is invalid.
+    kind: 'auto', 'cpu' or 'gpu'. numbers: the indices of GPUs for 'gpu:0,1',
+    [2] for two devices 'cpu:2', and [] without a colon. Raises ValueError if
+    the text is invalid.
     """
     text = text.strip()
     kind, _, indices_or_count = text.partition(':')
@@ -230,8 +232,9 @@ def whole_number(name, value):
 def short_repr(value):
     """The repr of a value for a message; 'a TYPE' if the repr is long."""
     text = repr(value)
-    return text if len(text) <= 40 and '\n' not in text else (
-        f'a {type(value).__name__}')
+    if len(text) <= 40 and '\n' not in text:
+        return text
+    return f'a {type(value).__name__}'
 
 
 def check_sizes(least=1, **sizes):
@@ -254,7 +257,8 @@ def check_shares(**shares):
 #: other extensions are lines of text (see `finetuning/prediction.py`).
 ROW_FORMATS = ('.csv', '.jsonl')
 
-#: Extensions of table and archive formats that cannot be written.
+#: Extensions of formats in which predictions cannot be written. Without this
+#: list, a file with such a name would get lines of text.
 _UNSUPPORTED = ('.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather',
                 '.gz', '.bz2', '.xz', '.zst', '.zip')
 
@@ -271,8 +275,8 @@ def check_rows_out(out):
 def write_rows(path, extension, rows):
     """Write a table, as CSV, or as JSON Lines if `extension` is '.jsonl'.
 
-    path: often a temporary file with another extension. rows: dictionaries
-    {column: value}, all with the same columns.
+    path: the file, whose own extension is ignored, since it is often a
+    temporary file. rows: dictionaries {column: value} with equal columns.
     """
     with open(path, 'w', encoding='utf-8', newline='') as file:
         writer = None       # made when the first row gives the columns

@@ -8,7 +8,7 @@ and the callers add the path. The formats are defined by `NDArray::Save` and
 
 A .params file consists of the following; all integers are little-endian:
 
-- the magic number LIST and a reserved field, 8 bytes each;
+- the magic number LIST_MAGIC and a reserved field, 8 bytes each;
 - the count of arrays, 8 bytes, and the arrays;
 - the count of names, 8 bytes, and the names. A name has a length, 8 bytes, and
   a text in UTF-8.
@@ -35,7 +35,7 @@ import numpy as onp
 
 from d2lbert.machine.terminal import warn
 
-LIST = 0x112
+LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 
 #: {MXNet's number of a dtype: NumPy's name}.
@@ -91,7 +91,7 @@ class _ParamsReader:
     def stored_arrays(self):
         """{name: `StoredArray`} of the whole file."""
         # 24 bytes: the magic number, the reserved field, the count of arrays
-        if self._size < 24 or self._read_integer(8) != LIST:
+        if self._size < 24 or self._read_integer(8) != LIST_MAGIC:
             raise ValueError('it is not a .params file')
         self._read_integer(8)       # reserved
         num_arrays = self._read_count('arrays', min_bytes=4)
@@ -128,13 +128,14 @@ class _ParamsReader:
 
     def _read_stored_array(self):
         """Read the fields of an array, skip the data, return a StoredArray."""
-        version = self._read_integer(4)     # before V1, the count of axes
+        version = self._read_integer(4)
         if version in (V2, V3):
             storage = self._read_integer(4, signed=True)
             if storage != 0:
                 raise ValueError('it holds a sparse array, and only dense '
                                  'arrays are supported')
         is_old = version not in (V1, V2, V3)
+        # An old array has no version: the number is the count of axes
         num_axes = version if is_old else self._read_integer(4, signed=True)
         # Only V3 has arrays without axes (scalars). For an array without
         # data, MXNet writes -1 axes in V3, and 0 axes in earlier versions
@@ -143,9 +144,9 @@ class _ParamsReader:
             raise ValueError(
                 'it holds an array without numbers' if num_axes in (-1, 0)
                 else f'it holds an array of {num_axes} axes')
-        shape = tuple(
-            self._read_integer(4) if is_old else
-            self._read_integer(8, signed=True) for _ in range(num_axes))
+        bytes_per_axis = 4 if is_old else 8
+        shape = tuple(self._read_integer(bytes_per_axis, signed=not is_old)
+                      for _ in range(num_axes))
         self._read(8)       # type and index of the device
         type_number = self._read_integer(4, signed=True)
         if type_number not in TYPES:
@@ -169,7 +170,7 @@ class _ParamsReader:
 
 
 #: The first bytes of a .npy array.
-MAGIC = b'\x93NUMPY'
+NPY_MAGIC = b'\x93NUMPY'
 
 #: Maximum size of the text in a header, in bytes; NumPy has the same limit.
 MAX_HEADER = 10000
@@ -180,20 +181,21 @@ _HEADER_TEXT = re.compile(
     rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\),? ?\}\s*")
 
 
-def npy_header(file, max_bytes):
+def read_npy_header(file, max_bytes):
     """Read the header of a .npy array: (dtype, shape, order).
 
     file: positioned at the start of the array. max_bytes: maximum size of
     header and data. order: 'F' if the first index varies fastest, else 'C'.
     Raises ValueError if the header is invalid, or the array is too large.
     """
-    start = file.read(8)    # MAGIC, and the major and the minor version
-    if start[:6] != MAGIC or start[6:] not in (b'\1\0', b'\2\0', b'\3\0'):
+    start = file.read(8)    # NPY_MAGIC, and the major and the minor version
+    magic, version = start[:6], start[6:]
+    if magic != NPY_MAGIC or version not in (b'\1\0', b'\2\0', b'\3\0'):
         raise ValueError('an array has no header of NumPy')
-    length_bytes = 2 if start[6] == 1 else 4
+    length_bytes = 2 if version == b'\1\0' else 4
     length = int.from_bytes(file.read(length_bytes), 'little')
     text = file.read(length) if length <= MAX_HEADER else b''
-    match = _HEADER_TEXT.fullmatch(text)    # None for b''
+    match = _HEADER_TEXT.fullmatch(text)    # never matches b''
     if match is None:
         raise ValueError('an array has no header of NumPy')
     dtype = onp.dtype(match.group(1).decode())
@@ -212,7 +214,8 @@ def map_npy(path):
     Raises OSError, and ValueError for a damaged file.
     """
     with open(path, 'rb') as file:
-        dtype, shape, order = npy_header(file, os.fstat(file.fileno()).st_size)
+        file_size = os.fstat(file.fileno()).st_size
+        dtype, shape, order = read_npy_header(file, file_size)
         return onp.memmap(file, dtype, 'r', file.tell(), shape, order)
 
 
@@ -222,7 +225,7 @@ def read_array(file, max_bytes):
     max_bytes: maximum size of header and data. Raises ValueError for a damaged
     array.
     """
-    dtype, shape, order = npy_header(file, max_bytes)
+    dtype, shape, order = read_npy_header(file, max_bytes)
     array = onp.empty(math.prod(shape), dtype)
     target = array.view('uint8')    # the bytes of the same memory
     num_read = 0
@@ -264,15 +267,15 @@ def read_npz(path):
     return arrays
 
 
-#: Maximum number of tensors that a warning lists.
+#: Maximum number of tensors that `warn_not_finite` lists.
 MAX_NAMES = 4
 
 
 def count_not_finite(array):
     """The number of NaN and infinite values in an array."""
     # If the sum is finite, all values are finite, and computing the sum takes
-    # less time than isfinite. Kind 'f' is floating point; integers and
-    # booleans are always finite
+    # less time than isfinite for each value. Kind 'f' is floating point;
+    # integers and booleans are always finite
     with onp.errstate(over='ignore', invalid='ignore'):
         if array.dtype.kind != 'f' or onp.isfinite(array.sum()):
             return 0

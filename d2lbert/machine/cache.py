@@ -24,7 +24,7 @@ try:
 except ImportError:  # not a POSIX system
     grp = pwd = None
 
-#: {kind of cache entries: pattern of the names of its files and folders}. Two
+#: {kind of cache entries: pattern of the names of files and folders}. Two
 #: names belong to one entry if the pattern's first group matches the same text
 #: in both. Only files and folders whose names match one of these patterns or
 #: TEMPORARY are ever removed, since D2LBERT_CACHE may point at any folder.
@@ -55,11 +55,11 @@ class CacheError(OSError):
 # Location
 
 def enabled():
-    """False if D2LBERT_CACHE=off: then no texts and no wheels are cached."""
+    """False if D2LBERT_CACHE=off; then texts and wheels are not cached."""
     return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
 
 
-def _setting():
+def _user_setting():
     """$D2LBERT_CACHE, or '' if this variable does not name a folder."""
     return os.environ.get('D2LBERT_CACHE', '') if enabled() else ''
 
@@ -73,7 +73,7 @@ def root():
     relative D2LBERT_CACHE refers to the working directory of the first call. A
     relative XDG_CACHE_HOME is ignored, as the XDG specification demands.
     """
-    setting = _setting()
+    setting = _user_setting()
     if setting:
         path = os.path.expanduser(setting)
         if path.startswith('~'):
@@ -86,12 +86,15 @@ def root():
 
 def is_root_temporary():
     """True if `root` is temporary, because the default is not usable."""
-    return not _setting() and _default_root() is None
+    return not _user_setting() and _default_root() is None
 
 
 @functools.lru_cache(maxsize=None)
 def _absolute(path):
-    """The absolute path; a later change of working directory is ignored."""
+    """The absolute path, found at the first call with this `path`.
+
+    Later changes of the working directory do not change it.
+    """
     return Path(os.path.abspath(path))
 
 
@@ -103,9 +106,9 @@ def _default_root():
     default = Path(base, 'd2lbert')
     if not default.is_absolute():
         return None     # no HOME, and no user name for this user id
-    existing = next(path for path in (default, *default.parents)
-                    if os.path.lexists(path))
-    if existing != default and not os.access(existing, os.W_OK | os.X_OK):
+    nearest = next(path for path in (default, *default.parents)
+                   if os.path.lexists(path))
+    if nearest != default and not os.access(nearest, os.W_OK | os.X_OK):
         return None     # for example, in a container with the home folder /
     if _unsafe_parent(default) is not None:
         return None     # for example, the user root in another user's home
@@ -137,7 +140,10 @@ def set_matplotlib_folder():
 # Ownership
 
 def folder(kind):
-    """Return the `private_folder` of a kind; leftovers in it are removed."""
+    """Return the cache folder of a kind, without old temporary files.
+
+    Creates the folder if it is missing; raises as `private_folder`.
+    """
     path = private_folder(root() / kind)
     with contextlib.suppress(OSError):
         remove_leftovers(kind)
@@ -147,15 +153,16 @@ def folder(kind):
 def private_folder(path):
     """Return the folder `path`; if it is missing, create it with mode 700.
 
-    Raises CacheError if it cannot be created, or if any user except root and
-    this user may write to it or replace it.
+    If this user owns the folder, other users lose the right to write to it.
+    Raises CacheError if the folder cannot be created, or if any user except
+    root and this user may write to it or replace it.
     """
     path = Path(path)
     try:
         _make_folders(path)
         status = path.stat()
         if status.st_uid == os.geteuid() and status.st_mode & 0o022:
-            # The common umask 002 lets the user's group write: forbid it
+            # A folder made with the common umask 002 lets a group write
             path.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
             status = path.stat()
     except OSError as error:
@@ -194,7 +201,7 @@ def is_trusted(status):
             and not status.st_mode & 0o022)
 
 
-def is_ours(path):
+def is_trusted_path(path):
     """True if only root and this user can have written to `path`.
 
     All files in a folder are checked, too, and the parents of `path`, since a
@@ -223,10 +230,10 @@ def _unsafe_parent(path):
     replace only their own files. In a container with a single user, the files
     of root may have another owner than user id 0: the owner of the folder /.
     """
-    owners = {0, os.geteuid(), os.stat('/').st_uid}
+    trusted_owners = {0, os.geteuid(), os.stat('/').st_uid}
     for parent, status in _parents_and_links(path):
         mode = status.st_mode
-        if status.st_uid not in owners:
+        if status.st_uid not in trusted_owners:
             return parent
         others_can_write = mode & 0o002 or (
             mode & 0o020 and not _is_own_group(status.st_gid))
@@ -239,11 +246,11 @@ def _unsafe_parent(path):
 def _parents_and_links(path):
     """Yield (path, os.lstat result) of each parent folder and link of `path`.
 
-    The first is /, and the last comes before the first missing folder. `path`
+    The first is /. The iteration ends at the first missing folder. `path`
     itself is yielded only if it is a link.
     """
     current, num_links = '/', 0
-    # The next name is the last of the list
+    # Names below `current`, as a stack: the next name is the last of the list
     remaining = [*reversed(Path(os.path.abspath(path)).parts[1:])]
     yield current, os.lstat(current)
     while remaining:
@@ -259,12 +266,14 @@ def _parents_and_links(path):
         if stat.S_ISLNK(status.st_mode):
             yield current, status
             num_links += 1
-            if num_links > 40:
-                return          # a loop of links, which the system rejects
+            if num_links > 40:      # the limit of Linux
+                return              # a loop of links, which Linux rejects
             target = Path(os.readlink(current))
-            # An absolute target has the first part /, which is left out
-            remaining += reversed(target.parts[target.is_absolute():])
-            current = '/' if target.is_absolute() else previous
+            if target.is_absolute():
+                current, names = '/', target.parts[1:]
+            else:
+                current, names = previous, target.parts
+            remaining += reversed(names)
         elif remaining:
             yield current, status
 
@@ -273,7 +282,7 @@ def _is_own_group(group_id):
     """True if the group is the private group of this user.
 
     Many systems give each user a primary group of the user's name, without
-    other members. The umask 002 then lets no other user write.
+    other members. Files that this group may write are safe.
     """
     if grp is None:
         return False
@@ -311,9 +320,10 @@ def entries(kinds=tuple(KINDS)):
         found = {}      # {(name of the entry, is_temporary): paths}
         for path in _paths(kind):
             match = re.fullmatch(KINDS[kind], path.name)
-            name = match.group(1) if match else path.name
-            if match or re.fullmatch(TEMPORARY, path.name):
-                found.setdefault((name, not match), []).append(path)
+            if match:
+                found.setdefault((match.group(1), False), []).append(path)
+            elif re.fullmatch(TEMPORARY, path.name):
+                found.setdefault((path.name, True), []).append(path)
         for (_, is_temporary), paths in sorted(found.items()):
             sizes, times = zip(*map(_size_and_time, paths))
             yield Entry(kind, tuple(paths), sum(sizes), max(times),
@@ -331,16 +341,16 @@ def _paths(kind):
 
 def _size_and_time(path):
     """(size in bytes, time of the last change) of a file or a whole folder."""
-    size, changed = 0, 0
+    size, mtime = 0, 0
     with contextlib.suppress(FileNotFoundError):    # removed meanwhile
         status = path.lstat()
-        size, changed = status.st_size, status.st_mtime
+        size, mtime = status.st_size, status.st_mtime
         if stat.S_ISDIR(status.st_mode):
             size = 0
             for inner in path.iterdir():
-                inner_size, inner_changed = _size_and_time(inner)
-                size, changed = size + inner_size, max(changed, inner_changed)
-    return size, changed
+                inner_size, inner_mtime = _size_and_time(inner)
+                size, mtime = size + inner_size, max(mtime, inner_mtime)
+    return size, mtime
 
 
 def remove_leftovers(kind, now=None):
@@ -357,8 +367,8 @@ def remove_leftovers(kind, now=None):
 def clear(kind, older_than=0):
     """Remove entries and leftovers of a kind.
 
-    Returns (number of entries, bytes freed). older_than: entries that were
-    used within this number of days are kept. Raises BlockingIOError, and
+    Returns (number of removed entries, bytes freed). older_than: entries that
+    were used within this number of days are kept. Raises BlockingIOError, and
     removes nothing, if another process is writing an entry of this kind.
     """
     now = time.time()
@@ -374,7 +384,7 @@ def clear(kind, older_than=0):
 
 
 def _remove(entry):
-    """Remove an entry, except locks that are held; return its bytes."""
+    """Remove an entry, except locks that are held; return the entry's size."""
     for path in entry.paths:
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             if path.suffix == '.lock':

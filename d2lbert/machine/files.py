@@ -32,12 +32,13 @@ def replacing(path, overwrite=True):
 
     The temporary file is empty and is in the folder of `path`. Its name is
     random, so that no other user can prepare a link with this name. On
-    failure, the file is removed, and `path` is unchanged. overwrite: if false,
+    failure, the temporary file is removed, and `path` is unchanged. If `path`
+    is a device or a pipe, this yields `path` itself. overwrite: if false,
     raise FileExistsError instead of replacing a file at `path`.
     """
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
-        yield path      # a device or a pipe: write to it, do not replace it
+        yield path
         return
     temporary = None
     try:
@@ -48,8 +49,8 @@ def replacing(path, overwrite=True):
         else:
             _rename_without_overwriting(temporary, path)
     except OSError as error:
-        if error.errno is not None and error.filename in (
-                None, str(temporary)):
+        is_about_temporary = error.filename in (None, str(temporary))
+        if error.errno is not None and is_about_temporary:
             _set_file_name(error, path)
         raise
     finally:
@@ -91,7 +92,7 @@ def _temporary_path(path):
 
 
 def _create_temporary(path):
-    """Create an empty file beside `path` and return its path."""
+    """Create an empty file beside `path`; return the path of this file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     while True:
         temporary = _temporary_path(path)
@@ -113,9 +114,7 @@ def new_folder(path):
     failure, the temporary folder and new parents of `path` are removed.
     """
     path = Path(os.path.abspath(path))
-    if os.path.lexists(path) and not (
-            path.is_dir() and not path.is_symlink()
-            and next(path.iterdir(), None) is None):
+    if os.path.lexists(path) and not _is_empty_folder(path):
         raise FileExistsError(f'{path} exists already: choose another name')
     new_parents = missing_folders(path.parent)
     temporary = _temporary_path(path)
@@ -135,12 +134,18 @@ def new_folder(path):
             remove_empty(new_parents)
 
 
+def _is_empty_folder(path):
+    """True for an empty folder, and false for a link to one."""
+    return (path.is_dir() and not path.is_symlink()
+            and next(path.iterdir(), None) is None)
+
+
 def write_text(path, text):
     """Write `text` to `path` as UTF-8, atomically.
 
-    `text` may contain a file name that Python could not decode. Lone
-    surrogates in such a name are written as escapes such as \\udce9, which a
-    parser of JSON reads as the same surrogates.
+    `text` may contain a file name that Python could not decode. Its lone
+    surrogates are written as escapes such as \\udce9, which a parser of JSON
+    reads as the same surrogates.
     """
     with replacing(path) as temporary:
         temporary.write_text(text, encoding='utf-8',
@@ -189,13 +194,13 @@ def locked(path, wait=True, before_wait=None):
     except OSError:
         lock = None
         with contextlib.suppress(OSError):
-            os.unlink(path)     # the file may be created, but not locked
+            os.unlink(path)     # it may have been created, but not locked
     try:
         yield lock is not None
     finally:
         if lock is not None:
-            # Remove the file before unlocking it: then a process that waits
-            # for this lock finds the file gone, and `_acquire_lock` repeats
+            # Remove the file before unlocking it: then `_acquire_lock` of a
+            # waiting process finds the file gone, and locks a new file
             with contextlib.suppress(OSError):
                 os.unlink(path)
             os.close(lock)
@@ -238,7 +243,7 @@ def _is_same_file(descriptor, path):
 
 
 def missing_folders(path):
-    """The folders that mkdir(parents=True) would create, deepest first."""
+    """The folders that path.mkdir(parents=True) would make, deepest first."""
     path = Path(path)
     return [folder for folder in (path, *path.parents)
             if not folder.exists()]
@@ -276,8 +281,8 @@ def free_run_path(parent=RUNS):
 
 def file_digest(path, hasher):
     """The hexadecimal digest of a file; hasher: for example hashlib.sha1()."""
-    with open(path, 'rb') as f:
-        for chunk in iter(lambda: f.read(1 << 20), b''):
+    with open(path, 'rb') as file:
+        for chunk in iter(lambda: file.read(1 << 20), b''):
             hasher.update(chunk)
     return hasher.hexdigest()
 

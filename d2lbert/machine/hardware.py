@@ -1,7 +1,7 @@
 """Find the GPUs, the CPU cores, the free memory, and the installed MXNet.
 
-This module imports neither MXNet nor NumPy: setup.py runs it before both are
-installed, and `d2lbert doctor` has to run it where one is broken.
+This module imports neither MXNet nor NumPy: setup.py runs it before they are
+installed, and `d2lbert doctor` has to run it where one of them is broken.
 """
 import contextlib
 import ctypes
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import List, NamedTuple, Optional, Tuple
 
 MXNET_VERSION = '1.9.1'
-#: {build of MXNet: name of its wheel}.
+#: {build of MXNet: name of its wheel}; cu112 is the build for CUDA 11.2.
 WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
 # Command for the libraries of the Arm wheel; see mxnet_libraries.load_arm
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
 # 8.0 and 8.6. A GPU runs code that was compiled for its major version and for
-# its minor version or a lower one. So 8.6 works up to 8.9. GPUs from 9.0 on
-# would need PTX code, which mxnet-cu112 lacks
+# its minor version or a lower one. So the code for 8.6 runs on GPUs up to 8.9.
+# GPUs from 9.0 on would need PTX code, which mxnet-cu112 lacks
 FIRST_CAPABILITY, LAST_CAPABILITY = (5, 0), (8, 9)
 OLDEST_CUDA = (11, 0)  # a driver for 11.0 also runs programs for a later 11.x
 
@@ -82,21 +82,21 @@ def _print_driver():
     `probe_driver` runs this in a separate process, since libcuda may crash.
     """
     version, gpus, problem = 0, [], ''
-    count, value = ctypes.c_int(), ctypes.c_int()
+    count, value = ctypes.c_int(), ctypes.c_int()   # libcuda stores results
 
-    def call(function, *args):
-        """Call the function of libcuda with this name; OSError on failure."""
-        code = getattr(cuda, function)(*args)
+    def call(function_name, *args):
+        """Call a function of libcuda; raise OSError if it returns an error."""
+        code = getattr(cuda, function_name)(*args)
         if code:
-            raise OSError(code, f'{function} returned an error')
+            raise OSError(code, f'{function_name} returned an error')
 
-    def query(default, function, *args):
+    def query(default, function_name, *args):
         """Call a function that may set `value`; return `value`.
 
         If the call fails, return `default`.
         """
         try:
-            call(function, *args)
+            call(function_name, *args)
         except (AttributeError, OSError):
             return default
         return value.value
@@ -219,8 +219,8 @@ def mxnet_wheels():
         except metadata.PackageNotFoundError:
             continue
         parent = Path(str(distribution.locate_file(''))).resolve()
-        # A wheel in another folder of sys.path is never imported. Without
-        # parents, the folder mxnet is missing, and each wheel counts
+        # A wheel in another folder of sys.path is never imported. If the
+        # folder mxnet is missing, `parents` is empty, and each wheel counts
         if not parents or parent in parents:
             found[wheel] = distribution.version
     return found
@@ -235,13 +235,13 @@ def cuda_libraries():
     """[(file name, path or None if missing)] for CUDA_LIBRARIES."""
     spec = importlib.util.find_spec('nvidia')
     roots = spec.submodule_search_locations if spec else ()
-    rows = []
+    files_and_paths = []
     for library in CUDA_LIBRARIES:
         paths = [os.path.join(root, library.folder, 'lib', library.file)
                  for root in roots]
-        rows.append((library.file,
-                     next(filter(os.path.exists, paths), None)))
-    return rows
+        files_and_paths.append((library.file,
+                                next(filter(os.path.exists, paths), None)))
+    return files_and_paths
 
 
 def _cpu_quota(root):
@@ -249,6 +249,8 @@ def _cpu_quota(root):
 
     root: the folder with proc and sys, which is not / in tests.
     """
+    quotas = []     # in CPUs
+
     def read(*parts):
         try:
             return Path(root, *parts).read_text()
@@ -260,29 +262,29 @@ def _cpu_quota(root):
         if cpu_time.isdigit() and period.isdigit() and int(period):
             quotas.append(int(cpu_time) / int(period))
 
-    quotas = []
     for line in read('proc/self/cgroup').splitlines():
         _, controllers, group = line.split(':', 2)
-        # Version 2 of control groups has a line without controllers
-        if controllers and 'cpu' not in controllers.split(','):
+        # Only version 2 of control groups has a line without controllers
+        is_version_1 = bool(controllers)
+        if is_version_1 and 'cpu' not in controllers.split(','):
             continue
-        mount = 'sys/fs/cgroup' + ('/cpu' if controllers else '')
+        mount = 'sys/fs/cgroup' + ('/cpu' if is_version_1 else '')
         # Limits of parent groups apply, too
         path = Path(group.lstrip('/'))
         for level in [path, *path.parents]:
-            if controllers:
-                limit = (read(mount, level, 'cpu.cfs_quota_us')
+            if is_version_1:
+                words = (read(mount, level, 'cpu.cfs_quota_us')
                          + read(mount, level, 'cpu.cfs_period_us')).split()
             else:
-                limit = read(mount, level, 'cpu.max').split()
-            if len(limit) == 2:
-                add_quota(*limit)
+                words = read(mount, level, 'cpu.max').split()
+            if len(words) == 2:
+                add_quota(*words)
     return min(quotas) if quotas else None
 
 
 def available_memory(root='/'):
     """The free memory in bytes; None: unknown. root: as in `_cpu_quota`."""
-    limits = []
+    limits = []     # the free memory is at most each of these, in bytes
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(root, 'proc/meminfo').read_text().splitlines():
             if line.startswith('MemAvailable:'):
@@ -320,13 +322,13 @@ def available_cpus():
 def physical_cores(cpus=None, root='/'):
     """The number of cores that the CPUs belong to, at least 1.
 
-    cpus: numbers of CPUs; None for all available CPUs. A CPU of Linux is a
+    cpus: indices of CPUs; None for all available CPUs. A CPU of Linux is a
     hardware thread. The threads of a core count once, because they share the
     core's arithmetic units. The CPU quota of a container, rounded up, is an
     upper bound. root: as in `_cpu_quota`.
     """
     cpus = available_cpus() if cpus is None else cpus
-    cores = set()
+    cores = set()       # for each core, the list of its threads as a text
     for cpu in cpus:
         topology = Path(root, f'sys/devices/system/cpu/cpu{cpu}/topology')
         try:

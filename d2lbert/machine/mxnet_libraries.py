@@ -80,7 +80,8 @@ def _no_cudnn_warning():
 
     mxnet-cu112 was compiled with cuDNN 8.1 and warns about any other 8.x,
     though all have the same interface. While mxnet-cu112 is loaded, it reads
-    the variable MXNET_CUDNN_LIB_CHECKING. A value of the user is kept.
+    the variable MXNET_CUDNN_LIB_CHECKING. If the user has set this variable,
+    it is not changed.
     """
     name = 'MXNET_CUDNN_LIB_CHECKING'
     if name in os.environ:
@@ -131,7 +132,7 @@ def empty_library(name, machine):
     strings = b'\0' + name.encode() + b'\0'
     # Offsets of the sections in the file, in bytes
     strings_at = header_size + 2 * program_header_size
-    symbols_at = (strings_at + len(strings) + 7) // 8 * 8
+    symbols_at = (strings_at + len(strings) + 7) // 8 * 8   # 8-byte aligned
     dynamic_at = symbols_at + symbol_size
     # Pairs (tag, value): DT_SONAME (an offset in `strings`), DT_STRTAB,
     # DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_NULL
@@ -169,16 +170,18 @@ def load_arm(folders=()):
     Pass the folder of libmxnet.so, since the dynamic linker also searches it.
     Raises ImportError without a linear algebra library.
     """
-    missing = [name for name in ARM_LIBRARIES
-               if not _try_load(name) and not any(
-                   _try_load(os.path.join(folder, name))
-                   for folder in folders)]
-    if ARM_LIBRARIES[0] in missing and not _try_load(LINEAR_ALGEBRA[0]):
-        raise ImportError(
-            f'MXNet for Arm needs {LINEAR_ALGEBRA[0]}, not found here: '
-            + ARM_PACKAGES)
-    if ARM_LIBRARIES[0] in missing:
-        _try_load(LINEAR_ALGEBRA[1])    # without LAPACKE, only np.linalg fails
+    def load(name):
+        paths = [name, *(os.path.join(folder, name) for folder in folders)]
+        return any(map(_try_load, paths))       # stops at the first success
+
+    missing = [name for name in ARM_LIBRARIES if not load(name)]
+    if ARM_LIBRARIES[0] in missing:     # the linear algebra library
+        openblas, lapacke = LINEAR_ALGEBRA
+        if not _try_load(openblas):
+            raise ImportError(
+                f'MXNet for Arm needs {openblas}, not found here: '
+                + ARM_PACKAGES)
+        _try_load(lapacke)      # without LAPACKE, only np.linalg fails
     for name in missing:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, name)
@@ -258,7 +261,7 @@ def _check_openmp(openmp):
     openmp: the result of `_loaded_openmp`. libgomp read its environment
     variables when it was loaded, so it is too late to correct them.
     """
-    answers = []    # one entry: true if there may be too few threads
+    answers = []    # of `ask`: true if there may be too few threads
 
     def ask():
         answers.append(openmp.omp_get_dynamic()
@@ -266,8 +269,8 @@ def _check_openmp(openmp):
                        or openmp.omp_get_max_threads()
                        > openmp.omp_get_thread_limit())
 
-    # A new thread has the settings that libgomp read. The program may have
-    # changed the settings of the present thread
+    # Ask in a new thread, which has the settings that libgomp read. The
+    # program may have changed the settings of the present thread
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
@@ -294,10 +297,10 @@ def threads_for_import():
     the changes. The calling thread's number of OpenMP threads is restored,
     too.
     """
-    openmp, previous_count = _loaded_openmp(), None
+    openmp, count_before = _loaded_openmp(), None
     if openmp is not None:
         _check_openmp(openmp)
-        previous_count = openmp.omp_get_max_threads()
+        count_before = openmp.omp_get_max_threads()
     settings = thread_settings()
     if 'OMP_DYNAMIC' in settings:
         print('d2lbert: OMP_DYNAMIC=true is ignored, because MXNet computes '
@@ -306,14 +309,14 @@ def threads_for_import():
     if not any(os.environ.get(name) for name in ('OMP_WAIT_POLICY',
                                                  'GOMP_SPINCOUNT')):
         settings['GOMP_SPINCOUNT'] = '1000'
-    before = {name: os.environ.get(name) for name in settings}
+    values_before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
         yield
     finally:
-        if previous_count is not None:
-            openmp.omp_set_num_threads(previous_count)
-        for name, value in before.items():
+        if count_before is not None:
+            openmp.omp_set_num_threads(count_before)
+        for name, value in values_before.items():
             if value is None:
                 del os.environ[name]
             else:

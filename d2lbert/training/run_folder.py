@@ -1,6 +1,6 @@
 """Create and lock a run folder, and write the files of the run.
 
-`run` is a `training.loop.Run`.
+An argument `run` is a `training.loop.Run`.
 """
 import contextlib
 import errno
@@ -36,12 +36,12 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: A file and a folder in a run folder. They hold what the caller passed in
-#: memory: texts, or the examples of a labelled task.
+#: The file and the folder for what the caller passed in memory: TEXTS has
+#: texts, and DATA has the examples of a labelled task.
 TEXTS, DATA = 'texts.txt', 'data'
 
 #: Name of a file that reserves disk space for the model.
-RESERVE = '.room-for-model.part'
+SPACE_FILE = '.room-for-model.part'
 
 
 class RunFolder:
@@ -74,7 +74,7 @@ class RunFolder:
             return cls(new_run_folder(), True, new_parents)
         check_free(out, force)
         out, moved = Path(out), None
-        if _was_given_up(out):      # before its first step: use it again
+        if _was_given_up(out):      # use the folder again
             checkpoints.remove_temporary_files(out)
             return cls(out, is_new=True)
         if os.path.lexists(out) and force:
@@ -152,17 +152,17 @@ class RunFolder:
         if not hasattr(os, 'posix_fallocate'):
             return
         with contextlib.suppress(OSError):
-            with open(self._reserve_path, 'wb') as file:
+            with open(self._space_path, 'wb') as file:
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
 
     def release(self):
-        """Free the disk space of `reserve`."""
+        """Free the disk space that `reserve` has reserved."""
         with contextlib.suppress(OSError):
-            self._reserve_path.unlink()
+            self._space_path.unlink()
 
     @property
-    def _reserve_path(self):
-        return self.path / RESERVE
+    def _space_path(self):
+        return self.path / SPACE_FILE
 
     def finish(self):
         """Mark the run as finished."""
@@ -186,7 +186,8 @@ class RunFolder:
                 with contextlib.suppress(OSError):
                     os.rename(self.moved, self.path)
             remove_empty(self._new_parents)
-        elif self._is_finished:     # `_lock` made the file on resuming
+        elif self._is_finished:     # a finished run that was resumed
+            # `_lock` made the file that marks unfinished runs
             with contextlib.suppress(OSError):
                 (self.path / UNFINISHED).unlink()
         if self._lock is not None:
@@ -209,15 +210,15 @@ def check_free(out, force=False):
 
 
 def _taken_error(out):
-    return RunError(f'{out} exists already{_unfinished_words(out)}: choose '
+    return RunError(f'{out} exists already{_unfinished_clause(out)}: choose '
                     'another --out, or give --force to move it aside')
 
 
 def _check_writable(out):
-    ancestor = next((path for path in out.absolute().parents
-                     if path.exists()), out)
-    if not ancestor.is_dir() or not os.access(ancestor, os.W_OK):
-        raise RunError(f'{out} cannot be made: {ancestor} is no folder that '
+    nearest = next((path for path in out.absolute().parents
+                    if path.exists()), out)
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise RunError(f'{out} cannot be made: {nearest} is no folder that '
                        'you may write to: choose another --out')
 
 
@@ -258,10 +259,11 @@ def move_aside(out):
     An empty folder is removed instead; then return None.
     """
     with contextlib.suppress(OSError):
-        out.rmdir()
+        out.rmdir()     # fails unless the folder is empty
         return None
     was_unfinished = (out / UNFINISHED).exists()
-    lock, folder = _lock(out), out
+    lock = _lock(out)
+    folder = out        # the present path of the run folder
     try:
         for number in itertools.count(1):
             target = out.with_name(
@@ -270,9 +272,9 @@ def move_aside(out):
                 os.rename(out, target)
                 break
             except OSError as error:
-                # If the name is taken by a folder or a file, try the next
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST,
-                                       errno.ENOTDIR):
+                is_name_taken = error.errno in (
+                    errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+                if not is_name_taken:
                     raise RunError(
                         f'{out} cannot be moved ({error.strerror}): choose '
                         'another --out') from None
@@ -304,24 +306,26 @@ def _is_run_folder(folder):
 def _was_given_up(out):
     """True if `out` is the folder of a run that ended before its first step.
 
-    Such a folder holds only the first files of a run, and no process writes
-    to it.
+    Such a folder holds only the first files of a run and temporary files, and
+    no process writes to it.
     """
     first_files = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt', *FILES,
                    TEXTS, DATA}
     try:
         found = {path.name for path in out.iterdir()
                  if not re.fullmatch(r'\..+\.part', path.name)}
+        if (out.is_symlink() or UNFINISHED not in found
+                or found - first_files or holder(out) is not None):
+            return False
+        if 'losses.csv' not in found:
+            return True
         # Before the first step, losses.csv has at most the line of headings
-        return (not out.is_symlink() and UNFINISHED in found
-                and found <= first_files and holder(out) is None
-                and ('losses.csv' not in found or len(
-                    (out / 'losses.csv').read_text().splitlines()) <= 1))
+        return len((out / 'losses.csv').read_text().splitlines()) <= 1
     except OSError:
         return False
 
 
-def _unfinished_words(out):
+def _unfinished_clause(out):
     """Part of an error message if `out` holds an unfinished run; else ''."""
     process = holder(out)
     if process:
@@ -357,8 +361,8 @@ def _lock(folder):
                            'until it has ended, or stop it') from None
         except OSError:
             pass        # a file system without locks
-        # The last owner may have removed the file just before `flock`: then
-        # make and lock a new file
+        # The last owner may have removed the file just before `flock`. Then
+        # this lock protects nothing: make and lock a new file
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), os.stat(path)):
                 break
@@ -371,7 +375,7 @@ def _lock(folder):
 
 
 def _owner(lock):
-    """The process that holds a lock, from the text of its open file."""
+    """The process that holds a lock, from the text in the open lock file."""
     text = os.pread(lock, 200, 0).decode('utf-8', 'replace').strip()
     return text or 'another process'
 
@@ -388,7 +392,7 @@ def holder(folder):
     except BlockingIOError:
         return _owner(lock)
     except OSError:
-        pass
+        pass        # a file system without locks
     finally:
         os.close(lock)
     return None
@@ -435,23 +439,24 @@ def begin_files(run):
     model_bytes = 4 * sum(param.data(run.devices[0]).size
                           for param in run.net.collect_params().values())
     has_best = run.best.is_kept
-    # Multiples of model_bytes. In a checkpoint: the weights, Adam's two
-    # moments, the average, the best weights. Beside checkpoints: model.params
-    # and best.params
-    per_checkpoint = 3 + bool(run.average.decay) + has_best
-    check_disk_space(run.out, model_bytes * (
-        1 + has_best + per_checkpoint * num_checkpoints(run)))
+    # A checkpoint has up to five arrays for each parameter: the weights,
+    # Adam's two moments, the average, the best weights
+    models_per_checkpoint = 3 + bool(run.average.decay) + has_best
+    # model.params, best.params and the checkpoints
+    num_models = 1 + has_best + models_per_checkpoint * max_checkpoints(run)
+    check_disk_space(run.out, model_bytes * num_models)
     run.folder.reserve(model_bytes)
     run.folder.begin(config_of(run), run.objective.vocab, {
         'losses.csv': run.history.csv(has_held_out(run)),
         'log.txt': ''.join(run.history.log_lines)})
 
 
-def num_checkpoints(run):
-    """The largest number of checkpoints of `save_every` on disk at a time.
+def max_checkpoints(run):
+    """The largest number of checkpoints on disk at a time.
 
-    The number is unknown if a clock ends the run and all checkpoints are
-    kept. Then this returns 1, the least possible number.
+    Checkpoints that are saved for another reason than `save_every`, such as a
+    signal, do not count. If a clock ends the run and all checkpoints are kept,
+    the number is unknown. Then this returns 1, the least possible number.
     """
     s, num_steps = run.settings, run.objective.num_steps
     if not s['save_every']:
@@ -473,8 +478,8 @@ def finish_files(run):
     run.folder.release()
     run.best.load(run.devices)
     run.average.apply()
-    # In a resumed run, settings such as num_steps may differ from those in
-    # config.json
+    # `begin` leaves the config.json of a resumed run as it was, but settings
+    # such as num_steps may have changed
     run.folder.write_config(config_of(run))
     write_run(run.out, run.net, run.history, run.animator)
     run.best.close()

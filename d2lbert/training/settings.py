@@ -15,9 +15,9 @@ from typing import Any, List, Literal, NamedTuple, Optional, Union
 
 from d2lbert.machine.arguments import (
     PathLike,
-    current_names,
     did_you_mean,
     listed,
+    rename_keywords,
 )
 from d2lbert.objectives.setting_rules import DEFAULT_NOISE, RULES
 
@@ -309,7 +309,7 @@ def complete(keywords):
     A missing seed is drawn. Raises ValueError or TypeError for unknown
     settings, wrong values, and settings that do not fit each other.
     """
-    keywords = current_names(EARLIER_NAMES, keywords)
+    keywords = rename_keywords(EARLIER_NAMES, keywords)
     recipe = SETTINGS['recipe'].checked(keywords.get('recipe', 'book'))
     objective = SETTINGS['objective'].checked(
         keywords.get('objective', 'mlm+nsp'))

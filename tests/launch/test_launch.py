@@ -424,8 +424,9 @@ def test_a_missing_python_on_a_host_is_named(ssh):
 def run_guard(received, **spec):
     """Run a guard alone; it receives the bytes. Returns its result."""
     spec = dict(dict(
-        guard=Path(guard.__file__).read_text(), env={}, root=None, join=1,
-        machine=Path(hardware.__file__).read_text(), socket=None,
+        guard_source=Path(guard.__file__).read_text(),
+        hardware_source=Path(hardware.__file__).read_text(),
+        env={}, root=None, join=1, socket=None,
         grace=1, silence=None, sharing=1, cwd=os.getcwd(),
         argv=[sys.executable, '-c', SLEEP]), **spec)
     process = subprocess.Popen(
@@ -476,7 +477,7 @@ def test_a_cpu_quota_counts_among_the_cores_to_share(monkeypatch):
 _cpu_quota = lambda root: 6.0
 available_cpus = lambda: range(1000, 1064)
 '''
-    assert run_guard('', machine=quota, sharing=2, argv=[
+    assert run_guard('', hardware_source=quota, sharing=2, argv=[
         sys.executable, '-c', 'import os; print(os.environ["OMP_NUM_THREADS"'
         '], os.environ["MXNET_OMP_MAX_THREADS"])'])[1] == '3 3\n'
 

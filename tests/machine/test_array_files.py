@@ -51,7 +51,7 @@ def test_files_of_the_older_arrays(tmp_path):
 
 def file_of(arrays, form):
     """A file as versions of MXNet before 1.0 wrote it, for float32."""
-    parts = [struct.pack('<QQQ', array_files.LIST, 0, len(arrays))]
+    parts = [struct.pack('<QQQ', array_files.LIST_MAGIC, 0, len(arrays))]
     for array in arrays.values():
         if form == array_files.V1:
             parts.append(struct.pack('<I', form))
@@ -175,7 +175,7 @@ def test_compressed_members_are_refused(tmp_path):
 
 
 def archive_with(path, header, data=b''):
-    member = (array_files.MAGIC + b'\1\0'
+    member = (array_files.NPY_MAGIC + b'\1\0'
               + struct.pack('<H', len(header)) + header + data)
     with zipfile.ZipFile(path, 'w') as archive:
         archive.writestr('a.npy', member)

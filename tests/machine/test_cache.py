@@ -210,11 +210,12 @@ def test_a_folder_above_that_others_can_exchange_is_refused(
     above = tmp_path / 'above'
     path = cache.private_folder(above / 'cache' / 'tokens')
     (path / 'some').touch()
-    assert cache.is_ours(path) and cache.is_ours(path / 'some')
+    assert cache.is_trusted_path(path) and cache.is_trusted_path(path / 'some')
     spoil(above)
     with pytest.raises(cache.CacheError, match=f'because {above} belongs'):
         cache.private_folder(path)
-    assert not cache.is_ours(path) and not cache.is_ours(path / 'some')
+    assert not cache.is_trusted_path(path)
+    assert not cache.is_trusted_path(path / 'some')
 
 
 def test_folders_above_may_be_sticky_or_of_ones_own_group(tmp_path,
@@ -225,7 +226,7 @@ def test_folders_above_may_be_sticky_or_of_ones_own_group(tmp_path,
     assert cache.private_folder(path) == path
     above.chmod(0o775)
     monkeypatch.setattr(cache, '_is_own_group', lambda number: True)
-    assert cache.private_folder(path) == path and cache.is_ours(path)
+    assert cache.private_folder(path) == path and cache.is_trusted_path(path)
 
 
 @pytest.mark.parametrize('spoiled', ['link', 'folder'])
@@ -249,14 +250,14 @@ def test_a_file_that_another_user_could_write_is_not_trusted(tmp_path):
     ids = store / 'train' / 'ids'
     ids.touch()
     cache.make_private(store)
-    assert cache.is_ours(store)
+    assert cache.is_trusted_path(store)
     for path in (ids, ids.parent):
         path.chmod(0o777)
-        assert not cache.is_ours(store)
+        assert not cache.is_trusted_path(store)
         cache.make_private(store)
-        assert cache.is_ours(store)
+        assert cache.is_trusted_path(store)
     foreign(ids)
-    assert not cache.is_ours(store)
+    assert not cache.is_trusted_path(store)
 
 
 def test_a_home_in_the_folder_of_another_is_not_used(usual, monkeypatch,
