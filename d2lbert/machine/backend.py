@@ -37,7 +37,7 @@ def _check_numpy_and_python():
         raise ImportError('MXNet needs NumPy, which cannot be imported '
                           f'({error}): pip install numpy') from None
     if any(mxnet_wheel.is_changed(folder) for folder in mxnet_folders()):
-        return      # the adapted MXNet works with any NumPy and Python
+        return      # an adapted MXNet works with every NumPy and Python
     numpy_version = tuple(map(int, numpy.__version__.split('.')[:2]))
     if numpy_version >= (1, 24) or sys.version_info >= (3, 12):
         raise ImportError(
@@ -82,7 +82,7 @@ def _keep_freed_memory():
 
     MXNet has no memory pool for arrays on the CPU. By default, glibc requests
     new pages from the system for each large array. The first write to a new
-    page takes more time than the arithmetic on its numbers. With
+    page takes more time than the arithmetic on the numbers in it. With
     D2LBERT_MALLOC=default, the settings of glibc are not changed.
     """
     if os.environ.get('D2LBERT_MALLOC') == 'default':
@@ -102,22 +102,23 @@ def _import_error(error):
                            'docstrings: run Python without -OO, and unset '
                            'PYTHONOPTIMIZE')
     wheel = WHEELS[build()]
-    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    library = re.match(r'(\S+): cannot open shared object', text)
-    if library and library.group(1) in ('libgomp.so.1', 'libquadmath.so.0'):
-        return ImportError(
-            f'MXNet needs the system library {library.group(1)}, which is '
-            'not here: apt-get install libgomp1 libquadmath0 (Debian and '
-            'Ubuntu), or your system\'s packages of the same libraries')
-    if library:
-        return ImportError(f'MXNet needs {library.group(1)}, which is not '
-                           f'here: {_REINSTALL}')
-    symbol = re.search(r'undefined symbol: (cu[A-Z]\w*)', text)
-    if symbol:
-        return ImportError(f'the NVIDIA driver lacks {symbol.group(1)}, which '
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    match = re.match(r'(\S+): cannot open shared object', first_line)
+    if match:
+        library = match.group(1)
+        if library in ('libgomp.so.1', 'libquadmath.so.0'):
+            return ImportError(
+                f'MXNet needs the system library {library}, which is not '
+                'here: apt-get install libgomp1 libquadmath0 (Debian and '
+                'Ubuntu), or your system\'s packages of the same libraries')
+        return ImportError(f'MXNet needs {library}, which is not here: '
+                           f'{_REINSTALL}')
+    match = re.search(r'undefined symbol: (cu[A-Z]\w*)', first_line)
+    if match:       # a function of the CUDA driver
+        return ImportError(f'the NVIDIA driver lacks {match.group(1)}, which '
                            'the GPU build of MXNet calls: update the NVIDIA '
                            'driver')
-    if 'Cannot find the MXNet library' in text:
+    if 'Cannot find the MXNet library' in first_line:
         return _missing_files_error(wheel)
     if isinstance(error, ModuleNotFoundError) and error.name:
         if error.name.split('.')[0] == 'mxnet':
@@ -125,7 +126,7 @@ def _import_error(error):
         return ImportError(f'MXNet needs the package {error.name}: '
                            f'pip install {error.name}')
     return ImportError(
-        f'MXNet cannot be imported ({type(error).__name__}: {text}): '
+        f'MXNet cannot be imported ({type(error).__name__}: {first_line}): '
         + _REINSTALL)
 
 
@@ -159,10 +160,10 @@ def last_line(error):
 
 
 class _NumPyMode(threading.local):
-    """The state of MXNet's NumPy mode; here the mode is on in every thread.
+    """A state of MXNet's NumPy mode in which every thread has the mode on.
 
-    MXNet's own state is on only in the thread that calls `npx.set_np()`, so
-    layers in other threads would reject arrays of `mx.np`.
+    With MXNet's own state, the mode is on only in the thread that calls
+    `npx.set_np()`, so layers in other threads would reject arrays of `mx.np`.
     """
 
     def __init__(self):     # runs once in each thread that reads the state

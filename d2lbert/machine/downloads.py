@@ -32,9 +32,9 @@ from d2lbert.machine.terminal import is_quiet, warn
 # wikitext.smerity.com rejects Python's default User-Agent
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
 
-# A transfer is aborted if the DNS look-up and the server's first answer
-# together take more than ANSWER_SECONDS, or if the server then sends fewer
-# than STALL_BYTES in a period of STALL_SECONDS
+# A transfer is aborted if the DNS look-up and the headers of the server's
+# reply together take more than ANSWER_SECONDS, or if the server then sends
+# fewer than STALL_BYTES in a period of STALL_SECONDS
 ANSWER_SECONDS = 8
 STALL_SECONDS = 20
 STALL_BYTES = 1024
@@ -64,7 +64,7 @@ class _Transfer(threading.Thread):
     def __init__(self, url, path, max_bytes):
         super().__init__(daemon=True)
         self.url, self.path, self.max_bytes = url, path, max_bytes
-        self.has_answer = False
+        self.has_answer = False     # true once the headers have arrived
         self.announced_bytes = None     # the header Content-Length, if sent
         self.received_bytes = 0
         self.error = None       # an exception, for the caller to raise
@@ -108,7 +108,7 @@ def _watch(transfer, label):
     """
     transfer.start()
     # The state of the transfer when it last made progress
-    has_answer, received_bytes, progress_time = False, 0, time.monotonic()
+    had_answer, bytes_then, progress_time = False, 0, time.monotonic()
     # disable=None: no bar if standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
               disable=is_quiet() or None, file=sys.stderr) as bar:
@@ -116,13 +116,13 @@ def _watch(transfer, label):
         while not transfer.ended.wait(min(0.1, ANSWER_SECONDS / 4)):
             bar.total = transfer.announced_bytes
             bar.update(transfer.received_bytes - bar.n)
-            if (transfer.received_bytes >= received_bytes + STALL_BYTES
-                    or transfer.has_answer != has_answer):
+            max_seconds = STALL_SECONDS if had_answer else ANSWER_SECONDS
+            if (transfer.received_bytes >= bytes_then + STALL_BYTES
+                    or transfer.has_answer != had_answer):
                 progress_time = time.monotonic()
-                received_bytes = transfer.received_bytes
-                has_answer = transfer.has_answer
-            elif time.monotonic() - progress_time > (
-                    STALL_SECONDS if has_answer else ANSWER_SECONDS):
+                bytes_then = transfer.received_bytes
+                had_answer = transfer.has_answer
+            elif time.monotonic() - progress_time > max_seconds:
                 raise TimeoutError
         bar.total = transfer.announced_bytes
         bar.update(transfer.received_bytes - bar.n)
@@ -148,8 +148,10 @@ def _failure_reason(error, has_answer):
         reason = (getattr(error, 'reason', None)
                   or 'the connection broke off').lower()
         return f'no secure connection ({reason.replace("_", " ")})'
-    return getattr(error, 'strerror', None) or (
-        f'{type(error).__name__}: {error}'.rstrip(': '))
+    if getattr(error, 'strerror', None):
+        return error.strerror
+    # Without a text, only the name of the class is left
+    return f'{type(error).__name__}: {error}'.rstrip(': ')
 
 
 def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
@@ -170,7 +172,7 @@ def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
             _watch(transfer, path.name)
             if transfer.error is not None:
                 raise transfer.error
-        except HubError:
+        except HubError:        # of `_check_size`
             raise
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise HubError(
@@ -201,14 +203,17 @@ class ArchiveError(OSError):
 
 
 #: Exceptions of zipfile, tarfile and the decompressors for damaged archives.
+#: An OSError may have another cause, see `_is_damage`.
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
            struct.error, EOFError, NotImplementedError, RuntimeError,
            ValueError, IndexError, OverflowError, OSError)
 
 
 def _is_damage(error):
-    """True if a damaged archive, and not the disk, caused an OSError."""
-    # An ArchiveError, which is an OSError, already has a message for the user
+    """True if a damaged archive caused an OSError, false if the disk did.
+
+    False also for an ArchiveError, which already has a message for the user.
+    """
     return not isinstance(error, ArchiveError) and error.errno in (
         None,                   # gzip: wrong checksum; bzip2: invalid data
         errno.EINVAL,           # an offset before the start of the file
@@ -275,8 +280,8 @@ def _members(archive):
                         'device, so nothing of the archive is unpacked')
                 yield info.name, info.isdir(), (
                     lambda info=info: f.extractfile(info))
-            # Read the rest of the data, since tarfile stops before the end,
-            # and gzip compares its checksum only there
+            # Read the rest of the data: gzip compares its checksum only at
+            # the end, and tarfile stops before the end
             while f.fileobj.read(1 << 20):
                 pass
     else:

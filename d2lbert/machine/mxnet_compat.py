@@ -1,8 +1,7 @@
-"""Names that MXNet 1.9.1 imports, so that it works with current packages.
+"""Replace names that NumPy and Python removed, and correct MXNet 1.9.1.
 
-They are names that NumPy and Python removed, and corrections of MXNet.
-`mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`
-and changes MXNet's modules to import from it. So this file does not import
+`mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`,
+and changes MXNet's modules to import from there. So this file does not import
 d2lbert. It imports `mxnet/_libraries.py`, a copy of `mxnet_libraries.py`.
 """
 import builtins
@@ -15,7 +14,7 @@ import types
 
 import numpy as _numpy
 
-#: {name in NumPy 1.19 that later versions removed: its value}.
+#: {name that NumPy 1.19 has and later versions removed: its value}.
 _VALUES = {
     'Inf': _numpy.inf, 'NAN': _numpy.nan, 'NaN': _numpy.nan,
     'NINF': -_numpy.inf, 'NZERO': -0.0, 'PINF': _numpy.inf, 'PZERO': 0.0,
@@ -44,7 +43,7 @@ def _msort(a):
 def _alias(name, current_name):
     """Return a function `name` that calls NumPy's function `current_name`.
 
-    Two names need two objects, since MXNet uses functions as dictionary keys.
+    Two names get two objects, since MXNet uses functions as dictionary keys.
     """
     def function(*args, **kwargs):
         return getattr(_numpy, current_name)(*args, **kwargs)
@@ -65,12 +64,12 @@ class _NumPy(types.ModuleType):
 
     def __init__(self):
         super().__init__('numpy', _numpy.__doc__)
-        old = {**_VALUES, 'in1d': _in1d, 'msort': _msort}
-        old.update((name, _alias(name, current_name))
-                   for name, current_name in _RENAMED.items())
-        old.update((name, _raising_function(name)) for name in _REMOVED)
-        # A name that NumPy still has keeps NumPy's value
-        vars(self).update({**old, **vars(_numpy)})
+        names = {**_VALUES, 'in1d': _in1d, 'msort': _msort}
+        names.update((name, _alias(name, current_name))
+                     for name, current_name in _RENAMED.items())
+        names.update((name, _raising_function(name)) for name in _REMOVED)
+        # A name that the installed NumPy has keeps NumPy's value
+        vars(self).update({**names, **vars(_numpy)})
         # In 1.19, numpy.bool was Python's bool. NumPy 1.20 to 1.23 warn about
         # the name, and NumPy 2 gives it to numpy.bool_
         self.bool = builtins.bool

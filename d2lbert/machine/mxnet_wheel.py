@@ -27,8 +27,8 @@ ADDED = {'mxnet_compat.py': '_compat.py', 'hardware.py': '_hardware.py',
 
 _FROM_COMPAT = 'from mxnet._compat import '
 #: (pattern of file names, pattern of text, replacement). MXNet's command-line
-#: tools in mxnet/tools remain as they are: only the pattern of file names for
-#: distutils includes them, and they do not import distutils.
+#: tools in mxnet/tools stay unchanged: `(?!tools/)` excludes them, and the
+#: change for distutils finds nothing in them.
 CHANGES = [
     # Import a NumPy that has the old names; NumPy itself remains unchanged
     (r'mxnet/(?!tools/).*\.py', r'(?m)^( *)import numpy(?=$| +as | +#)',
@@ -118,8 +118,8 @@ def find_or_make(project):
         target = folder / stock.name.replace(
             f'-{MXNET_VERSION}-', f'-{version()}-', 1)
         try:
-            with files.replacing(target) as new:
-                change_wheel(stock, new)
+            with files.replacing(target) as partial_path:
+                change_wheel(stock, partial_path)
         except OSError as error:
             raise WheelError(
                 f'{target} cannot be written ({error.strerror}): set '
@@ -153,6 +153,7 @@ def _download(project, folder):
         return wheels[0]
     lines = process.stdout.decode('utf-8', 'replace').strip().splitlines()
     errors = [line for line in lines if line.startswith('ERROR: ')]
+    # The last error, or else the last line
     message = (errors or lines or ['no output'])[-1]
     if message.endswith('No module named pip'):
         raise WheelError('d2lbert needs pip to download MXNet, and this '
@@ -166,11 +167,12 @@ def _download(project, folder):
 
 
 def _pip_settings(environ):
-    """The environment for `pip download`, with uv's settings as pip's."""
+    """The variables `environ` for `pip download`, with uv's settings as pip's.
+    """
     environ = dict(environ)
 
     def translate(pip_name, *uv_names):
-        """Set pip's variable, if unset, to the first set variable of uv."""
+        """Unless pip's variable is set, give it the first value of uv's."""
         value = next((environ[name] for name in uv_names if environ.get(name)),
                      '')
         # uv separates values by commas, pip by spaces. Only uv accepts a name
@@ -198,7 +200,7 @@ def change_wheel(stock, target):
 
     Raises WheelError if a pattern of text in CHANGES is not found.
     """
-    record = []     # lines 'name,digest,size' of RECORD, the list of files
+    record_lines = []   # 'name,digest,size' in RECORD, the list of files
     # The folder of the metadata is for example mxnet-1.9.1.dist-info
     stock_suffix = f'-{MXNET_VERSION}.dist-info/'
     new_suffix = f'-{version()}.dist-info/'
@@ -211,18 +213,20 @@ def change_wheel(stock, target):
         digests_and_sizes = dict(_parse_record(
             old.read(record_name).decode('utf-8')))
 
-        def write(name, like, data):
-            # like: the ZipInfo of a stock file, whose date and mode the new
-            # file gets. data: bytes, or None for the content of that file
-            if data is None:        # copy it in pieces, since it may be large
-                with old.open(like) as source, new.open(
-                        _copy_info(like, name), 'w', force_zip64=True) as file:
+        def write(name, stock_info, data):
+            # stock_info: the ZipInfo of a stock file. The new file gets its
+            # date and mode and, if `data` is None, its content
+            new_info = _copy_info(stock_info, name)
+            if data is None:    # copy in pieces: the file may be large
+                with old.open(stock_info) as source, new.open(
+                        new_info, 'w', force_zip64=True) as file:
                     shutil.copyfileobj(source, file, 2 ** 20)
-                record.append(f'{name},{digests_and_sizes[like.filename]}')
+                digest_and_size = digests_and_sizes[stock_info.filename]
             else:
-                with new.open(_copy_info(like, name), 'w') as file:
+                with new.open(new_info, 'w') as file:
                     file.write(data)
-                record.append(f'{name},sha256={_digest(data)},{len(data)}')
+                digest_and_size = f'sha256={_digest(data)},{len(data)}'
+            record_lines.append(f'{name},{digest_and_size}')
 
         for name, info in infos.items():
             if name.endswith('/') or name == record_name:
@@ -234,9 +238,9 @@ def change_wheel(stock, target):
             write(f'mxnet/{name}', infos['mxnet/__init__.py'],
                   module_bytes(source))
         new_record = record_name.replace(stock_suffix, new_suffix, 1)
-        record.append(f'{new_record},,')
+        record_lines.append(f'{new_record},,')
         with new.open(_copy_info(infos[record_name], new_record), 'w') as file:
-            file.write(('\n'.join(record) + '\n').encode('utf-8'))
+            file.write(('\n'.join(record_lines) + '\n').encode('utf-8'))
     if unused:
         raise WheelError(
             f'{Path(stock).name} is not the wheel of MXNet {MXNET_VERSION} '
@@ -267,7 +271,8 @@ def _apply_changes(archive, info):
     if candidates:
         text = before = archive.read(info).decode('utf-8')
         for k in candidates:
-            text, num_replaced = re.subn(CHANGES[k][1], CHANGES[k][2], text)
+            _, pattern, replacement = CHANGES[k]
+            text, num_replaced = re.subn(pattern, replacement, text)
             if num_replaced:
                 used.add(k)
         if name.endswith('.dist-info/METADATA'):

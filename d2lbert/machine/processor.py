@@ -83,14 +83,18 @@ def find_processor(path='/proc/cpuinfo', machine=None):
     except OSError:
         pass
 
-    def first(*names):      # the value of the first field that is not empty
+    def value_of(*names):
+        """The value of the first field that is not empty, or ''."""
         return next((fields[name] for name in names if fields.get(name)), '')
-    vendor_id = first('vendor_id', 'CPU implementer')
+
+    # Each pair has the names on x86-64 and on Arm
+    vendor_id = value_of('vendor_id', 'CPU implementer')
     return Processor(
         machine, VENDORS.get(vendor_id, vendor_id),
-        first('cpu family', 'CPU architecture'), first('model', 'CPU part'),
-        first('model name') or platform.processor(),
-        frozenset(first('flags', 'Features').split()))
+        value_of('cpu family', 'CPU architecture'),
+        value_of('model', 'CPU part'),
+        value_of('model name') or platform.processor(),
+        frozenset(value_of('flags', 'Features').split()))
 
 
 def describe_machine(root='/'):
@@ -106,15 +110,16 @@ def describe_machine(root='/'):
 
 
 class InstructionSet(NamedTuple):
-    """Compiler flags of an instruction set, and what a processor needs."""
+    """An instruction set: compiler flags, and requirements on the processor.
+    """
 
     machines: Tuple[str, ...]   # possible values of platform.machine()
     flags: Tuple[str, ...]
-    features: str   # required names in /proc/cpuinfo, with blanks between
+    required_features: str      # names in /proc/cpuinfo, with blanks between
 
 
-# The features of -march=haswell. The flags below do not contain the newer name
-# -march=x86-64-v3, because old versions of GCC and clang do not know it
+# The features of -march=haswell. The flags below use this name and not
+# -march=x86-64-v3, which old versions of GCC and clang do not know
 _HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
 #: {value of D2LBERT_ISA: its instruction set}.
 INSTRUCTION_SETS = {
@@ -146,7 +151,7 @@ def chosen_isa():
         raise ValueError(f'D2LBERT_ISA is {name}, an instruction set of '
                          f'{chosen.machines[0]}, and this processor is '
                          f'{processor.machine}: unset D2LBERT_ISA')
-    missing = [feature for feature in chosen.features.split()
+    missing = [feature for feature in chosen.required_features.split()
                if feature not in processor.features]
     if missing:
         raise ValueError(f'D2LBERT_ISA is {name}, and this processor lacks '
@@ -163,7 +168,7 @@ def isa_flags():
     return list(INSTRUCTION_SETS[name].flags)
 
 
-#: Seconds for a compiler to print its version; a slower one is not used.
+#: Seconds for a compiler to print its version; a slower compiler is not used.
 VERSION_SECONDS = 30
 
 
@@ -176,9 +181,8 @@ def find_compiler():
     """
     names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
     for name in names:
-        command = name.split()  # CXX may be several words: 'ccache g++'
-        # An empty command, from a blank CXX, has no path
-        path = command and shutil.which(command[0])
+        command = name.split()  # CXX may be blank, or several words
+        path = shutil.which(command[0]) if command else None
         if not path:
             continue
         try:

@@ -96,13 +96,14 @@ def warn_once(owner, kind, line):
     owner: an object, for example a tokenizer. kind: a text, equal for warnings
     of the same kind. Later lines of a kind are logged at level INFO, so that a
     server does not print a line for each request. The warning names the line
-    of code that called this package.
+    of code that called the package d2lbert.
     """
     kinds = _warned.setdefault(owner, set())
     if kind in kinds:
         LOG.info('%s', line)
         return
     kinds.add(kind)
+    # Find the stack level of the caller of the package; 1 is this function
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get(
             '__name__', '').partition('.')[0] == 'd2lbert':
@@ -110,7 +111,7 @@ def warn_once(owner, kind, line):
     warnings.warn(line, TextWarning, stacklevel=level)
 
 
-class _Stderr(logging.Handler):
+class _NoteHandler(logging.Handler):
     """A log handler that prints messages with `note`."""
 
     def emit(self, record):
@@ -124,15 +125,15 @@ def printed_warnings(hidden=False):
     hidden: if true, hide the warnings and progress bars (--quiet).
     """
     logger_state = LOG.handlers, LOG.propagate
-    default_show = warnings.showwarning
+    show_other = warnings.showwarning
 
     def show(message, category, *args, **kwargs):
         if issubclass(category, TextWarning):
             note(message)
         else:
-            default_show(message, category, *args, **kwargs)
+            show_other(message, category, *args, **kwargs)
     # Without a handler, Python would print warnings in spite of --quiet
-    LOG.handlers = [_Stderr(logging.WARNING)]
+    LOG.handlers = [_NoteHandler(logging.WARNING)]
     # Otherwise a handler of the root logger would print each line once more
     LOG.propagate = False
     try:
@@ -154,7 +155,8 @@ def quiet(active=True):
     active: if false, the context changes nothing.
     """
     global _quiet
-    previous, _quiet = _quiet, active or _quiet
+    previous = _quiet
+    _quiet = active or previous
     try:
         yield
     finally:
@@ -177,7 +179,7 @@ class FailsafeStream:
 
     stream: the stream to write to, or None if its descriptor was closed before
     Python started. A write fails if a disk is full, or a pipe or a terminal is
-    closed. A run writes its log lines to log.txt, too, so they are not lost.
+    closed. The log lines of a run are not lost: they are in log.txt, too.
     """
 
     # Other code reads these attributes, even if the stream is None
@@ -221,9 +223,10 @@ class FailsafeStream:
             return None
 
 
-# The number of open contexts of `failsafe_output`, the original streams, and
-# the lock that a thread holds while it changes them
+# The number of open contexts of `failsafe_output`, and the streams before the
+# first of them
 _num_contexts, _original_streams = 0, None
+# A thread holds this lock while it changes the two variables above
 _streams_lock = threading.Lock()
 
 

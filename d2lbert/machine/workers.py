@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from d2lbert.machine import hardware
 
-# Maximum time to wait for the end of abandoned work
+# Maximum time that `interruptible` waits for the end of abandoned work
 ENDING_SECONDS = 1
 
 
@@ -45,10 +45,10 @@ def interruptible(work):
 def in_order(work, items, num_threads=None):
     """Yield work(item) for each item, in order; compute in threads.
 
-    items: an iterable, which the calling thread reads a few items ahead. If
-    `items` raises an exception, the results of the earlier items come first.
-    num_threads: None for one per core. With 1, the calling thread computes,
-    and does not read ahead.
+    items: an iterable, which the calling thread reads at most `num_threads`
+    items ahead. If `items` raises an exception, the results of the earlier
+    items come first. num_threads: None for one per core. With 1, the calling
+    thread computes, and does not read ahead.
     """
     if num_threads is None:
         num_threads = hardware.physical_cores()
@@ -56,17 +56,17 @@ def in_order(work, items, num_threads=None):
         yield from map(work, items)
         return
     items, futures = iter(items), collections.deque()
-    error = None
+    has_more, error = True, None
     with ThreadPoolExecutor(num_threads) as pool:
         try:
             while True:
-                while items is not None and len(futures) <= num_threads:
+                while has_more and len(futures) <= num_threads:
                     try:
                         futures.append(pool.submit(work, next(items)))
                     except StopIteration:
-                        items = None        # all items are read
+                        has_more = False
                     except Exception as exception:
-                        items, error = None, exception
+                        has_more, error = False, exception
                 if not futures:
                     break
                 yield futures.popleft().result()
@@ -112,5 +112,5 @@ def kvstore():
                 'update_on_kvstore=False to gluon.Trainer')
 
     store = mx.kv.create('dist_sync')
-    store.__class__ = Store
+    store.__class__ = Store     # `create` makes a plain KVStore
     return store

@@ -16,7 +16,7 @@ from d2lbert.machine.processor import Processor, find_processor
 
 HERE = Path(__file__).resolve().parent
 X86 = Processor('x86_64', 'Intel', '6', '94', '', frozenset(
-    processor.INSTRUCTION_SETS['avx2'].features.split()))
+    processor.INSTRUCTION_SETS['avx2'].required_features.split()))
 
 
 def runs_here(name):
