@@ -26,7 +26,7 @@ from d2lbert.pretrained.pooling import cosines
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.pretrained.tokenizers.vocabulary import TokenVocab
 from d2lbert.text import Vocab
-from d2lbert.training.load import load, stored_parts
+from d2lbert.training.load import load, parts_to_save
 
 #: One text, or any iterable of texts.
 Texts = Union[str, Iterable]
@@ -168,7 +168,7 @@ class TextModel(_Pair):
 
     def save(self, folder: PathLike) -> None:
         """Write the model as a new folder; see `d2lbert.save_pretrained`."""
-        save_pretrained(*self, folder, stored_parts(self.net))
+        save_pretrained(*self, folder, parts_to_save(self.net))
 
     def _apply(self, texts, function):
         """Return function(texts); for a string, function([texts])[0]."""

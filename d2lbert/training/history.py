@@ -28,17 +28,17 @@ FIRST_CHECKED_STEP = 10
 class RunHistory(History, Stateful):
     """A `History` with held-out figures and log lines.
 
-    losses: the names of the losses. figures: the type of held-out figures, a
-    named tuple. wanted: dict(corpus=, reason=), the corpus that the user
+    losses: the names of the losses. figures_type: the named tuple type of the
+    held-out figures. wanted: dict(corpus=, reason=), the corpus that the user
     wanted and why it could not be had; None if the run has the wanted corpus.
     """
 
     #: True if a callback has ended the run
     is_ended = False
 
-    def __init__(self, losses, figures, wanted=None):
+    def __init__(self, losses, figures_type, wanted=None):
         super().__init__(losses)
-        self.figures, self.wanted = figures, wanted
+        self.figures_type, self.wanted = figures_type, wanted
         self.held_out = {}      # {step: figures}
         self.log_lines = []     # of log.txt, with newlines
         self.first_losses = None    # the losses of the first step
@@ -50,9 +50,10 @@ class RunHistory(History, Stateful):
     def add(self, read, num_pairs):
         """Add a step, and read the losses of the previous step.
 
-        read() returns the losses of the new step. The devices have finished
-        the previous step, so this method does not wait for them. If the run
-        diverges, it raises `Diverged` here, not only at the next log entry.
+        read() returns the losses of the new step, or raises `Diverged`. The
+        devices have finished the previous step, so this method does not wait
+        for its losses. It reads them so that a diverged run ends at once, and
+        not only at the next log entry.
         """
         super().add(read, num_pairs)
         self.read_losses(num_unread=1)
@@ -78,7 +79,7 @@ class RunHistory(History, Stateful):
         """(number of steps, mean losses) after log entry k; None if k < 0."""
         if k < 0:
             return None
-        # A mean since step 1, times the number of steps, is a sum
+        # The lists have means since step 1: a mean times its step is a sum
         begin, end = self.step[k], self.step[-1]
         return end - begin, tuple(
             (means[-1] * end - means[k] * begin) / (end - begin)
@@ -106,7 +107,7 @@ class RunHistory(History, Stateful):
             numbers.update(held_out_entry(self.held_out[step]))
         return numbers
 
-    def csv(self, has_held_out):
+    def csv_text(self, has_held_out):
         """The text of losses.csv: a row for each logged or evaluated step.
 
         has_held_out: True for columns with held-out figures.
@@ -114,19 +115,19 @@ class RunHistory(History, Stateful):
         columns = self.columns
         if has_held_out:
             columns += tuple(f'held_out_{name}'
-                             for name in self.figures._fields)
-        index = {step: k for k, step in enumerate(self.step)}
+                             for name in self.figures_type._fields)
+        index_of = {step: k for k, step in enumerate(self.step)}
         return ','.join(columns) + '\n' + ''.join(
-            self._csv_row(step, index.get(step), has_held_out)
-            for step in sorted({*index, *self.held_out}))
+            self._csv_row(step, index_of.get(step), has_held_out)
+            for step in sorted({*index_of, *self.held_out}))
 
     def last_csv_row(self, step, has_held_out):
-        """The row of the latest step; '' if not logged and not evaluated."""
-        k = None
-        if self.step and self.step[-1] == step:
-            k = len(self.step) - 1
-        elif step not in self.held_out:
+        """The row of `step`, the latest; '' if neither logged nor evaluated.
+        """
+        is_logged = self.step[-1:] == [step]
+        if not is_logged and step not in self.held_out:
             return ''
+        k = len(self.step) - 1 if is_logged else None
         return self._csv_row(step, k, has_held_out)
 
     def _csv_row(self, step, k, has_held_out):
@@ -135,13 +136,13 @@ class RunHistory(History, Stateful):
         if k is not None:
             row = tuple(getattr(self, name)[k] for name in self.columns)
         if has_held_out:
-            row += self.held_out.get(
-                step, ('',) * len(self.figures._fields))
+            no_figures = ('',) * len(self.figures_type._fields)
+            row += self.held_out.get(step, no_figures)
         return ','.join(x if x == '' else repr(x) for x in row) + '\n'
 
     def save_csv(self, path):
-        """Write a row for each logged or evaluated step."""
-        write_text(path, self.csv(bool(self.held_out)))
+        """Write losses.csv, with held-out figures if there are any."""
+        write_text(path, self.csv_text(bool(self.held_out)))
 
     def state(self):
         entries = {name: getattr(self, name) for name in self.columns}
@@ -159,7 +160,7 @@ class RunHistory(History, Stateful):
         self.wanted = state.get('wanted')
         self.first_losses = state.get('first')
         self.sums.data = state['sums']
-        self.held_out = {step: self.figures(*figures)
+        self.held_out = {step: self.figures_type(*figures)
                          for step, figures in state['held_out']}
 
 
@@ -176,8 +177,9 @@ def history_rows(run):
     ValueError, for a folder without a history or with a damaged one.
     """
     if isinstance(run, History):
-        rows = {row[0]: dict(zip(run.columns, row)) for row in zip(
-            *(getattr(run, name) for name in run.columns))}
+        entries = zip(*(getattr(run, name) for name in run.columns))
+        rows = {step: dict(zip(run.columns, (step, *losses)))
+                for step, *losses in entries}
         for step, figures in run.held_out.items():
             rows.setdefault(step, dict(step=step)).update(
                 held_out_entry(figures))
@@ -190,11 +192,16 @@ def history_rows(run):
                        'pretrain or finetune wrote')
     try:
         with open(path, encoding='utf-8', newline='') as file:
-            return [{name: int(value) if name == 'step' else float(value)
-                     for name, value in row.items() if value not in (
-                         '', None)} for row in csv.DictReader(file)]
+            return [_numbers(row) for row in csv.DictReader(file)]
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f'the history of {run} is damaged: {error}') from None
+
+
+def _numbers(row):
+    """{column: number} of a row {column: text}, without empty columns."""
+    return {name: int(value) if name == 'step' else float(value)
+            for name, value in row.items()
+            if value not in ('', None)}     # None if the row is too short
 
 
 def read_history(run: Union[PathLike, History]) -> Dict[str, onp.ndarray]:
@@ -248,8 +255,9 @@ class LossGrowth:
 
         Only the first warning of a run is returned.
         """
+        is_logged = self._history.step[-1:] == [step]
         if (self._warned_at is not None or step < FIRST_CHECKED_STEP
-                or self._history.step[-1:] != [step]):
+                or not is_logged):
             return None
         warning = self._warning(self._history.latest)
         if warning is not None:
@@ -265,20 +273,25 @@ class LossGrowth:
             return None
         return self._warning(self._history.recent)
 
-    def _warning(self, recent):
+    def _warning(self, steps_and_losses):
         """A warning if the losses have grown beyond MAX_GROWTH; else None.
 
-        recent: (number of steps, mean losses of these steps), or None.
+        steps_and_losses: (number of steps, mean losses of these steps), or
+        None.
         """
         first_losses = self._history.first_losses
-        if first_losses is None or recent is None:
+        if first_losses is None or steps_and_losses is None:
             return None
-        before, now = (sum(
-            weight * loss for weight, loss in zip(self._weights, losses))
-            for losses in (first_losses, recent[1]))
+        _, mean_losses = steps_and_losses
+        before, now = self._total(first_losses), self._total(mean_losses)
         if now <= MAX_GROWTH * max(before, 1):
             return None
         return (f'training diverges: the loss was {before:.3g} in step 1 and '
                 f'is {now:.3g} at step {self._history.step[-1]}, at a '
                 f'learning rate of at most {self._lr:g}: start again with a '
                 'lower lr (--lr), or with clip (--clip)')
+
+    def _total(self, losses):
+        """The weighted sum of the losses."""
+        return sum(weight * loss
+                   for weight, loss in zip(self._weights, losses))

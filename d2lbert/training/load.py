@@ -84,8 +84,9 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     else:
         net, vocab = load_pretraining_run(path, ctx, trainable)
         tokenizer = WholeWords(vocab)
-    pooling = read_config(path).get('pooling')      # of an imported run
-    tokenizer.pooling = None if pooling is None else pooling_of(pooling, path)
+    pooling_files = read_config(path).get('pooling')    # of an imported run
+    tokenizer.pooling = (None if pooling_files is None
+                         else pooling_of(pooling_files, path))
     return Loaded(RUN, set_precision(net, precision), tokenizer)
 
 
@@ -123,7 +124,7 @@ def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
                                              precision)
     net, tokenizer = tuned_of_config(
         read_config(folder), folder,
-        lambda model: check_described(model, folder))
+        lambda arguments: _check_net_arguments(arguments, folder))
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
     load_parameters(net, folder / 'model.params', ctx)
@@ -167,7 +168,7 @@ def _described_net(folder, trainable):
             raise RunError(f'{folder} holds a fine-tuned model, which has '
                            'scores for its task: use d2lbert predict or '
                            'evaluate, load_model or load_finetuned')
-        check_described(config['model'], folder)
+        _check_net_arguments(config['model'], folder)
         net = net_of(config['model'])
         net.trained_len = _trained_len(config)
         net.random_heads = tuple(config.get('random_heads', ()))
@@ -185,14 +186,15 @@ def tuned_of_config(config, folder, check=None):
     """Return (`FineTuned` without weights, tokenizer) of a run of `finetune`.
 
     config: the contents of config.json. folder: the run folder, which has
-    the tokenizer. check: None, or a function that may raise ValueError. It is
-    called before the net is made, with the arguments of the net in `config`.
+    the tokenizer. check: None, or a function that may raise ValueError or
+    TypeError. It is called before the net is made, with the arguments of the
+    net in `config`.
     """
     if not isinstance(config, dict) or 'finetuned' not in config:
         raise RunError(f'{folder} is no run of d2lbert finetune: name the '
                        'folder of such a run')
     try:
-        about = About.of(config['finetuned'])
+        about = About.of(config['finetuned'])   # the task and its labels
         if about.kind not in KINDS:
             raise ValueError(f'its kind is {about.kind!r}')
         if check is not None:
@@ -211,21 +213,21 @@ def tuned_of_config(config, folder, check=None):
     return net, tokenizer
 
 
-def check_described(model, folder):
+def _check_net_arguments(arguments, folder):
     """Raise an error if a net's arguments contradict the tensors in a folder.
 
-    model: the arguments, from config.json. folder: a run folder. Raises
-    TypeError if `model` is no dictionary, ValueError for a size too large for
-    the tensors, and `RunError` if model.params is damaged.
+    arguments: the entry `model` of config.json. folder: a run folder. Raises
+    TypeError if `arguments` is no dictionary, ValueError for a size too large
+    for the tensors, and `RunError` if model.params is damaged.
     """
-    if not isinstance(model, dict):
-        raise TypeError(f'a model is a table of arguments, not {model!r}')
+    if not isinstance(arguments, dict):
+        raise TypeError(f'a model is a table of arguments, not {arguments!r}')
     path = folder / 'model.params'
     try:
         tensors = array_files.stored_params(path)
     except (ValueError, OSError) as error:
         raise unreadable_error(path, error) from None
-    check_sizes(model, [tensor.shape for tensor in tensors.values()])
+    check_sizes(arguments, [tensor.shape for tensor in tensors.values()])
 
 
 def _trained_len(config):
@@ -240,8 +242,8 @@ def _trained_len(config):
 def export_run(run, folder, precision='fp32'):
     """Write the model of the folder `run` as a new folder of safetensors.
 
-    precision: 'fp32', for a folder that other libraries can load; or 'int8',
-    for int8 weights, which only this package loads. With 'int8', `run` may
+    precision: 'fp32', for weights that other libraries can load; or 'int8',
+    for int8 weights, which only this package can load. With 'int8', `run` may
     also be the folder of a pretrained or fine-tuned model.
     """
     if precision == 'fp32' and not is_run(run):
@@ -249,13 +251,13 @@ def export_run(run, folder, precision='fp32'):
                               'that d2lbert pretrain wrote')
     _, net, tokenizer = load(run, heads=(), trainable=False,
                              precision=precision)
-    save_pretrained(net, tokenizer, folder, stored_parts(net))
+    save_pretrained(net, tokenizer, folder, parts_to_save(net))
 
 
-def stored_parts(net):
+def parts_to_save(net):
     """The parts of a net that `save_pretrained` should save; None: all.
 
-    Heads that the folder of the net lacked are random and are not saved.
+    Heads that were missing in the net's folder are random, and are not saved.
     """
     loaded_folder = net.pretrained      # None for the net of a run
     if net.about is not None or loaded_folder is None:
@@ -271,12 +273,13 @@ def import_run(folder, run):
     """
     net, tokenizer = load_pretrained(folder, trainable=False,
                                      precision='fp32')
-    words = WholeWords.of(tokenizer)    # None for word pieces
+    word_tokenizer = WholeWords.of(tokenizer)   # None for word pieces
     loaded_folder = net.pretrained
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
         random_heads=[head for head in HEADS if loaded_folder.lacking(head)],
-        training=dict(tokenizer='wordpiece' if words is None else 'words',
+        training=dict(tokenizer=('wordpiece' if word_tokenizer is None
+                                 else 'words'),
                       batch_size=64,
                       max_len=min(128, net.encoder.max_len),
                       objective=_objective_of(net)))
@@ -285,15 +288,15 @@ def import_run(folder, run):
     with new_folder(run) as partial_path:
         write_text(partial_path / 'config.json',
                    json.dumps(config, indent=2) + '\n')
-        if words is None:
+        if word_tokenizer is None:
             tokenizer.save(partial_path)
         else:
-            words.vocab.save(partial_path / VOCAB)
+            word_tokenizer.vocab.save(partial_path / VOCAB)
         save_parameters(net, partial_path / 'model.params')
 
 
 def _objective_of(net):
-    """The objective that fits the heads of a pretrained net."""
+    """The name of the objective that fits the heads of a pretrained net."""
     if net.nsp is None:
         return 'mlm' if net.decoder is None else 'denoise'
     return 'mlm+sop' if net.config.get('family') == 'albert' else 'mlm+nsp'

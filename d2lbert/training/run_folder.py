@@ -447,7 +447,7 @@ def begin_files(run):
     check_disk_space(run.out, model_bytes * num_models)
     run.folder.reserve(model_bytes)
     run.folder.begin(config_of(run), run.objective.vocab, {
-        'losses.csv': run.history.csv(has_held_out(run)),
+        'losses.csv': run.history.csv_text(has_held_out(run)),
         'log.txt': ''.join(run.history.log_lines)})
 
 

@@ -43,10 +43,10 @@ def note_in_first_worker(line):
 
 
 class Conditions(Stateful):
-    """The data, devices and operators on which the numbers of a run depend.
+    """The data, devices and operators on which the results of a run depend.
 
     A run can only be resumed with equal data. Other devices or operators are
-    allowed, but further steps then differ from those of a run that never
+    allowed, but further steps then differ from the steps of a run that never
     stopped. A line on standard error warns of this.
     """
 
@@ -55,8 +55,7 @@ class Conditions(Stateful):
 
     @property
     def num_devices(self):
-        """The number of devices of all workers; each worker has equally many.
-        """
+        """The number of devices of all workers, which have equally many."""
         return len(self.devices) * workers.num_workers()
 
     def state(self):
@@ -96,7 +95,10 @@ class Conditions(Stateful):
                     f'({causes}): restore the original, or start a new run')
 
     def _product_arguments(self):
-        """(precision, fused); fused: True if C++ computes the operators."""
+        """Arguments of `products.record`: precision, and fused.
+
+        fused: True if C++ computes the operators.
+        """
         return self.net.config['precision'], kernels.load() and all(
             device.device_type != 'gpu' for device in self.devices)
 
@@ -106,8 +108,8 @@ class DataPosition(Stateful):
 
     epoch: the epoch of the objective's next batch. position: two integers,
     the beginning of this batch, see `Objective.batches`. taken: the number of
-    examples of this batch that the run has used already. `taken` can be above
-    0 if the setting grow_batch divides the objective's batches.
+    examples of this batch that the run has used already. It is 0 unless the
+    setting grow_batch divides the objective's batches.
     """
 
     def __init__(self):
@@ -120,16 +122,16 @@ class DataPosition(Stateful):
         of the objective with more examples is cut into several.
         """
         while True:
-            for position, batch in objective.batches(self.epoch,
-                                                     self.position):
-                begin, num_rows = self.taken, len(batch[0])
-                while begin < num_rows:
+            for next_position, batch in objective.batches(self.epoch,
+                                                          self.position):
+                begin, num_examples = self.taken, len(batch[0])
+                while begin < num_examples:
                     end = begin + next_size()
                     # Set this before `yield`: the step may save a checkpoint
-                    if end < num_rows:
+                    if end < num_examples:
                         self.taken = end
                     else:
-                        self.position, self.taken = position, 0
+                        self.position, self.taken = next_position, 0
                     yield type(batch)(*(column[begin:end]
                                         for column in batch))
                     begin = end
@@ -151,8 +153,8 @@ class WeightAverage(Stateful):
     """The exponential moving average of the weights.
 
     After each step the average becomes decay * average + (1 - decay) *
-    weight. In the first steps, `decay` is at most (1 + step) / (10 + step), as
-    in TensorFlow, so that the initial weights soon count little. With decay=0
+    weight. The decay of a step is at most (1 + step) / (10 + step), as in
+    TensorFlow, so that the initial weights soon count little. With decay=0
     there is no average.
     """
 
@@ -164,14 +166,17 @@ class WeightAverage(Stateful):
         if decay:
             for name, param in net._collect_params_with_prefix().items():
                 # A shared weight has several names and one average
-                if param.grad_req != 'null' and all(
-                        param is not other for other, _ in
-                        self._averages.values()):
+                has_average = any(param is other
+                                  for other, _ in self._averages.values())
+                if param.grad_req != 'null' and not has_average:
                     self._averages[name] = param, self._weight(param).copy()
 
     @staticmethod
     def _weight(param):
-        # `sgd_update` takes MXNet's older array type, mx.nd.NDArray
+        """A parameter's array on its first device.
+
+        It has MXNet's older array type, mx.nd.NDArray, as `sgd_update` needs.
+        """
         return param.data(param.list_ctx()[0]).as_nd_ndarray()
 
     def update(self, step):
@@ -185,7 +190,7 @@ class WeightAverage(Stateful):
 
     @contextlib.contextmanager
     def applied(self):
-        """Set the net to its averages within a `with` statement."""
+        """Set the net's weights to the averages within a `with` statement."""
         weights = [self._weight(param).copy()
                    for param, _ in self._averages.values()]
         self.apply()
@@ -197,7 +202,7 @@ class WeightAverage(Stateful):
                 param.set_data(weight.as_np_ndarray())
 
     def apply(self):
-        """Set the net to its averages for good."""
+        """Set the net's weights to the averages for good."""
         for param, average in self._averages.values():
             param.set_data(average.as_np_ndarray())
 
@@ -208,7 +213,7 @@ class WeightAverage(Stateful):
     def restore(self, checkpoint):
         for name, (param, average) in self._averages.items():
             found = checkpoint.arrays.get(f'{self.PREFIX}{name}')
-            if onp.shape(found) != param.shape:
+            if onp.shape(found) != param.shape:     # () if `found` is None
                 raise CheckpointError(
                     f'{checkpoint.path} is damaged: it lacks the average of '
                     f'{name}, of the shape {param.shape}')
@@ -218,9 +223,9 @@ class WeightAverage(Stateful):
 class BestWeights(Stateful):
     """The weights of the step with the highest score of the objective.
 
-    Of steps with equal scores the first is the best. If the objective has no
-    score or no evaluation, nothing is stored (is_kept is False). folder: the
-    run folder, whose file `best.params` holds the weights until the run is
+    Of steps with equal scores the first is the best. is_kept: False if the
+    objective has no score or no evaluation; then nothing is stored. folder:
+    the run folder, whose file `best.params` holds the weights until the run is
     finished. All workers except the first get folder=None, and store nothing.
     """
 
@@ -234,9 +239,9 @@ class BestWeights(Stateful):
 
     @property
     def step(self):
-        """The best step so far; None before the first evaluation.
+        """The best step so far, or None.
 
-        Also None if nothing is stored.
+        None before the first evaluation, and if nothing is stored.
         """
         if not self.score or self.path is None:
             return None
@@ -258,6 +263,7 @@ class BestWeights(Stateful):
         if self.step is None:
             return
         if self.step == self.history.num_steps:
+            # `Updater` has restored these weights
             save_parameters(self.net, self.path)
             return
         found = {name[len(self.PREFIX):]: np.array(onp.asarray(array))
@@ -271,7 +277,7 @@ class BestWeights(Stateful):
             npx.save(MXNetPath(partial_path), found)
 
     def load(self, devices):
-        """Set the net to its best weights."""
+        """Load the best weights into the net."""
         if self.step not in (None, self.history.num_steps):
             load_parameters(self.net, self.path, devices)
 

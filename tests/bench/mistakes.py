@@ -546,7 +546,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'run.folder.release()',
      'test_a_last_step_that_spoils_the_parameters_is_noticed'),
     ('the data does not go on where it was when the run was saved',
-     'self.position, self.taken = position, 0',
+     'self.position, self.taken = next_position, 0',
      'self.taken = 0',
      'test_a_run_cut_anywhere_ends_as_if_never_stopped'),
     ('the rest of a batch that was taken in part is forgotten',
