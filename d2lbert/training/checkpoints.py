@@ -1,6 +1,6 @@
 """Write and read checkpoints, from which a stopped run is resumed.
 
-`run` is the path of a run folder.
+An argument `run` is the path of a run folder.
 """
 import contextlib
 import json
@@ -56,7 +56,7 @@ class Checkpoint(NamedTuple):
 
     def weights(self, prefix='param/'):
         """{name without `prefix`: array} for names that begin with it."""
-        return _weights(self.arrays, prefix)
+        return _without_prefix(self.arrays, prefix)
 
 
 def folder_of(run):
@@ -79,12 +79,18 @@ def path_of(run, step):
     return folder_of(run) / f'step-{step:08d}.npz'
 
 
+def _run_of(path):
+    """The run folder of the checkpoint `path`."""
+    return path.parent.parent
+
+
 def earlier_than(path):
-    """The checkpoints of earlier steps than the checkpoint `path`'s.
+    """The checkpoints of steps before the step of the checkpoint `path`.
 
     They are from the same run folder, oldest first.
     """
-    return [other for other in all_of(path.parent.parent)
+    # Names of eight digits have the order of their steps
+    return [other for other in all_of(_run_of(path))
             if other.name < path.name]
 
 
@@ -114,7 +120,7 @@ def save(run, step, state, arrays, kept=3):
             f'the checkpoint {path} cannot be written ({error.strerror}): '
             f'make room and {advice}') from None
     # Checkpoints of later steps are removed, too: they were written before the
-    # run was resumed from an earlier step. With kept=0, [-0:] keeps the others
+    # run was resumed from an earlier step. With kept=0, [-0:] is all of them
     kept_paths = [*earlier_than(path), path][-kept:]
     for old in set(all_of(run)) - set(kept_paths):
         with contextlib.suppress(OSError):
@@ -176,7 +182,7 @@ def check_net_sizes(path, config, shapes):
     shapes: {name: shape} of the arrays of the checkpoint `path`.
     """
     try:
-        check_sizes(config, _weights(shapes).values())
+        check_sizes(config, _without_prefix(shapes, 'param/').values())
     except ValueError as error:
         raise CheckpointError(f'{path} is damaged, or its run is: {error}'
                               + remedy(path)) from None
@@ -187,9 +193,8 @@ def remedy(path):
 
     It names the earlier checkpoint from which the run can be resumed, if any.
     """
-    run = path.parent.parent
     earlier = earlier_than(path)
-    if path.parent != folder_of(run) or not earlier:
+    if path.parent != folder_of(_run_of(path)) or not earlier:
         return ': there is no earlier checkpoint to resume from'
     return (': resume from the checkpoint before it with --resume '
             + quote(str(earlier[-1])))
@@ -228,9 +233,10 @@ def _parsed_vocab(arrays):
         return PieceVocab(WordPiece.from_json(
             arrays['tokenizer'].tobytes().decode()))
     tokens = arrays['vocab'].tobytes().decode().split('\n')
-    first = 1 + len(RESERVED)       # after <unk> and the reserved tokens
-    return Vocab.from_freqs([(token, 0) for token in tokens[first:]],
-                            reserved_tokens=tokens[1:first])
+    num_special = 1 + len(RESERVED)     # <unk> and the reserved tokens
+    # The frequencies are not stored, and 0 stands for all of them
+    return Vocab.from_freqs([(token, 0) for token in tokens[num_special:]],
+                            reserved_tokens=tokens[1:num_special])
 
 
 def load_weights(path, net):
@@ -241,19 +247,20 @@ def load_weights(path, net):
     """
     state, arrays = load(path)
     params, prefix = named_parameters(net), ''
-    if not params.keys() <= _weights(arrays).keys():    # of a larger net
+    stored_names = _without_prefix(arrays, 'param/').keys()
+    if not params.keys() <= stored_names:   # the names are of a larger net
         prefix = 'bert.'
-    set_weights(path, params, _weights(arrays, f'param/{prefix}'))
+    set_weights(path, params, _without_prefix(arrays, f'param/{prefix}'))
     # Averages replace weights. A shared weight has two names but one average
-    for name, array in _weights(arrays, f'average/{prefix}').items():
+    for name, array in _without_prefix(arrays, f'average/{prefix}').items():
         if name in params:
             set_weights(path, {name: params[name]}, {name: array})
     return state['step']
 
 
-def _weights(arrays, prefix='param/'):
-    """See `Checkpoint.weights`."""
-    return {name[len(prefix):]: array for name, array in arrays.items()
+def _without_prefix(entries, prefix):
+    """{name without `prefix`: value} for names that begin with it."""
+    return {name[len(prefix):]: value for name, value in entries.items()
             if name.startswith(prefix)}
 
 
@@ -265,8 +272,8 @@ def set_weights(path, params, weights):
     expected = {name: param.shape for name, param in params.items()}
     found = {name: array.shape for name, array in weights.items()}
     if expected != found:
-        # The first name with another shape, or that one side lacks
-        name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
+        # The first name with two shapes, or that one side lacks
+        name, _ = min(set(expected.items()) ^ set(found.items()))
         raise CheckpointError(
             f'{path} belongs to another model: {name} is '
             f'{found.get(name, "missing")} there and '

@@ -41,7 +41,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
                                   vocab='of the run', text_field=text_field,
                                   split=split,
                                   tokenizer=settings['tokenizer']), vocab)
-        text = opened.valid or opened.train
+        text = opened.valid or opened.train     # without a held-out part, all
         check_known(text.counts, text.source)
     elif fingerprint is None:
         raise RunError(f'{folder} was imported without a text: name files '
@@ -58,17 +58,17 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     if text is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')
-    # The class: an object would need a text to train on
-    objective = OBJECTIVES[settings['objective']]
-    net = objective.net_to_train(set_precision(net, precision))
+    # Use the class: an object would need a text to train on
+    objective_class = OBJECTIVES[settings['objective']]
+    net = objective_class.net_to_train(set_precision(net, precision))
     load_parts(net, folder, contexts)
 
     def batches():
-        return objective.held_out_batches(text, settings['batch_size'],
-                                          settings['max_len'])
+        return objective_class.held_out_batches(text, settings['batch_size'],
+                                                settings['max_len'])
     # The progress bar needs the number of batches; counting takes little time
     total = None if is_quiet() else sum(1 for _ in batches())
-    figures = objective.figures(
+    figures = objective_class.figures(
         net, watched(batches(), 'evaluating', 'batches', total), contexts)
     if figures.unknown_share == 1:
         raise ValueError(f'all masked words of {text.source} are unknown to '
@@ -86,7 +86,7 @@ def _settings_of(folder):
     try:
         config = dict(read_config(folder))
         settings = dict(config['training'])
-        settings.pop('devices', None)   # stored with them, but no setting
+        settings.pop('devices', None)   # stored among them, but no setting
         return complete_saved(settings), config['fingerprint']
     except RunError:
         raise

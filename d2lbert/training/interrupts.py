@@ -31,10 +31,11 @@ class StopRequest:
     """Handle signals within a `with` statement.
 
     While `stores_first`, the first signal is only stored in `signal`, which
-    the training loop reads after each step. Any other signal raises
-    `Interrupted` with the message `last_words`, except in the CLEANUP_SECONDS
-    after the last `Interrupted`. While `ignores_all`, signals have no effect.
-    Signals that were ignored before, as under nohup, stay ignored.
+    the training loop reads after each step. Each later signal, and each signal
+    without `stores_first`, raises `Interrupted` with the message `last_words`,
+    except in the CLEANUP_SECONDS after the last `Interrupted`. While
+    `ignores_all`, signals have no effect. Signals that were ignored before, as
+    under nohup, stay ignored.
     """
 
     def __init__(self):
@@ -42,7 +43,8 @@ class StopRequest:
         self.stores_first = self.ignores_all = False
         self.last_words = 'stopped; nothing was written'
         self._handlers_before = {}
-        self._is_delaying, self._delayed = False, None  # see `delayed`
+        # In a context of `delayed`, and the last signal that came in it
+        self._is_delaying, self._delayed_number = False, None
         self._raised_at = -math.inf
 
     def __enter__(self):
@@ -59,12 +61,12 @@ class StopRequest:
 
     def __exit__(self, *_):
         for number, handler in self._handlers_before.items():
-            # None is a handler that Python code did not install
+            # None: the handler was not installed by Python code
             signal.signal(number, handler or signal.SIG_DFL)
 
     def _handle(self, number, frame):
         if self._is_delaying:
-            self._delayed = number
+            self._delayed_number = number
             return
         if self.ignores_all:
             return
@@ -80,13 +82,16 @@ class StopRequest:
 
     @contextlib.contextmanager
     def delayed(self):
-        """Handle no signal until the end of a `with` statement."""
+        """Handle signals only at the end of a `with` statement.
+
+        If several signals come before the end, only the last is handled.
+        """
         self._is_delaying = True
         try:
             yield
         finally:
             self._is_delaying = False
-        number, self._delayed = self._delayed, None
+        number, self._delayed_number = self._delayed_number, None
         if number is not None:
             self._handle(number, None)
 

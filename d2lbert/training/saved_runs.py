@@ -26,9 +26,9 @@ def write_run(out, net, history, animator):
     """Write the last files of a run.
 
     model.params is written last, since a run without this file is not
-    finished. out: the run folder. net: its `parts` are the blocks to save, by
-    the names of their files. history: a `RunHistory`. animator: the
-    `progress.Animator` that draws losses.png.
+    finished. out: the run folder. net: a block with a dictionary `parts`,
+    {file name without .params: block to save}. history: a `RunHistory`.
+    animator: the `progress.Animator` that draws losses.png.
     """
     with contextlib.suppress(FileNotFoundError):
         (out / 'model.params').unlink()     # if a finished run was resumed
@@ -42,7 +42,7 @@ def write_run(out, net, history, animator):
 
 
 def load_parts(net, folder, ctx=None):
-    """Load net.parts, except the model, from a run folder."""
+    """Load each of net.parts, except the model, from a run folder."""
     for name, block in net.parts.items():
         if name != 'model':
             load_parameters(block, Path(folder, f'{name}.params'), ctx)
@@ -66,19 +66,19 @@ def read_config(folder):
 
     Raises `RunError` for any other folder.
     """
-    for name, exists in (
-            ('config.json', (folder / 'config.json').is_file()),
-            (VOCAB, (folder / VOCAB).is_file() or has_tokenizer(folder))):
-        if not exists:
-            raise RunError(f'{folder} is not a run folder: it has no {name}')
+    has_config = (folder / 'config.json').is_file()
+    has_vocab = (folder / VOCAB).is_file() or has_tokenizer(folder)
+    if not has_config or not has_vocab:
+        missing = VOCAB if has_config else 'config.json'
+        raise RunError(f'{folder} is not a run folder: it has no {missing}')
     try:
         config = read_json(folder / 'config.json')
     except ValueError as error:
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
     if not (folder / 'model.params').is_file():
-        if not (folder / UNFINISHED).exists() and (
-                not isinstance(config, dict) or 'd2lbert' not in config):
+        is_of_run = isinstance(config, dict) and 'd2lbert' in config
+        if not is_of_run and not (folder / UNFINISHED).exists():
             raise RunError(f'{folder} is not a run folder: its config.json '
                            'describes another model (d2lbert import makes a '
                            'run of a pretrained one)')
@@ -100,7 +100,7 @@ def is_finetuned(folder):
 
 
 def load_parameters(net, path, ctx=None):
-    """Load a .params file into net; raises `RunError` if it does not fit."""
+    """Load a .params file into `net`; raise `RunError` if it does not fit."""
     try:
         layers.load_parameters(net, path, ctx)
     except (ValueError, OSError) as error:
