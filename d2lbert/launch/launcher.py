@@ -201,8 +201,9 @@ class Job:
         python = sys.executable if host == LOCAL else self.remote_python
         command = [python, *GUARD]
         if host != LOCAL:
-            env = {**{key: value for key, value in os.environ.items()
-                      if key.startswith(FORWARDED_PREFIXES)}, **env}
+            forwarded = {key: value for key, value in os.environ.items()
+                         if key.startswith(FORWARDED_PREFIXES)}
+            env = {**forwarded, **env}
             command = [*self.ssh, host, f'exec {shlex.join(command)}']
         socket_path = None
         if self.sockets:
@@ -282,12 +283,12 @@ class Job:
         """End the job; raise a `LaunchError` that describes the failure."""
         failure = process.failure()
         self.end()
-        last_lines = ''.join(
-            f'\n  {line}' for line in
-            process.stderr_tail.rstrip().splitlines()[-8:])
-        raise LaunchError(f'{failure}, and all others have been ended'
-                          + (f'; its last lines:{last_lines}' if last_lines
-                             else ''))
+        message = f'{failure}, and all others have been ended'
+        last_lines = process.stderr_tail.rstrip().splitlines()[-8:]
+        if last_lines:
+            message += '\n  '.join(
+                [f'; last lines of {process.name}:', *last_lines])
+        raise LaunchError(message)
 
     def _wait(self, processes, seconds):
         """Wait for `processes` to end, or for `seconds`, or for a Ctrl-C."""
@@ -301,8 +302,7 @@ class Job:
                 pass        # print what is left in the pipes
 
     def _send_heartbeats(self):
-        """Send heartbeats to the guards on other hosts, until all have ended.
-        """
+        """Send heartbeats to guards on other hosts until all have ended."""
         remote = [p for p in self.processes if p.host != LOCAL]
         while any(p.popen.poll() is None for p in remote):
             for process in remote:

@@ -82,7 +82,7 @@ def _print_driver():
     `probe_driver` runs this in a separate process, since libcuda may crash.
     """
     version, gpus, problem = 0, [], ''
-    count, value = ctypes.c_int(), ctypes.c_int()   # libcuda stores results
+    count, value = ctypes.c_int(), ctypes.c_int()
 
     def call(function_name, *args):
         """Call a function of libcuda; raise OSError if it returns an error."""
@@ -90,33 +90,34 @@ def _print_driver():
         if code:
             raise OSError(code, f'{function_name} returned an error')
 
-    def query(default, function_name, *args):
-        """Call a function that may set `value`; return `value`.
-
-        If the call fails, return `default`.
-        """
+    def try_call(function_name, *args):
+        """Call a function of libcuda; return False on failure."""
         try:
             call(function_name, *args)
         except (AttributeError, OSError):
-            return default
-        return value.value
+            return False
+        return True
+
+    def query(function_name, *args):
+        """The number that a function stores in `value`; 0 on failure."""
+        is_stored = try_call(function_name, ctypes.byref(value), *args)
+        return value.value if is_stored else 0
 
     try:
         cuda = ctypes.CDLL('libcuda.so.1')
         call('cuInit', 0)
         call('cuDeviceGetCount', ctypes.byref(count))
-        version = query(0, 'cuDriverGetVersion', ctypes.byref(value))
+        version = query('cuDriverGetVersion')
         for index in range(count.value):
             device, name = ctypes.c_int(), ctypes.create_string_buffer(128)
-            if query(None, 'cuDeviceGet', ctypes.byref(device),
-                     index) is None:    # cuDeviceGet failed
+            if not try_call('cuDeviceGet', ctypes.byref(device), index):
                 gpus.append(['', [0, 0]])       # unknown name and capability
                 continue
-            query(None, 'cuDeviceGetName', name, 127, device)
+            try_call('cuDeviceGetName', name, 127, device)
             # Attributes 75 and 76: compute capability, major and minor
             gpus.append([name.value.decode('utf-8', 'replace'), [
-                query(0, 'cuDeviceGetAttribute', ctypes.byref(value),
-                      attribute, device) for attribute in (75, 76)]])
+                query('cuDeviceGetAttribute', attribute, device)
+                for attribute in (75, 76)]])
         if not gpus:
             problem = NO_GPU
     except (AttributeError, OSError) as error:

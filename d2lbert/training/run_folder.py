@@ -27,7 +27,7 @@ from d2lbert.machine.files import (
 )
 from d2lbert.machine.processor import describe_machine
 from d2lbert.machine.terminal import note, warn
-from d2lbert.pretrained.tokenizers.tokenizer import FILES
+from d2lbert.pretrained.tokenizers.tokenizer import FILES as TOKENIZER_FILES
 from d2lbert.training import checkpoints
 from d2lbert.training.saved_runs import RunError, write_run
 
@@ -36,8 +36,8 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: The file and the folder for what the caller passed in memory: TEXTS has
-#: texts, and DATA has the examples of a labelled task.
+#: The file and the folder, in a run folder, for what the caller passed in
+#: memory: TEXTS has texts, and DATA has the examples of a labelled task.
 TEXTS, DATA = 'texts.txt', 'data'
 
 #: Name of a file that reserves disk space for the model.
@@ -71,7 +71,7 @@ class RunFolder:
         if out is None:
             # Call this before `new_run_folder` makes the missing folders
             new_parents = missing_folders(RUNS)
-            return cls(new_run_folder(), True, new_parents)
+            return cls(new_run_folder(), is_new=True, new_parents=new_parents)
         check_free(out, force)
         out, moved = Path(out), None
         if _was_given_up(out):      # use the folder again
@@ -86,7 +86,7 @@ class RunFolder:
             out.mkdir()
         except FileExistsError:     # another process has just made it
             raise _taken_error(out) from None
-        return cls(out, True, new_parents, moved)
+        return cls(out, is_new=True, new_parents=new_parents, moved=moved)
 
     @classmethod
     def reopen(cls, path):
@@ -173,21 +173,21 @@ class RunFolder:
         """Unlock the folder.
 
         Unless `keep`, the folder of a new run is removed, and a folder that
-        was moved aside for it gets its name back.
+        was moved aside for the run gets its name back.
         """
         self.release()
         # `write_run` removes the model of a finished run that was resumed. If
         # `write_run` then failed, the run is unfinished now
-        if self._is_finished and not (self.path / 'model.params').is_file():
-            self._is_finished = False
+        has_model = (self.path / 'model.params').is_file()
+        self._is_finished = self._is_finished and has_model
         if self.is_new and not keep:
             shutil.rmtree(self.path, ignore_errors=True)
             if self.moved is not None:
                 with contextlib.suppress(OSError):
                     os.rename(self.moved, self.path)
             remove_empty(self._new_parents)
-        elif self._is_finished:     # a finished run that was resumed
-            # `_lock` made the file that marks unfinished runs
+        elif self._is_finished:
+            # `_lock` makes this file even if the resumed run was finished
             with contextlib.suppress(OSError):
                 (self.path / UNFINISHED).unlink()
         if self._lock is not None:
@@ -215,10 +215,10 @@ def _taken_error(out):
 
 
 def _check_writable(out):
-    nearest = next((path for path in out.absolute().parents
-                    if path.exists()), out)
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise RunError(f'{out} cannot be made: {nearest} is no folder that '
+    parent = next((path for path in out.absolute().parents
+                   if path.exists()), out)      # the nearest that exists
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise RunError(f'{out} cannot be made: {parent} is no folder that '
                        'you may write to: choose another --out')
 
 
@@ -309,8 +309,8 @@ def _was_given_up(out):
     Such a folder holds only the first files of a run and temporary files, and
     no process writes to it.
     """
-    first_files = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt', *FILES,
-                   TEXTS, DATA}
+    first_files = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt',
+                   *TOKENIZER_FILES, TEXTS, DATA}
     try:
         found = {path.name for path in out.iterdir()
                  if not re.fullmatch(r'\..+\.part', path.name)}
@@ -339,9 +339,10 @@ def _unfinished_clause(out):
 
 
 def _lock(folder):
-    """Lock a folder; return the descriptor of the lock, or raise `RunError`.
+    """Lock a folder; return the lock, or raise `RunError`.
 
-    The lock is on the file `UNFINISHED`, whose text names the owner.
+    The lock is a descriptor of the open and locked file `UNFINISHED`, whose
+    text names the owner.
     """
     path = folder / UNFINISHED
     while True:
@@ -374,27 +375,27 @@ def _lock(folder):
     return lock
 
 
-def _owner(lock):
+def _owner(lock_file):
     """The process that holds a lock, from the text in the open lock file."""
-    text = os.pread(lock, 200, 0).decode('utf-8', 'replace').strip()
+    text = os.pread(lock_file, 200, 0).decode('utf-8', 'replace').strip()
     return text or 'another process'
 
 
 def holder(folder):
     """The process that writes to a run folder now, as text, or None."""
     try:
-        lock = os.open(Path(folder) / UNFINISHED, os.O_RDONLY)
+        lock_file = os.open(Path(folder) / UNFINISHED, os.O_RDONLY)
     except OSError:
         return None
     try:
         if fcntl:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _owner(lock)
+            fcntl.flock(lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:     # the process has an exclusive lock
+        return _owner(lock_file)
     except OSError:
         pass        # a file system without locks
     finally:
-        os.close(lock)
+        os.close(lock_file)
     return None
 
 

@@ -399,8 +399,8 @@ def test_an_unreachable_host_is_named(ssh, mark, command):
                   'pretrain')
     _, errors = job.communicate(timeout=30)
     assert ('d2lbert launch: worker 1 on far: the host cannot be reached, or '
-            'was lost, and all others have been ended; its last lines:\n'
-            '  ssh: no route to host far\n') in errors
+            'was lost, and all others have been ended; last lines of '
+            'worker 1:\n  ssh: no route to host far\n') in errors
     assert processes(mark) == []
 
 
