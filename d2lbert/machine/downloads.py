@@ -86,13 +86,13 @@ class _Transfer(threading.Thread):
             length = reply.headers.get('Content-Length', '')
             self.announced_bytes = int(length) if length.isdigit() else None
             self._check_size(self.announced_bytes or 0)
-            with open(self.path, 'wb') as f:
+            with open(self.path, 'wb') as file:
                 # read1 returns what has arrived; read would wait for 64 KiB
                 for chunk in iter(lambda: reply.read1(1 << 16), b''):
                     if self.is_abandoned:
                         return
                     self._check_size(self.received_bytes + len(chunk))
-                    f.write(chunk)
+                    file.write(chunk)
                     self.received_bytes += len(chunk)
 
     def _check_size(self, num_bytes):
@@ -112,10 +112,13 @@ def _watch(transfer, label):
     # disable=None: no bar if standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
               disable=is_quiet() or None, file=sys.stderr) as bar:
-        # Look every 0.1 s, or more often in tests with a short ANSWER_SECONDS
-        while not transfer.ended.wait(min(0.1, ANSWER_SECONDS / 4)):
+        def show_progress():
             bar.total = transfer.announced_bytes
             bar.update(transfer.received_bytes - bar.n)
+
+        # Look every 0.1 s, or more often in tests with a short ANSWER_SECONDS
+        while not transfer.ended.wait(min(0.1, ANSWER_SECONDS / 4)):
+            show_progress()
             max_seconds = STALL_SECONDS if had_answer else ANSWER_SECONDS
             if (transfer.received_bytes >= bytes_then + STALL_BYTES
                     or transfer.has_answer != had_answer):
@@ -124,8 +127,7 @@ def _watch(transfer, label):
                 had_answer = transfer.has_answer
             elif time.monotonic() - progress_time > max_seconds:
                 raise TimeoutError
-        bar.total = transfer.announced_bytes
-        bar.update(transfer.received_bytes - bar.n)
+        show_progress()
 
 
 def _failure_reason(error, has_answer):

@@ -274,12 +274,13 @@ def _cpu_quota(root):
         path = Path(group.lstrip('/'))
         for level in [path, *path.parents]:
             if is_version_1:
-                words = (read(mount, level, 'cpu.cfs_quota_us')
-                         + read(mount, level, 'cpu.cfs_period_us')).split()
+                text = (read(mount, level, 'cpu.cfs_quota_us')
+                        + read(mount, level, 'cpu.cfs_period_us'))
             else:
-                words = read(mount, level, 'cpu.max').split()
-            if len(words) == 2:
-                add_quota(*words)
+                text = read(mount, level, 'cpu.max')
+            time_and_period = text.split()
+            if len(time_and_period) == 2:       # else a file is missing
+                add_quota(*time_and_period)
     return min(quotas) if quotas else None
 
 

@@ -227,21 +227,19 @@ def thread_settings():
     of threads. With fewer threads, they return wrong results without an
     error. Raises ImportError if a variable that the user set is invalid.
     """
-    settings = {}
     counts = {name: thread_count(name) for name in THREAD_VARIABLES}
-    if not any(counts.values()):
+    if not any(counts.values()):        # the user set no count
         counts = dict.fromkeys(THREAD_VARIABLES, physical_cores())
     # A limit starts no threads, so any number that fits into 64 bits is valid
     limit = thread_count('OMP_THREAD_LIMIT', 2**63 - 1)
     if os.environ.get('OMP_MAX_ACTIVE_LEVELS', '').strip() == '0':
         limit = 1       # parallel regions have a single thread
     if limit:
-        # Where the user set no count, MXNet's default may exceed the limit
+        # A variable that is still unset gets a count, too: MXNet's default may
+        # exceed the limit
         counts = {name: min(count or physical_cores(), limit)
                   for name, count in counts.items()}
-    for name, count in counts.items():
-        if count:
-            settings[name] = str(count)
+    settings = {name: str(count) for name, count in counts.items() if count}
     if os.environ.get('OMP_DYNAMIC', '').strip().lower() == 'true':
         settings['OMP_DYNAMIC'] = 'false'
     return settings

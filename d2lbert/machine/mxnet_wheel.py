@@ -167,8 +167,7 @@ def _download(project, folder):
 
 
 def _pip_settings(environ):
-    """The variables `environ` for `pip download`, with uv's settings as pip's.
-    """
+    """A copy of `environ` for `pip download`, with uv's settings as pip's."""
     environ = dict(environ)
 
     def translate(pip_name, *uv_names):
@@ -204,7 +203,7 @@ def change_wheel(stock, target):
     # The folder of the metadata is for example mxnet-1.9.1.dist-info
     stock_suffix = f'-{MXNET_VERSION}.dist-info/'
     new_suffix = f'-{version()}.dist-info/'
-    unused = set(range(len(CHANGES)))   # indices of changes not applied yet
+    unused = set(range(len(CHANGES)))   # indices of changes not yet applied
     with zipfile.ZipFile(stock) as old, zipfile.ZipFile(
             target, 'w', zipfile.ZIP_DEFLATED) as new:
         infos = {info.filename: info for info in old.infolist()}
@@ -267,20 +266,19 @@ def _apply_changes(archive, info):
     name = info.filename
     candidates = [k for k, (name_pattern, _, _) in enumerate(CHANGES)
                   if re.fullmatch(name_pattern, name)]
-    used, text = set(), None
-    if candidates:
-        text = before = archive.read(info).decode('utf-8')
-        for k in candidates:
-            _, pattern, replacement = CHANGES[k]
-            text, num_replaced = re.subn(pattern, replacement, text)
-            if num_replaced:
-                used.add(k)
-        if name.endswith('.dist-info/METADATA'):
-            text = text.replace(f'Version: {MXNET_VERSION}\n',
-                                f'Version: {version()}\n', 1)
-        if text == before:
-            text = None
-    return None if text is None else text.encode('utf-8'), used
+    if not candidates:
+        return None, set()
+    before = archive.read(info).decode('utf-8')
+    used, text = set(), before
+    for k in candidates:
+        _, pattern, replacement = CHANGES[k]
+        text, num_replaced = re.subn(pattern, replacement, text)
+        if num_replaced:
+            used.add(k)
+    if name.endswith('.dist-info/METADATA'):
+        text = text.replace(f'Version: {MXNET_VERSION}\n',
+                            f'Version: {version()}\n', 1)
+    return (None if text == before else text.encode('utf-8')), used
 
 
 def _digest(data):
@@ -289,8 +287,8 @@ def _digest(data):
     return digest.rstrip(b'=').decode()
 
 
-def _parse_record(record):
-    """Yield (file name, 'digest,size') for each line of a RECORD's text."""
-    for line in record.splitlines():
+def _parse_record(text):
+    """Yield (file name, 'digest,size') for each line of the file RECORD."""
+    for line in text.splitlines():
         name, digest, size = line.rsplit(',', 2)
         yield name.strip('"'), f'{digest},{size}'

@@ -65,9 +65,9 @@ def without_panics():
                 os.dup2(saved_stderr, 2)
                 os.close(saved_stderr)
                 captured.seek(0)
-                text = _PANIC.sub(b'', captured.read())
-                if text:
-                    os.write(2, text)
+                output = _PANIC.sub(b'', captured.read())
+                if output:
+                    os.write(2, output)
     finally:
         _capture_lock.release()
 
@@ -215,7 +215,7 @@ class FailsafeStream:
             return None
         try:
             return getattr(self._stream, name)(*args)
-        except UnicodeEncodeError:
+        except UnicodeEncodeError:      # a ValueError that `write` handles
             raise
         except (OSError, ValueError):   # ValueError: the file is closed
             close_broken(self._stream)

@@ -37,24 +37,26 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
         split = 'auto' if settings['split'] == 'book' else settings['split']
         # The setting `vocab` is no path here: if it is not None,
         # `read_corpus` uses its second argument and builds no vocabulary
-        opened = read_corpus(dict(BOOK, corpus=checked_corpus,
-                                  vocab='of the run', text_field=text_field,
-                                  split=split,
-                                  tokenizer=settings['tokenizer']), vocab)
-        text = opened.valid or opened.train     # without a held-out part, all
+        other_settings = dict(
+            BOOK, corpus=checked_corpus, vocab='of the run',
+            text_field=text_field, split=split,
+            tokenizer=settings['tokenizer'])
+        other_corpus = read_corpus(other_settings, vocab)
+        # `valid` is None if no part is held out
+        text = other_corpus.valid or other_corpus.train
         check_known(text.counts, text.source)
     elif fingerprint is None:
         raise RunError(f'{folder} was imported without a text: name files '
                        'with --corpus')
     else:
-        opened = read_corpus(settings, vocab)
-        if opened.fingerprint != fingerprint:
+        own_corpus = read_corpus(settings, vocab)
+        if own_corpus.fingerprint != fingerprint:
             raise RunError(
                 f'the corpus of {folder} has changed since the training '
                 '(a file, the fingerprint in config.json, or the version of '
                 'Unicode or NLTK that cuts the text), so its held-out part '
                 'is not known: name files with --corpus')
-        text = opened.valid     # None if the run trained on the whole text
+        text = own_corpus.valid     # None if the run trained on all its text
     if text is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')

@@ -612,7 +612,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'shutil.rmtree(out)',
      'test_force_moves_a_run_aside_with_all_its_files'),
     ('figures of another text are given for held-out ones',
-     'if opened.fingerprint != fingerprint:',
+     'if own_corpus.fingerprint != fingerprint:',
      'if not fingerprint:',
      'test_figures_of_a_text_that_has_changed_are_refused'),
     ('a run is resumed from its oldest checkpoint',
