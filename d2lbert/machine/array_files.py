@@ -130,8 +130,8 @@ class _ParamsReader:
         """Read the fields of an array, skip the data, return a StoredArray."""
         version = self._read_integer(4)
         if version in (V2, V3):
-            storage = self._read_integer(4, signed=True)
-            if storage != 0:
+            storage_type = self._read_integer(4, signed=True)
+            if storage_type != 0:
                 raise ValueError('it holds a sparse array, and only dense '
                                  'arrays are supported')
         is_old = version not in (V1, V2, V3)

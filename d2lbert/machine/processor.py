@@ -22,8 +22,8 @@ VENDORS = {'GenuineIntel': 'Intel', 'AuthenticAMD': 'AMD', '0x41': 'Arm',
            '0x4e': 'NVIDIA', '0x46': 'Fujitsu', '0x6d': 'Microsoft'}
 
 #: {feature in /proc/cpuinfo: name of an instruction set for matrix products}.
-#: `Processor.sets` names the first of VECTOR_SETS that the processor has, and
-#: all of EXTRA_SETS that it has.
+#: `Processor.instruction_sets` names the first of VECTOR_SETS that the
+#: processor has, and all of EXTRA_SETS that it has.
 VECTOR_SETS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX',
                'sse2': 'SSE', 'asimd': 'NEON'}
 EXTRA_SETS = {'avx512_bf16': 'bf16', 'bf16': 'bf16', 'amx_bf16': 'AMX',
@@ -41,12 +41,13 @@ class Processor(NamedTuple):
     features: FrozenSet[str]    # by their names in /proc/cpuinfo
 
     @property
-    def sets(self):
+    def instruction_sets(self):
         """The instruction sets for matrix products: a list of names."""
-        return [*[name for feature, name in VECTOR_SETS.items()
-                  if feature in self.features][:1],
-                *[name for feature, name in EXTRA_SETS.items()
-                  if feature in self.features]]
+        vector_sets = [name for feature, name in VECTOR_SETS.items()
+                       if feature in self.features]
+        extra_sets = [name for feature, name in EXTRA_SETS.items()
+                      if feature in self.features]
+        return vector_sets[:1] + extra_sets
 
     @property
     def kind(self):
@@ -58,13 +59,13 @@ class Processor(NamedTuple):
     @property
     def slug(self):
         """A part of file names, such as amd-family-26-model-2-avx512-bf16."""
-        words = ' '.join([self.kind, *self.sets]).replace('-', '')
+        words = ' '.join([self.kind, *self.instruction_sets]).replace('-', '')
         return re.sub('[^a-z0-9]+', '-', words.lower())
 
     def __str__(self):
         """One line: name, kind and instruction sets."""
         name = f'{self.name} ' if self.name else ''
-        sets = ', '.join(self.sets) or 'instructions unknown'
+        sets = ', '.join(self.instruction_sets) or 'instructions unknown'
         return f'{name}({self.kind}; {sets})'
 
 

@@ -39,13 +39,13 @@ class StopRequest:
     """
 
     def __init__(self):
-        self.signal = None
+        self.signal = None      # the number of the stored signal
         self.stores_first = self.ignores_all = False
         self.last_words = 'stopped; nothing was written'
-        self._handlers_before = {}
-        # In a context of `delayed`, and the last signal that came in it
-        self._is_delaying, self._delayed_number = False, None
-        self._raised_at = -math.inf
+        self._handlers_before = {}      # {number of a signal: handler}
+        self._is_delaying = False       # True in a context of `delayed`
+        self._delayed_number = None     # the last signal in such a context
+        self._raised_at = -math.inf     # the time of the last `Interrupted`
 
     def __enter__(self):
         # Python allows handlers in the main thread only

@@ -77,7 +77,7 @@ def test_the_operators_report_their_instruction_set():
     if not kernels.load():
         pytest.skip(kernels.state().reason)
     name, floats = kernels.compiled_for()
-    known = find_processor().sets
+    known = find_processor().instruction_sets
     assert floats == {'AVX-512': 16, 'AVX2': 8, 'AVX': 8}.get(
         name.split(' with ')[0], 4)
     if processor.chosen_isa() == 'native' and known:
