@@ -35,7 +35,7 @@ def main(spec):
     grace: seconds between SIGTERM and SIGKILL;
     silence: seconds after which a silent launcher counts as gone, or None for
     no limit;
-    sharing: the number of workers on this host, which share its cores;
+    workers_on_host: the number of workers on this host, which share its cores;
     hardware_source: the source of machine/hardware.py;
     socket: the path of the socket of the process, to be removed, or None.
     """
@@ -81,9 +81,10 @@ def _environment(spec):
                 probe.connect(tuple(spec['root']))
                 env['DMLC_NODE_HOST'] = probe.getsockname()[0]
     names = ('MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS')
-    if spec['sharing'] > 1 and not any(env.get(name) for name in names):
+    has_num_threads = any(env.get(name) for name in names)
+    if spec['workers_on_host'] > 1 and not has_num_threads:
         num_threads = max(
-            1, _num_cores(spec['hardware_source']) // spec['sharing'])
+            1, _num_cores(spec['hardware_source']) // spec['workers_on_host'])
         env.update(dict.fromkeys(names, str(num_threads)))
     return env
 

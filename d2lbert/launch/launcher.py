@@ -217,7 +217,7 @@ class Job:
                     cwd=os.getcwd(), env=env,
                     root=None if name == 'scheduler' else self.root,
                     join=JOIN_SECONDS, grace=GRACE_SECONDS,
-                    sharing=workers_on_host,
+                    workers_on_host=workers_on_host,
                     silence=None if host == LOCAL else SILENCE_SECONDS)
         try:
             # In a new session, so that Ctrl-C reaches only the launcher

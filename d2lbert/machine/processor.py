@@ -104,9 +104,9 @@ def describe_machine(root='/'):
     root: the folder with proc and sys, which is not / in tests.
     """
     processor = find_processor(Path(root, 'proc/cpuinfo'))
-    cores = physical_cores(root=root)
+    num_cores = physical_cores(root=root)
     return (f'{processor.name or processor.machine}, '
-            f'{cores} core{"s" * (cores > 1)}, '
+            f'{num_cores} core{"s" if num_cores > 1 else ""}, '
             f'{platform.system()} {processor.machine}')
 
 

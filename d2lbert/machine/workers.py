@@ -26,20 +26,20 @@ def interruptible(work):
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)      # no signal handler runs in this thread
-    done, abandoned = Future(), threading.Event()
+    future, abandoned = Future(), threading.Event()
 
     def run():
         try:
-            done.set_result(work(abandoned.is_set))
+            future.set_result(work(abandoned.is_set))
         except BaseException as error:
-            done.set_exception(error)
+            future.set_exception(error)
     threading.Thread(target=run, daemon=True).start()
     try:
-        return done.result()
+        return future.result()
     finally:
-        if not done.done():
+        if not future.done():   # a signal handler has raised an exception
             abandoned.set()
-            wait([done], ENDING_SECONDS)
+            wait([future], ENDING_SECONDS)
 
 
 def in_order(work, items, num_threads=None):

@@ -90,7 +90,7 @@ def _settings_of(folder):
         settings = dict(config['training'])
         settings.pop('devices', None)   # stored among them, but no setting
         return complete_saved(settings), config['fingerprint']
-    except RunError:
+    except RunError:        # a ValueError with a whole message
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a run: '

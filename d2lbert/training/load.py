@@ -175,7 +175,7 @@ def _described_net(folder, trainable):
         if not trainable:
             net.collect_params().setattr('grad_req', 'null')
         return net
-    except RunError:
+    except RunError:        # a ValueError with a whole message
         raise
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a model: '
@@ -201,7 +201,7 @@ def tuned_of_config(config, folder, check=None):
             check(config['model'])
         net = FineTuned.of_config(config['model'], about.kind,
                                   about.num_scores, about.dropout)
-    except RunError:
+    except RunError:        # as in `_described_net`
         raise
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a '

@@ -266,9 +266,8 @@ class BestWeights(Stateful):
             # `Updater` has restored these weights
             save_parameters(self.net, self.path)
             return
-        found = {name[len(self.PREFIX):]: np.array(onp.asarray(array))
-                 for name, array in checkpoint.arrays.items()
-                 if name.startswith(self.PREFIX)}
+        found = {name: np.array(onp.asarray(array))
+                 for name, array in checkpoint.weights(self.PREFIX).items()}
         if not found:
             raise CheckpointError(
                 f'{checkpoint.path} is damaged: it lacks the best weights, '

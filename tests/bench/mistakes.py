@@ -973,7 +973,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'and time.monotonic() - time.monotonic() >',
      'test_a_guard_of_a_silent_launcher_ends_its_process'),
     ('each worker of a machine takes all of its cores',
-     "_num_cores(spec['hardware_source']) // spec['sharing']",
+     "_num_cores(spec['hardware_source']) // spec['workers_on_host']",
      "_num_cores(spec['hardware_source'])",
      'test_a_cpu_quota_counts_among_the_cores_to_share'),
     ('a socket may take the name of another',

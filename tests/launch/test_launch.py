@@ -427,7 +427,7 @@ def run_guard(received, **spec):
         guard_source=Path(guard.__file__).read_text(),
         hardware_source=Path(hardware.__file__).read_text(),
         env={}, root=None, join=1, socket=None,
-        grace=1, silence=None, sharing=1, cwd=os.getcwd(),
+        grace=1, silence=None, workers_on_host=1, cwd=os.getcwd(),
         argv=[sys.executable, '-c', SLEEP]), **spec)
     process = subprocess.Popen(
         [sys.executable, *GUARD], text=True, stdin=subprocess.PIPE,
@@ -464,10 +464,10 @@ def test_workers_that_share_a_machine_share_its_cores(monkeypatch):
     show = [sys.executable, '-c',
             'import os; print(os.environ.get("OMP_NUM_THREADS"))']
     assert run_guard('', argv=show)[1] == 'None\n'
-    cores = hardware.physical_cores()
-    assert run_guard('', argv=show, sharing=2)[1] == f'{max(1, cores // 2)}\n'
+    half = max(1, hardware.physical_cores() // 2)
+    assert run_guard('', argv=show, workers_on_host=2)[1] == f'{half}\n'
     monkeypatch.setenv('OMP_NUM_THREADS', '3')
-    assert run_guard('', argv=show, sharing=2)[1] == '3\n'
+    assert run_guard('', argv=show, workers_on_host=2)[1] == '3\n'
 
 
 def test_a_cpu_quota_counts_among_the_cores_to_share(monkeypatch):
@@ -477,7 +477,7 @@ def test_a_cpu_quota_counts_among_the_cores_to_share(monkeypatch):
 _cpu_quota = lambda root: 6.0
 available_cpus = lambda: range(1000, 1064)
 '''
-    assert run_guard('', hardware_source=quota, sharing=2, argv=[
+    assert run_guard('', hardware_source=quota, workers_on_host=2, argv=[
         sys.executable, '-c', 'import os; print(os.environ["OMP_NUM_THREADS"'
         '], os.environ["MXNET_OMP_MAX_THREADS"])'])[1] == '3 3\n'
 
