@@ -163,8 +163,8 @@ def load(path):
         if state.get('format') != FORMAT:
             raise ValueError(f'its format is {state.get("format")!r}, '
                              f'not {FORMAT!r}')
-        for name, kind in STATE_TYPES.items():
-            if not isinstance(state.get(name), kind):
+        for name, expected_type in STATE_TYPES.items():
+            if not isinstance(state.get(name), expected_type):
                 raise ValueError(f'its {name} is {state.get(name)!r}')
     except FileNotFoundError:
         raise CheckpointError(f'there is no checkpoint {path}') from None
@@ -209,7 +209,7 @@ def vocab_of(path, arrays):
     if 'vocab' not in arrays:
         return None
     try:
-        return _parsed_vocab(arrays)
+        return _parse_vocab(arrays)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f'{path} is damaged: its vocabulary cannot be read ({error})'
@@ -227,8 +227,8 @@ def vocab_arrays(vocab):
             for name, text in texts.items()}
 
 
-def _parsed_vocab(arrays):
-    """The inverse of `vocab_arrays`."""
+def _parse_vocab(arrays):
+    """The vocabulary of arrays that `vocab_arrays` returned."""
     if 'tokenizer' in arrays:
         return PieceVocab(WordPiece.from_json(
             arrays['tokenizer'].tobytes().decode()))
