@@ -51,10 +51,10 @@ PUBLISHED = {
 # The number of bytes that are read to recognize a wrong file
 HEAD_BYTES = 1 << 20
 
-# Patterns of WikiText: headings, unknown words, and marks within numbers and
-# words, as in 1 @,@ 000
-PATTERNS = (re.compile(rb'^ = [^=].* = \r?$', re.MULTILINE),
-            re.compile(rb' <unk> '), re.compile(rb' @[-,.]@ '))
+# WikiText has all of these: headings, unknown words, and marks within numbers
+# and words, as in 1 @,@ 000
+WIKITEXT_PATTERNS = (re.compile(rb'^ = [^=].* = \r?$', re.MULTILINE),
+                     re.compile(rb' <unk> '), re.compile(rb' @[-,.]@ '))
 
 
 def git_blob(path):
@@ -67,13 +67,14 @@ def flaw_of(path, name, thorough=False):
     """Describe how a file differs from WikiText-2's file `name`; '' if equal.
 
     The description completes a sentence that begins with 'PATH is'. A file of
-    the published size counts as equal, and is not read. thorough: read this
-    file, too. It must then have the published content, or the published
-    numbers of lines and tokens, since copies with another order of the
-    articles are in use.
+    the published size counts as equal without being read. With `thorough`, it
+    is read and must have the published content. The published numbers of lines
+    and tokens are enough, since copies with another order of the articles are
+    in use. Line ends of Windows are no difference.
     """
     expected = PUBLISHED[name]
-    expected_counts = expected[:3]      # as `_counts` returns them
+    # (bytes, lines, tokens), as `_counts` returns them
+    expected_counts = expected[:3]
     try:
         size = os.path.getsize(path)
         if size == expected.size:
@@ -81,7 +82,7 @@ def flaw_of(path, name, thorough=False):
                     or _counts(path) == expected_counts):
                 return ''
             return f'another text of the same {size:,} bytes'
-        # With the line ends of Windows, each line has one more byte
+        # With line ends of Windows, each line has one more byte
         if (expected.size < size <= expected.size + expected.lines
                 and _counts(path) == expected_counts):
             return ''
@@ -102,7 +103,10 @@ def _counts(path):
 
 
 def _describe_other_text(path, name, size):
-    """Describe a file of `size` bytes that is not WikiText-2's `name`."""
+    """Return the description for `flaw_of` of a file of `size` bytes.
+
+    The file has the name of WikiText-2's file `name`, but other content.
+    """
     if not size:
         return 'empty'
     with open(path, 'rb') as f:
@@ -113,7 +117,8 @@ def _describe_other_text(path, name, size):
         if size == published.size and git_blob(path) == published.blob:
             return f"WikiText-2's {other}"
     full_size = PUBLISHED[name].size
-    if size < full_size and all(pattern.search(head) for pattern in PATTERNS):
+    is_wikitext = all(pattern.search(head) for pattern in WIKITEXT_PATTERNS)
+    if size < full_size and is_wikitext:
         return f'WikiText-2, but cut: {size:,} of {full_size:,} bytes'
     return (f'another text of {size:,} bytes, not WikiText-2 ({full_size:,} '
             'bytes)')
@@ -121,8 +126,8 @@ def _describe_other_text(path, name, size):
 
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
 
-# name: (address, SHA-1 digest). The book's own address of WikiText-2 is left
-# out: it has answered with status 403 since 2024.
+# {name of an archive: (address, SHA-1 digest)}. WikiText-2 has another address
+# than in the book, whose address answers with status 403 since 2024
 DATA_HUB = {
     'wikitext-2': ('https://wikitext.smerity.com/wikitext-2-v1.zip',
                    '3c914d17d80b1459be871a5039ac23e752a53cbe'),
@@ -134,13 +139,14 @@ DATA_HUB = {
                    'a4e718a47137ccd1809c9107ab4f5edd317bae2c'),
 }
 
-# The addresses of DATA_URL are tried over https first
+# Addresses that begin with DATA_URL are tried over https first
 _SECURE_DATA_URL = DATA_URL.replace('http:', 'https:')
 
 #: {file name: maximum bytes to fetch}; downloads.MAX_BYTES for other files
-MAX_BYTES = {'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
-             'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
-             'train-00000-of-00001.parquet': 64 << 20}
+MAX_BYTES_OF_FILES = {
+    'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
+    'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
+    'train-00000-of-00001.parquet': 64 << 20}
 
 # The training text as the book's living edition fetches it
 WIKITEXT_2_URL = ('https://huggingface.co/datasets/Salesforce/wikitext/'
@@ -149,7 +155,7 @@ WIKITEXT_2_SHA1 = '98ee727e59fcc34fddaadae93e15b1f8ed5561a4'
 
 # Identifies the archive of WikiText-2, even if a page of the book puts another
 # address into DATA_HUB
-_ARCHIVE_SHA1 = DATA_HUB['wikitext-2'][1]
+_WIKITEXT_2_ZIP_SHA1 = DATA_HUB['wikitext-2'][1]
 
 
 class LooseFile(NamedTuple):
@@ -180,7 +186,7 @@ def _sha1(path):
 
 
 def _manual_fix(folder):
-    """Return the end of an error message: what the user can do."""
+    """Return advice to the user, the end of an error message."""
     return (f'by hand: put {TRAIN_FILE} into {folder}, or let D2LBERT_DATA '
             'name the folder that holds it')
 
@@ -209,30 +215,33 @@ def download(name: str, folder: Optional[PathLike] = None,
                          f'{", ".join(map(repr, DATA_HUB))}; add it as '
                          'DATA_HUB[name] = (address, sha1), or give an '
                          'address')
-    folder = _target_folder(given_folder)
+    target_folder = _target_folder(given_folder)
     file_name = urllib.parse.urlsplit(url).path.split('/')[-1]
     if not file_name:
         raise ValueError(f'{url!r} ends in no file name: give the address '
                          'of a file')
+    target = target_folder / file_name
     wrong_paths = []    # files of this name with other content
-    for searched in _data_folders() if given_folder is None else [folder]:
+    for searched in (_data_folders() if given_folder is None
+                     else [target_folder]):
         path = searched / file_name
         if path.is_file():
             if sha1 is None or _sha1(path) == sha1:
                 return str(path)
             wrong_paths.append(path)
-    cache.remove_leftovers('data')
+    cache.remove_leftovers('data')      # of killed processes
     try:
-        _fetch_first(_addresses(url), folder / file_name, sha1)
+        _fetch_from_any(_addresses(url), target, sha1)
     except HubError as error:
-        # The parquet file can be made if its text is on this machine
+        # The parquet file can be made if WikiText-2 is on this machine
         if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
-            return str(_write_parquet(folder / file_name, error))
+            return str(_write_parquet(target, error))
         wrong = ''.join(f'; {path} is another file, with checksum '
                         f'{_sha1(path)}' for path in wrong_paths)
         raise HubError(f'{name} could not be fetched: {error}{wrong}; by '
-                       f'hand: put {file_name} into {folder}') from error
-    return str(folder / file_name)
+                       f'hand: put {file_name} into {target_folder}'
+                       ) from error
+    return str(target)
 
 
 def _addresses(url):
@@ -242,16 +251,17 @@ def _addresses(url):
     return [url]
 
 
-def _fetch_first(urls, path, sha1):
-    """Fetch a file from the first address that serves it; return its path.
+def _fetch_from_any(urls, path, sha1):
+    """Fetch a file to `path` from the first address that serves the file.
 
-    Raises HubError, which lists all errors, if no address serves it.
+    Raises HubError, which lists all errors, if no address does.
     """
-    max_bytes = MAX_BYTES.get(path.name, downloads.MAX_BYTES)
+    max_bytes = MAX_BYTES_OF_FILES.get(path.name, downloads.MAX_BYTES)
     errors = []
     for url in urls:
         try:
-            return fetch(url, path, _sha1, sha1, max_bytes)
+            fetch(url, path, _sha1, sha1, max_bytes)
+            return
         except HubError as error:
             errors.append(error)
     raise HubError('; '.join(map(str, errors))) from errors[-1]
@@ -260,8 +270,8 @@ def _fetch_first(urls, path, sha1):
 def _write_parquet(path, error):
     """Write this machine's WikiText-2 training text as a parquet file.
 
-    The written file is a substitute for the published one. error: the error
-    of fetching the published file, for messages. Returns `path`.
+    This file is a substitute for the published one, which could not be
+    fetched: error, a HubError. Returns `path`.
     """
     try:
         pyarrow = importlib.import_module('pyarrow')
@@ -280,9 +290,9 @@ def _write_parquet(path, error):
 
 
 def _target_folder(cache_dir):
-    """Return cache_dir, or by default the folder `data` of the user's cache.
+    """Return the folder into which files are fetched and unpacked.
 
-    Files are fetched and unpacked into this folder.
+    By default, it is the folder `data` of the user's cache.
     """
     return cache.root() / 'data' if cache_dir is None else Path(cache_dir)
 
@@ -299,10 +309,11 @@ def download_extract(name: str, folder: Optional[str] = None,
     the files in it, the files are fetched one by one. Raises HubError, which
     lists all attempts.
     """
-    if cache_dir is None and DATA_HUB.get(name, ('', ''))[1] == _ARCHIVE_SHA1:
+    _, sha1 = DATA_HUB.get(name, (None, None))
+    if cache_dir is None and sha1 == _WIKITEXT_2_ZIP_SHA1:
         found = find_wikitext2()
         if found is not None:
-            return str(_warn_of_flaws(found))
+            return str(_begin_use(found))
     try:
         archive = download(name, cache_dir)
     except HubError as error:
@@ -319,7 +330,10 @@ def download_extract(name: str, folder: Optional[str] = None,
 
 
 def _fetch_loose(name, cache_dir, archive_error):
-    """Fetch the files of an archive one by one; return their folder."""
+    """Fetch the files of an archive one by one; return their folder.
+
+    archive_error: the HubError of `download` for the whole archive.
+    """
     folder_name, files = LOOSE_FILES[name]
     folder = _target_folder(cache_dir) / folder_name
     for url, blob, file_name in files:
@@ -329,7 +343,8 @@ def _fetch_loose(name, cache_dir, archive_error):
         try:
             fetch(url, path, git_blob, blob, PUBLISHED[file_name].size)
         except HubError as error:
-            # `__cause__` lacks the advice that `download` adds to the message
+            # The cause of archive_error has the same reason, without advice
+            # on the archive
             raise HubError(f'{name} could not be fetched: '
                            f'{archive_error.__cause__}; {error}; '
                            f'{_manual_fix(folder)}') from error
@@ -348,10 +363,10 @@ def _repository():
     return None
 
 
-def _folder_of_text(folder):
-    """Return `folder` or its wikitext-2/, whichever has the training text.
+def _folder_with_text(folder):
+    """Return `folder` or its wikitext-2/, the first that has TRAIN_FILE.
 
-    Returns None if neither has the text.
+    Returns None if neither has it.
     """
     for candidate in (Path(folder), Path(folder) / 'wikitext-2'):
         if (candidate / TRAIN_FILE).is_file():
@@ -372,7 +387,7 @@ def _data_folders():
 def find_wikitext2():
     """Return the folder of this machine that holds WikiText-2, or None."""
     for searched in _data_folders():
-        folder = _folder_of_text(searched)
+        folder = _folder_with_text(searched)
         if folder is not None:
             return folder
     return None
@@ -384,23 +399,27 @@ def wikitext2_flaws(folder, thorough=False):
     A file is wrong if it has the name of a file of WikiText-2 and `flaw_of`
     describes a flaw. thorough: as for `flaw_of`.
     """
-    flaws = [(path, flaw_of(path, path.name, thorough))
-             for path in (Path(folder, name) for name in PUBLISHED)
-             if path.is_file()]
-    return [f'{path} is {flaw}' for path, flaw in flaws if flaw]
+    sentences = []
+    for name in PUBLISHED:
+        path = Path(folder, name)
+        flaw = flaw_of(path, name, thorough) if path.is_file() else ''
+        if flaw:
+            sentences.append(f'{path} is {flaw}')
+    return sentences
 
 
-# The sentences of `wikitext2_flaws` that warnings have named so far
+# The sentences of `wikitext2_flaws` that this process has printed
 _warned_flaws = set()
 
 
-def _warn_of_flaws(folder):
-    """Warn once of each wrong file in `folder`; return `folder`.
+def _begin_use(folder):
+    """Prepare a folder of WikiText-2 for use; return `folder`.
 
-    Also marks `folder` as used now, if it is in the cache.
+    Warns of each wrong file in it, once in a process. If the folder is in the
+    cache, its last use is set to now.
     """
     cache.mark_used(folder)
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError):    # from `sample_dir`
         if os.path.samefile(folder, sample_dir()):
             return folder       # the bundled corpus, not WikiText-2
     for flaw in wikitext2_flaws(folder):
@@ -422,17 +441,17 @@ def wikitext2_dir(data_dir=None):
     HubError if the text cannot be fetched.
     """
     if data_dir is not None:
-        folder = _folder_of_text(Path(data_dir).expanduser())
+        folder = _folder_with_text(Path(data_dir).expanduser())
         if folder is None:
             raise FileNotFoundError(
                 f'data_dir={str(data_dir)!r} holds neither {TRAIN_FILE} nor '
                 f'wikitext-2/{TRAIN_FILE}: name the folder that does, or '
-                'leave data_dir (--data-dir) out to have WikiText-2 looked '
-                'for')
+                'leave data_dir (--data-dir) out, and d2lbert searches for '
+                'WikiText-2')
     else:
         folder = find_wikitext2()
     if folder is not None:
-        return _warn_of_flaws(folder)
+        return _begin_use(folder)
     try:
         return Path(download_extract('wikitext-2', 'wikitext-2'))
     except OSError as error:
@@ -444,7 +463,8 @@ def wikitext2_dir(data_dir=None):
 def sample_dir():
     """Return the folder of the small corpus that is bundled with d2lbert.
 
-    It is data/sample in the repository, and sample/ in an installed package.
+    It is data/sample in a checkout, which is tried first, and sample/ in an
+    installed package.
     """
     folders = [Path(__file__).resolve().parent / 'sample']
     if _repository():

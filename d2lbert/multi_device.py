@@ -175,7 +175,7 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
                 sums.add(_train_step(net, features, labels, loss, trainer,
                                      devices, split_f),
                          len(labels), labels.size)
-                if not animator.begun:
+                if not animator.has_begun:
                     animator.begin(
                         f'training {num_parameters(net):,} parameters: '
                         f'{num_epochs} epochs of {num_batches} batches on '

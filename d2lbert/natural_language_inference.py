@@ -16,7 +16,7 @@ from d2lbert.devices import try_all_gpus
 from d2lbert.machine.backend import gluon, nn
 from d2lbert.machine.files import read_json
 from d2lbert.nn.layers import Dense, load_parameters
-from d2lbert.nn.packed import encode_firsts
+from d2lbert.nn.packed import encode_first_tokens
 from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
 from d2lbert.texts.examples import check_max_len, truncate_pair
 from d2lbert.texts.numbered_text import concat_ranges, tree_words
@@ -237,6 +237,6 @@ class BERTClassifier(nn.Block):
         (B,).
         """
         tokens_X, segments_X, valid_lens_x = inputs
-        cls_X = encode_firsts(self.encoder, tokens_X, segments_X,
-                              valid_lens_x)             # (B, H)
+        cls_X = encode_first_tokens(self.encoder, tokens_X, segments_X,
+                                    valid_lens_x)       # (B, H)
         return self.output(self.hidden(cls_X))

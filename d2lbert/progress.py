@@ -103,8 +103,7 @@ class LineBar:
         self.close()
 
     def start(self):
-        """Start the clock; the estimate of the time left ignores items so far.
-        """
+        """Start the clock; the items so far do not count in the time left."""
         self._started_at = self._written_at = time.perf_counter()
         self._start_n = self.n
 
@@ -126,17 +125,17 @@ class LineBar:
 
     def write_line(self, line):
         """Write a line to standard error, at once."""
-        if sys.stderr is not None:
+        if sys.stderr is not None:      # None if Python started without it
             print(line, file=sys.stderr, flush=True)
 
     def close(self):
-        """Do nothing; callers close any bar, and tqdm's bar needs it."""
+        """Do nothing; tqdm's bar has this method, too."""
 
     def _line(self, elapsed):
         """Return a line; elapsed: seconds since `start`."""
-        count = '/'.join(
-            _tqdm().format_sizeof(n) if self._unit_scale else f'{n:,}'
-            for n in (self.n, self.total) if n is not None)
+        counts = [self.n] if self.total is None else [self.n, self.total]
+        as_text = _tqdm().format_sizeof if self._unit_scale else '{:,}'.format
+        count = '/'.join(map(as_text, counts))
         num_done, time_left = self.n - self._start_n, ''
         if self.total and num_done > 0:
             seconds = elapsed / num_done * max(self.total - self.n, 0)
@@ -147,7 +146,7 @@ class LineBar:
 
 
 def _tqdm():
-    """Return the class tqdm; its import is slow and often not needed."""
+    """Return the class tqdm; it is imported late, since that is slow."""
     from tqdm import tqdm
     return tqdm
 
@@ -178,12 +177,15 @@ class NotebookBar(LineBar):
     def write_line(self, line):
         """Show a line of text beside the bar."""
         from IPython.display import HTML, display
-        size = f' value="{self.n}" max="{self.total}"' if self.total else ''
-        page = HTML(f'<progress{size}></progress> {html.escape(line)}')
+        # Without attributes, a <progress> element has no known end
+        attributes = (f' value="{self.n}" max="{self.total}"' if self.total
+                      else '')
+        element = HTML(
+            f'<progress{attributes}></progress> {html.escape(line)}')
         if self._display is None:
-            self._display = display(page, display_id=True)
+            self._display = display(element, display_id=True)
         else:
-            self._display.update(page)
+            self._display.update(element)
 
     def close(self):
         """Remove the bar."""
@@ -204,16 +206,16 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
         quiet=False, delay=0):
     """Open a progress bar: below a notebook's cell, or on standard error.
 
-    If standard error is no terminal but, for example, a log file, a `LineBar`
-    writes lines of text instead, the first after five seconds.
+    If standard error is not a terminal but, for example, a log file, a
+    `LineBar` writes lines of text instead, the first after five seconds.
 
     total: the number of items, None if unknown. what: a word for the work,
     such as 'reading'. unit: the unit of the count, such as 'B'. unit_scale:
-    True abbreviates the count, as in 1.2M. leave: keep the bar of a terminal
-    at the end. quiet: never show the bar. delay: seconds before the bar
-    appears, in a notebook at least one; for a log file it has no effect.
-    Returns a context manager with `update(n)`, `set_postfix_str(text)`, `n`
-    and `close()`: tqdm's bar, or a `LineBar`.
+    True abbreviates the count, as in 1.2M. leave: keep the bar on a terminal
+    when it is closed. quiet: never show the bar. delay: seconds before the bar
+    appears; a notebook waits at least one second, and a log file ignores
+    delay. Returns a context manager with `update(n)`, `set_postfix_str(text)`,
+    `n` and `close()`: tqdm's bar, or a `LineBar`.
     """
     if quiet or is_quiet():
         return _SilentBar(total, what, unit, unit_scale)
@@ -225,7 +227,7 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     return LineBar(total, what, unit, unit_scale)
 
 
-def watched(items, what, unit='it', total=None):
+def with_progress(items, what, unit='it', total=None):
     """Yield the items of an iterable and show their progress in a `bar`."""
     with bar(total, what, unit) as progress_bar:
         for item in items:
@@ -250,15 +252,16 @@ class Animator:
         self._grid, self._figsize, self._quiet = (nrows, ncols), figsize, quiet
         self.legend, self.fmts = list(legend or []), fmts
         self.xlabel, self.X, self.Y = xlabel, None, None
-        self._settings = dict(xlabel=xlabel, ylabel=ylabel, xscale=xscale,
-                              yscale=yscale)
+        self._axes_settings = dict(xlabel=xlabel, ylabel=ylabel,
+                                   xscale=xscale, yscale=yscale)
+        # matplotlib would warn of two equal limits, as of a loop of one step
         if xlim is not None and xlim[0] < xlim[1]:
-            self._settings['xlim'] = tuple(xlim)
+            self._axes_settings['xlim'] = tuple(xlim)
         if ylim is not None:
-            self._settings['ylim'] = tuple(ylim)
-        self._end = xlim[1] if xlim is not None else None
-        self._display, self._bar, self.begun = None, None, False
-        self._is_figure_shown = in_notebook() and not quiet
+            self._axes_settings['ylim'] = tuple(ylim)
+        self._last_x = xlim[1] if xlim is not None else None
+        self._display, self._bar, self.has_begun = None, None, False
+        self._shows_figure = in_notebook() and not quiet    # or else a bar
         self._drawn_at = -float('inf')  # the time of the last drawing
         self._pause = 0.0               # seconds to wait after a drawing
         self._is_stale = False          # True if a point is not yet drawn
@@ -266,8 +269,8 @@ class Animator:
     @functools.cached_property
     def fig(self):
         """The matplotlib figure, made on first use."""
-        # pyplot would open a window, or show the figure a second time at the
-        # end of a notebook's cell
+        # Not by pyplot: it would open a window, or show the figure a second
+        # time at the end of a notebook's cell
         from matplotlib.figure import Figure
         return Figure(figsize=self._figsize, layout='constrained')
 
@@ -279,11 +282,11 @@ class Animator:
     def begin(self, line):
         """Start the clock of the loop; a log file then gets the text `line`.
 
-        A resumed loop adds its earlier points before this call, so that the
-        estimate of the time left ignores these points.
+        A resumed loop adds its earlier points before this call, so that they
+        do not count in the time left.
         """
-        self.begun = True
-        if self._is_figure_shown:
+        self.has_begun = True
+        if self._shows_figure:
             return
         self._make_bar()
         if isinstance(self._bar, LineBar):
@@ -292,8 +295,8 @@ class Animator:
 
     def _make_bar(self):
         if self._bar is None:
-            self._bar = bar(self._end, unit=self.xlabel or 'it', leave=True,
-                            quiet=self._quiet)
+            self._bar = bar(self._last_x, unit=self.xlabel or 'it',
+                            leave=True, quiet=self._quiet)
 
     def add(self, x, y):
         """Add a point to each curve.
@@ -307,21 +310,23 @@ class Animator:
         for _ in range(len(y) - len(self.Y)):
             self.X.append([])
             self.Y.append([])
-        for xs, ys, a, b in zip(self.X, self.Y, x, y):
-            if a is not None and b is not None:
-                xs.append(a)
-                ys.append(b)
-        largest_x = max((a for a in x if a is not None), default=None)
-        if largest_x is None:       # no curve has a new point
+        for xs, ys, new_x, new_y in zip(self.X, self.Y, x, y):
+            if new_x is not None and new_y is not None:
+                xs.append(new_x)
+                ys.append(new_y)
+        largest_x = max((new_x for new_x in x if new_x is not None),
+                        default=None)
+        if largest_x is None:       # x has only None
             return
-        if self._is_figure_shown:
-            self._show_figure(largest_x)
+        if self._shows_figure:
+            self._update_figure(largest_x)
         else:
-            self._show_bar(largest_x)
+            self._update_bar(largest_x)
 
-    def _show_figure(self, x):
+    def _update_figure(self, x):
+        """Redraw at the last x, or if the last drawing is long ago."""
         self._is_stale = True
-        is_last = self._end is not None and x >= self._end
+        is_last = self._last_x is not None and x >= self._last_x
         if is_last or time.perf_counter() - self._drawn_at > self._pause:
             self._redraw()
 
@@ -348,7 +353,8 @@ class Animator:
         if self._is_stale:
             self._redraw()
 
-    def _show_bar(self, x):
+    def _update_bar(self, x):
+        """Show the latest value of each curve, and move the bar to x."""
         self._make_bar()
         self._bar.set_postfix_str(
             ', '.join(f'{name} {ys[-1]:.3f}' for name, ys
@@ -357,8 +363,8 @@ class Animator:
         self.move(x)
 
     def move(self, x):
-        """Move the bar to x without adding a point."""
-        if not self._is_figure_shown:
+        """Move the bar, if there is one, to x without adding a point."""
+        if not self._shows_figure:
             self._make_bar()
             # Rounded, since the bar shows all digits of a fraction of an epoch
             self._bar.update(round(x, 2) - self._bar.n)
@@ -376,19 +382,21 @@ class Animator:
         """Draw all curves into `fig` and return it."""
         axes = self.axes[0]
         axes.cla()
-        drawn = []
+        lines, names = [], []       # of the legend
         for k, (xs, ys, fmt) in enumerate(zip(self.X or [], self.Y or [],
                                               self.fmts)):
             # Without a marker, a curve of one point would be invisible
             line, = axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
             if xs and k < len(self.legend):
-                drawn.append((line, self.legend[k]))
-        axes.set(**self._settings)
-        if drawn:       # curves without a point are not in the legend
-            # Two names fit into the axes; more names are put below the axes
-            below = dict(loc='upper left', bbox_to_anchor=(0, -0.25), ncol=2,
-                         frameon=False, borderaxespad=0, fontsize='small')
-            axes.legend(*zip(*drawn), **below if len(drawn) > 2 else {})
+                lines.append(line)
+                names.append(self.legend[k])
+        axes.set(**self._axes_settings)
+        if len(lines) > 2:      # more than two names do not fit into the axes
+            axes.legend(lines, names, loc='upper left',     # below the axes
+                        bbox_to_anchor=(0, -0.25), ncol=2, frameon=False,
+                        borderaxespad=0, fontsize='small')
+        elif lines:
+            axes.legend(lines, names)
         axes.grid()
         return self.fig
 

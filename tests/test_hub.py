@@ -519,7 +519,7 @@ def test_an_address_may_be_a_file(monkeypatch, tmp_path):
 def test_a_server_that_sends_too_much_is_cut_off(server, monkeypatch,
                                                  tmp_path, answer):
     listed(monkeypatch, 'x', server.address('x.csv'), b'1,2')
-    monkeypatch.setitem(hub.MAX_BYTES, 'x.csv', 1_000_000)
+    monkeypatch.setitem(hub.MAX_BYTES_OF_FILES, 'x.csv', 1_000_000)
     server.answers['/x.csv'] = answer
     with pytest.raises(HubError, match=r'x.csv: sends [\d,]+ bytes or more, '
                                        'but the file has at most 1,000,000'):

@@ -21,11 +21,11 @@ class Drawn:
 
     def __init__(self, **settings):
         self.settings, self.points = settings, []
-        self.begun, self.moves = None, []
+        self.has_begun, self.moves = False, []
         Drawn.all.append(self)
 
     def begin(self, line):
-        self.begun = line
+        self.has_begun, self.line = True, line
 
     def move(self, x):
         self.moves.append(x)
@@ -271,8 +271,8 @@ def test_few_batches_are_drawn_each(drawn, capsys):
     d2l.train_ch13(made, batches(7), batches(5), LOSS, trainer_of(made), 1)
     assert [point[0] for point in drawn[0].points] == [0.5, 1.0, 1]
     assert drawn[0].moves == [0.5, 1.0]
-    assert drawn[0].begun == ('training 101 parameters: 1 epochs of 2 '
-                              'batches on [cpu(0)]')
+    assert drawn[0].line == ('training 101 parameters: 1 epochs of 2 '
+                             'batches on [cpu(0)]')
 
 
 def test_a_loop_over_nothing_is_an_error(drawn):

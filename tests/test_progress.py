@@ -236,8 +236,8 @@ def test_an_iterable_can_be_watched(clock, capfd):
         for i in range(3):
             clock[0] += 4
             yield i
-    assert list(progress.watched(batches(), 'evaluating', 'batches')) == [
-        0, 1, 2]
+    assert list(progress.with_progress(
+        batches(), 'evaluating', 'batches')) == [0, 1, 2]
     assert capfd.readouterr().err == 'evaluating 2 batches\n'
 
 

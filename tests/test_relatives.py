@@ -98,7 +98,8 @@ def test_a_relative_is_the_same_called_as_on_the_page(name, path):
     X, mlm, nsp = net(tokens, segments, valid_lens, places)
     rows, begins, packed_nsp, _ = packed.encode(
         net, tokens, segments, valid_lens)
-    firsts = packed.encode_firsts(net.encoder, tokens, segments, valid_lens)
+    firsts = packed.encode_first_tokens(net.encoder, tokens, segments,
+                                        valid_lens)
     # A hook on a child, and every child is called with its padding
     net.encoder.blks[0].register_forward_hook(lambda *args: None)
     net.encoder.token_embedding.register_forward_hook(lambda *args: None)

@@ -1,8 +1,8 @@
 """Run a page of the book; print its outputs, or compare them with stored ones.
 
 The page runs in a Jupyter kernel: a process of the same Python, in which
-`import d2l` gives d2lbert. The page's file may store outputs of an earlier
-run.
+`import d2l` gives d2lbert. The stored outputs are of an earlier run, and part
+of the page's file.
 """
 import ast
 import itertools
@@ -23,13 +23,14 @@ from d2lbert.machine.terminal import is_quiet
 #: Seconds in which a kernel must be ready.
 START_SECONDS = 120
 
-# The first code of the kernel. `exec` runs `_CODE` with separate globals, so
-# that the page does not see the names of `_CODE`
+# The first code of the kernel. `exec` runs `_SET_UP_CODE` with separate
+# globals, so that the page does not see the names in it
 _SET_UP = '''\
 exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
 '''
-# Import this copy of d2lbert, not another installed one; redirect `import d2l`
-_CODE = '''\
+# Import this copy of d2lbert, even if another copy is installed, and redirect
+# `import d2l`. path: of the file __init__.py of this copy
+_SET_UP_CODE = '''\
 import importlib.util, os, sys
 if 'd2lbert' not in sys.modules:
     spec = importlib.util.spec_from_file_location(
@@ -41,8 +42,8 @@ load_ipython_extension(ip)
 '''
 # The expression that `Kernel.traceback` evaluates. An import statement would
 # add a name to the page
-_TRACEBACK = ("__import__('d2lbert.book.imports', "
-              "fromlist=['cell_traceback']).cell_traceback()")
+_TRACEBACK_EXPRESSION = ("__import__('d2lbert.book.imports', "
+                         "fromlist=['cell_traceback']).cell_traceback()")
 
 
 class KernelError(RuntimeError):
@@ -78,7 +79,10 @@ class Outputs:
         self._is_clear_pending = False
 
     def add(self, message):
-        """Process a message of the kernel; return a new output, or None."""
+        """Process a message of the kernel; return its output, or None.
+
+        Only messages of some types have an output.
+        """
         kind, content = message['msg_type'], message['content']
         display_id = content.get('transient', {}).get('display_id')
         if kind == 'execute_input':
@@ -140,8 +144,9 @@ class Kernel:
                 raise KernelError('the Jupyter kernel does not start: '
                                   f'{error}') from None
             path = Path(__file__).resolve().parents[1] / '__init__.py'
-            reply = self.execute(_SET_UP.format(code=_CODE, path=str(path)),
-                                 silent=True)
+            reply = self.execute(
+                _SET_UP.format(code=_SET_UP_CODE, path=str(path)),
+                silent=True)
             if reply['status'] != 'ok':
                 raise KernelError(reply['evalue'])
         except BaseException:
@@ -165,23 +170,26 @@ class Kernel:
         client = self._client
         request = client.execute(code, allow_stdin=False, stop_on_error=False,
                                  **options)
+        # Outputs come on the IOPub channel. After the last output, the state
+        # of the kernel is idle
         is_idle = False
-        while not is_idle:      # the kernel is idle once all outputs have come
+        while not is_idle:
             message = self._next_message(client.get_iopub_msg, on_wait)
             if message['parent_header'].get('msg_id') == request:
                 is_idle = (message['msg_type'] == 'status' and
                            message['content']['execution_state'] == 'idle')
                 on_message(message)
                 on_wait()
-        while True:
+        while True:     # the reply comes on the shell channel
             message = self._next_message(client.get_shell_msg, on_wait)
             if message['parent_header'].get('msg_id') == request:
                 return message['content']
 
     def _next_message(self, get_message, on_wait):
-        """Wait for a message, and call `on_wait` once a second.
+        """Wait for a message and return it; call `on_wait` once a second.
 
-        get_message: a function of jupyter_client that waits up to `timeout`.
+        get_message: a function of jupyter_client that waits `timeout` seconds
+        at most.
         """
         while True:
             try:
@@ -199,8 +207,9 @@ class Kernel:
         The result is the list that `cell_traceback` of imports.py describes,
         or [] if `cell_traceback` fails.
         """
-        reply = self.execute('', silent=True, store_history=False,
-                             user_expressions={'traceback': _TRACEBACK})
+        reply = self.execute(
+            '', silent=True, store_history=False,
+            user_expressions={'traceback': _TRACEBACK_EXPRESSION})
         answer = reply.get('user_expressions', {}).get('traceback', {})
         if answer.get('status') != 'ok':
             return []
@@ -208,24 +217,21 @@ class Kernel:
         return json.loads(ast.literal_eval(answer['data']['text/plain']))
 
 
-#: Headings of the outputs in the file, and of the outputs of this run.
-BEFORE, NOW = 'in the file', 'now'
-
-
 class PageError(RuntimeError):
-    """A cell of a page failed; the message has its number and the line."""
+    """A cell of a page failed; the message names the cell and the line."""
 
 
 def run_page(page, compare=False):
     """Execute a page, print its outputs and store them in `page.notebook`.
 
-    compare: after each cell, print its outputs beside the outputs in the file.
-    On a terminal, a progress bar counts the cells. Raises PageError at the
-    first cell that fails, and KernelError if the kernel ends.
+    page: a `Page` (see pages.py). compare: after each cell, print its outputs
+    beside the outputs in the file. On a terminal, a progress bar counts the
+    cells. Raises PageError at the first cell that fails, and KernelError if
+    the kernel ends.
     """
-    # k: the index of a cell in the notebook. number: its number among the
-    # cells with code, from 1
-    cells = [(k, cell) for k, cell in enumerate(page.notebook.cells)
+    # index: of a cell among all cells of the notebook, from 0. number: of a
+    # cell among the cells with code, from 1
+    cells = [(index, cell) for index, cell in enumerate(page.notebook.cells)
              if is_code(cell)]
     comparison = Comparison() if compare else None
     displays = {}
@@ -233,17 +239,17 @@ def run_page(page, compare=False):
     with Kernel(page.path.resolve().parent) as kernel, tqdm(
             total=len(cells), desc=page.path.name, unit='cell', leave=False,
             disable=is_quiet() or None, file=sys.stderr) as bar:
-        for number, (k, cell) in enumerate(cells, 1):
+        for number, (index, cell) in enumerate(cells, 1):
             # To compare, print standard output only after the cell has ended
             screen = Screen(bar, only_stderr=compare)
             outputs = Outputs(displays)
-            _run_cell(kernel, page, k, number, outputs, screen)
+            _run_cell(kernel, page, index, number, outputs, screen)
             cell.outputs = outputs.outputs
             cell.execution_count = outputs.execution_count
             screen.end_line()
             if compare:
                 screen.only_stderr = False
-                stored_lines = page.printed[k]  # None without stored outputs
+                stored_lines = page.printed[index]  # None: no stored outputs
                 screen.print_lines(comparison.compare(
                     number, stored_lines, printed_lines(cell.outputs)))
             else:
@@ -260,13 +266,13 @@ def _pictures_text(number):
     return 'a picture' if number == 1 else f'{number} pictures'
 
 
-def _run_cell(kernel, page, k, number, outputs, screen):
-    """Execute cell k of the notebook; raise PageError if it fails.
+def _run_cell(kernel, page, index, number, outputs, screen):
+    """Execute the cell with an index; raise PageError if it fails.
 
     number: the number of the cell in messages. outputs: an `Outputs`, which
     collects the outputs. screen: a `Screen`, which prints them.
     """
-    cell, location = page.notebook.cells[k], f'{page.path}, cell {number}'
+    cell, location = page.notebook.cells[index], f'{page.path}, cell {number}'
 
     def on_message(message):
         output = outputs.add(message)
@@ -280,37 +286,38 @@ def _run_cell(kernel, page, k, number, outputs, screen):
         return
     screen.end_line()
     raise PageError(_failure_message(
-        location, cell.source.split('\n'), page.line_numbers[k],
+        location, cell.source.split('\n'), page.line_numbers[index],
         kernel.traceback(), reply))
 
 
-def _failure_message(location, code, first_number, traceback, reply):
+def _failure_message(location, lines, first_number, traceback, reply):
     """Return the message for a cell that failed, with the line that failed.
 
-    location: text that names the page and the cell. code: the lines of the
-    cell. first_number: the line number of code[0] in the file, or None.
+    location: text that names the page and the cell. lines: the code of the
+    cell. first_number: the line number of lines[0] in the file, or None.
     traceback: from `Kernel.traceback`, a list of [line number in a cell, name
     of the function], or []. reply: from `Kernel.execute`.
     """
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
     if not traceback:
         return f'{location}: {error}'
+    (ipython_number, _), (_, function) = traceback[0], traceback[-1]
     # IPython does not count empty lines at the start of a cell
-    num_empty = next(k for k, line in enumerate(code) if line.strip())
+    num_empty = next(k for k, line in enumerate(lines) if line.strip())
     # A syntax error may be reported after the last line
-    line_number = min(traceback[0][0] + num_empty, len(code))
+    line_number = min(ipython_number + num_empty, len(lines))
     location += f', line {line_number}'
     if first_number is not None:
         location += f' (line {first_number + line_number - 1} of the file)'
     if len(traceback) > 1:      # the error came from a function of a cell
-        location += f', in {traceback[-1][1]}'
-    return f'{location}: {error}\n    {code[line_number - 1].strip()}'
+        location += f', in {function}'
+    return f'{location}: {error}\n    {lines[line_number - 1].strip()}'
 
 
 class Screen:
     """Print the outputs of a cell above the progress bar.
 
-    bar: a tqdm bar. only_stderr: if true, print nothing to standard output.
+    bar: a tqdm bar. only_stderr: True drops everything for standard output.
     """
 
     def __init__(self, bar, only_stderr=False):
@@ -336,7 +343,7 @@ class Screen:
             self._write(''.join(f'{line}\n' for line in lines), sys.stdout)
 
     def end_line(self):
-        """Print the end of an unfinished line, if there is one."""
+        """End the line that is unfinished, if any."""
         if self._unfinished:
             self._write('\n', sys.stdout)
 
@@ -345,10 +352,10 @@ class Screen:
         self._bar.refresh()
 
     def _write(self, text, stream):
-        """Print text, but with a visible bar hold back an unfinished line.
+        """Print text; if the bar is visible, without an unfinished last line.
 
-        tqdm can show its bar only below whole lines, so the line is printed
-        when its end comes.
+        tqdm can show its bar only below whole lines. The line without an end
+        is printed when its end comes.
         """
         if stream is sys.stdout:
             is_bar_visible = not self._bar.disable
@@ -362,6 +369,10 @@ class Screen:
             stream.flush()
 
 
+#: Headings of the outputs in the file, and of the outputs of this run.
+BEFORE, NOW = 'in the file', 'now'
+
+
 class Comparison:
     """Compare the outputs of cells, and count equal and different cells."""
 
@@ -369,10 +380,11 @@ class Comparison:
         self._num_same = self._num_different = 0
 
     def compare(self, number, before, now):
-        """Return lines that show the outputs of cell `number` in both runs.
+        """Count a cell; return lines that show its outputs, before and now.
 
-        before: the lines of its outputs in the file, or None if the file has
-        no outputs for the cell. now: the lines of its outputs in this run.
+        number: of the cell, for the lines. before: the lines of its outputs in
+        the file, or None if the file has no outputs for the cell. now: the
+        lines of its outputs in this run.
         """
         if before is None:
             return [f'cell {number}, not printed in the file:',
@@ -402,7 +414,7 @@ def side_by_side(before, now, columns):
     """
     pairs = [(BEFORE, NOW), *itertools.zip_longest(before, now, fillvalue='')]
     old_width, new_width = (max(map(len, side)) for side in zip(*pairs))
-    if old_width + 3 + new_width <= columns:
+    if old_width + len(' | ') + new_width <= columns:
         return [
             f'{old:{old_width}} {"|" if old != new else " "} {new}'.rstrip()
             for old, new in pairs]

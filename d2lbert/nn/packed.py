@@ -1,16 +1,18 @@
 """Compute the blocks of the book's pages faster, without padding.
 
 A block of a page computes an array (B, T, H). This module has a twin of each
-block, a function that computes the same numbers as an array (R, H), by fused
-operators. Each row belongs to a token, and the tokens of all sequences follow
-one another. A twin takes the block as an argument and reads the parameters of
-the block. The twin is valid only if no block was modified, which `Packable`,
-`encode` and `encode_firsts` check. Twins with `padded` in their name return
-(B, T, H), and compute the rows of padding, too.
+block: a function that computes the vectors of real tokens alone, an array
+(R, H), by fused operators. Each row belongs to a token, and the tokens of all
+sequences follow one another. A twin takes the block as an argument and reads
+the parameters of the block. The twin is valid only if the block is unmodified
+(see `is_unmodified`), which `Packable`, `encode` and `encode_first_tokens`
+check. Twins with `padded` in their name return (B, T, H), and compute the
+vectors of padding, too.
 
 B: the number of sequences. T: the length of a padded sequence. R: the number
 of rows. H: the number of hidden units. S: the number of selected tokens, for
-example masked ones. An argument `rows` is the `ops.Rows` of an array (R, H).
+example masked ones. An argument `rows` is an `ops.Rows`: it has the first row
+and the length of each sequence in an array (R, H).
 """
 from typing import Any, NamedTuple
 
@@ -31,11 +33,12 @@ class Packable(nn.Block):
     """A block whose `forward` has a twin, `packed_forward`.
 
     `forward` is the page's code, and works with any child blocks. A call of
-    the block runs the twin if the block and all its children are unmodified.
+    the block runs the twin if the block is unmodified.
     """
 
     def packed_forward(self, *args):
-        """The result of `forward`; NotImplemented makes `forward` run."""
+        """Return the result of `forward`, or NotImplemented to run `forward`.
+        """
         return NotImplemented
 
     def __call__(self, *args):
@@ -62,7 +65,7 @@ class EncodedRows(NamedTuple):
 
     X: Any              # (R, H), the vectors of all tokens
     begins: Any         # (B,), the first row of each sequence, on the host
-    nsp_Y_hat: Any      # (B, 2), or None without a head for sentence pairs
+    nsp_Y_hat: Any      # (B, 2), or None; see `encode`
     taken_X: Any        # (S, H), the vectors of selected tokens, or None
 
 
@@ -70,15 +73,17 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     """Encode the real tokens of a batch; returns `EncodedRows`.
 
     tokens (B, T), segments (B, T) or None for zeros, and valid_lens (B,) are
-    host or device arrays. layer: as for `BERTEncoder`. nsp_Y_hat is computed
-    for layer -1 only, not for the number of the last layer. at: None, or two
-    host arrays (S,), the sequence and the position of each token to select for
-    taken_X. device: the device for host arrays; None: the net's first device.
+    host or device arrays. layer: as for `BERTEncoder.forward`. at: the tokens
+    to select for taken_X: two host arrays (S,), the sequence and the position
+    of each; None: taken_X is None. device: the device for host arrays; None:
+    the net's first device.
 
     In the result, token t of sequence b is row begins[b] + t of X, for each t
-    below valid_lens[b]. If the net has modified blocks or a sequence is empty,
-    the net is called as on the book's page. Then X also has rows for padding,
-    and R is B * T.
+    below valid_lens[b]. nsp_Y_hat is None if the net has no head for sentence
+    pairs, or if layer is not -1, even if `layer` is the number of the last
+    layer. If the net has modified blocks or a sequence is empty, the net is
+    called as on the book's page. Then X also has rows for padding, and R is
+    B * T.
     """
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')
@@ -88,6 +93,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
                                    device)
     packed, begins = pack(net.encoder, tokens, segments, lens, device)
     X = _layer_output(net.encoder, packed, layer)
+    # A list of at most one array, so that `taken` below is one, too
     taken_rows = [] if at is None else [_rows_of(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.scores_pairs:
@@ -101,7 +107,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
 
 
 def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
-    """`encode` by a call of the net, so that X has rows for padding, too."""
+    """`encode` by a call of the net; X has rows for padding, too."""
     if segments is None:
         segments = onp.zeros(onp.shape(tokens), 'int32')
     inputs = (on_device(tokens, device, 'int32'),
@@ -119,13 +125,13 @@ def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
     return EncodedRows(X, begins, nsp_Y_hat, taken_X)
 
 
-def encode_firsts(encoder, tokens, segments, valid_lens):
+def encode_first_tokens(encoder, tokens, segments, valid_lens):
     """The encoder's output for the first token of each sequence, (B, H).
 
-    The arguments are as for `BERTEncoder`. To save time, the last block
-    computes its attention heads for all tokens, but the rest for the first
-    tokens only. This is not so if the encoder is quantized or has modified
-    blocks, or if a sequence is empty.
+    The arguments are as for `BERTEncoder.forward`. To save time, only first
+    tokens are computed after the attention heads of the last block. All tokens
+    are computed if the encoder is quantized or has modified blocks, or if a
+    sequence is empty.
     """
     if valid_lens is None:
         lens = onp.full(len(tokens), onp.shape(tokens)[1], 'int32')
@@ -140,36 +146,41 @@ def encode_firsts(encoder, tokens, segments, valid_lens):
         return _run_quantized(encoder.quantized, packed,
                               returned_rows='first')
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
-    *blks, last = encoder.blks.up_to(-1)
+    *blks, last_blk = encoder.blks.up_to(-1)
     for blk in blks:
         X = block(blk, X, packed.rows)
-    return encoder.finish(block_of_first_tokens(last, X, packed.rows), -1)
+    return encoder.finish(
+        block_of_first_tokens(last_blk, X, packed.rows), -1)
 
 
 def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     """The twin of `BERTEncoder.forward`; returns (B, T, H), with padding.
 
-    Returns NotImplemented if valid_lens are not (B,).
+    Returns NotImplemented for valid_lens of another shape than (B,).
     """
-    ctx = _device_of(tokens, encoder)
+    ctx = _device_of(tokens, encoder)   # before `check` moves them to the host
     tokens, segments = encoder.check(tokens, segments)
     B, T = tokens.shape
     if valid_lens is not None:
         check_whole(valid_lens, 'valid length')
         valid_lens = on_device(valid_lens, ctx)
-        if valid_lens.ndim != 1:
-            return NotImplemented
+    if not _has_length_per_sequence(valid_lens):
+        return NotImplemented
     if encoder.quantized is not None:
         _check_not_recording()
+        host_lens = None if valid_lens is None else host(valid_lens)
         return on_device(encoder.quantized.encode_padded(
-            *map(host, (tokens, segments)),
-            None if valid_lens is None else host(valid_lens), layer),
-            ctx)
+            host(tokens), host(segments), host_lens, layer), ctx)
     positions = onp.broadcast_to(onp.arange(T), (B, T))
     packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
                             for A in (tokens, segments, positions)),
                           padded_rows(B, T, valid_lens, ctx))
     return _layer_output(encoder, packed, layer).reshape(B, T, -1)
+
+
+def _has_length_per_sequence(valid_lens):
+    """True for an array (B,), and for None; False for an array (B, T)."""
+    return valid_lens is None or valid_lens.ndim == 1
 
 
 def _device_of(tokens, block):
@@ -180,38 +191,37 @@ def _device_of(tokens, block):
 
 
 def pack(encoder, tokens, segments, lens, ctx):
-    """Pack the real tokens; returns (`PackedTokens` on ctx, begins).
+    """Check and pack the real tokens; returns (`PackedTokens` on ctx, begins).
 
-    begins (B,): the first row of each sequence, on the host. tokens and
-    segments (B, T): as for `encode`; they are checked here. lens (B,) int32 on
-    the host, all above 0.
+    tokens and segments (B, T): as for `encode`. lens (B,) int32 on the host,
+    all above 0; a length above T counts as T. begins (B,): the first row of
+    each sequence, on the host.
     """
     tokens, segments = map(host, encoder.check(tokens, segments))
     T = tokens.shape[1]
     is_real = onp.arange(T) < lens[:, None]             # (B, T)
-    positions = onp.nonzero(is_real)[1]                 # (R,)
-    # A length above T counts as T
+    _, positions = onp.nonzero(is_real)                 # (R,)
     offsets = onp.concatenate([[0], onp.cumsum(onp.minimum(lens, T))])
 
     def put(A):
         return on_device(A, ctx, 'int32')
-    return PackedTokens(
-        put(tokens[is_real]), put(segments[is_real]), put(positions),
-        ops.Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]
+    rows = ops.Rows(put(offsets), put(onp.diff(offsets)))
+    return PackedTokens(put(tokens[is_real]), put(segments[is_real]),
+                        put(positions), rows), offsets[:-1]
 
 
 def padded_rows(batch_size, num_tokens, valid_lens, ctx):
     """The `ops.Rows` of an array (B * T, H) that includes padding.
 
-    num_tokens: T. valid_lens (B,): a device array, or None if all tokens are
-    real.
+    batch_size: B. num_tokens: T. valid_lens (B,): a device array, or None if
+    all tokens are real.
     """
     offsets = onp.arange(batch_size + 1, dtype='int32') * num_tokens
     if valid_lens is None:
         lens = np.full((batch_size,), num_tokens, dtype='int32', ctx=ctx)
     else:
         lens = valid_lens.astype('int32')
-    return ops.Rows(on_device(offsets, ctx), lens, num_tokens)
+    return ops.Rows(on_device(offsets, ctx), lens, common_length=num_tokens)
 
 
 def _rows_of(at, begins, ctx):
@@ -240,9 +250,9 @@ def _run_quantized(quantized, packed, layer=-1, returned_rows='all'):
     the first row of each sequence, (B, H).
     """
     _check_not_recording()
-    return on_device(quantized.encode(
-        *map(host, (packed.rows.offsets, packed.tokens, packed.segments)),
-        layer, returned_rows), packed.tokens.ctx)
+    X = quantized.encode(host(packed.rows.offsets), host(packed.tokens),
+                         host(packed.segments), layer, returned_rows)
+    return on_device(X, packed.tokens.ctx)
 
 
 def _check_not_recording():
@@ -255,28 +265,26 @@ def _check_not_recording():
 # The twins of the parts of an encoder
 
 def embed(encoder, tokens, segments, positions):
-    """Embed tokens: the input (..., H) of the first block.
+    """The twin of `BERTEncoder.embed`: the input (..., H) of the first block.
 
-    The embeddings of tokens, segments and positions are added, and then
-    normalized and projected if the encoder does so. tokens, segments and
-    positions (...) are int32 device arrays.
+    tokens, segments and positions (...) are int32 device arrays.
     """
     ctx = tokens.ctx
     token_weight = encoder.token_embedding.weight
     if encoder.segment_embedding is None:
         segment_table = np.zeros((1, token_weight.shape[1]), ctx=ctx)
-        segment_req = 'null'
+        segment_grad_req = 'null'
     else:
         segment_weight = encoder.segment_embedding.weight
         segment_table = segment_weight.data(ctx)
-        segment_req = segment_weight.grad_req
-    # 'write' at the end is safe for the position table, a reshaped parameter:
-    # MXNet's reshape obeys the grad_req of the parameter
+        segment_grad_req = segment_weight.grad_req
+    # The position table is a reshaped parameter. MXNet's reshape obeys the
+    # grad_req of the parameter, so 'write' is right for the table
     X = ops.embed(tokens, segments, positions,
                   encoder.scale(token_weight.data(ctx)), segment_table,
                   encoder.position_table(ctx),
-                  grad_req=(token_weight.grad_req, segment_req, 'write'))
-    if not encoder.learnable:
+                  grad_req=(token_weight.grad_req, segment_grad_req, 'write'))
+    if not encoder.learnable:       # sinusoidal positions: dropout comes next
         X = encoder.pos_encoding.dropout(X)
     return encoder.finish_embedding(X)
 
@@ -308,9 +316,10 @@ def block_of_first_tokens(blk, X, rows):
 def padded_block(blk, X, valid_lens):
     """The twin of `TransformerEncoderBlock.forward` on X (B, T, H).
 
-    Returns NotImplemented for pre-LN, or if valid_lens are not (B,).
+    Returns NotImplemented for pre-LN, and for valid_lens of another shape than
+    (B,).
     """
-    if blk.pre_norm or valid_lens is not None and valid_lens.ndim != 1:
+    if blk.pre_norm or not _has_length_per_sequence(valid_lens):
         return NotImplemented
     B, T, H = X.shape
     rows = padded_rows(B, T, valid_lens, X.ctx)
@@ -320,12 +329,11 @@ def padded_block(blk, X, valid_lens):
 def padded_attention(attention, queries, keys, values, valid_lens):
     """The twin of `MultiHeadAttention.forward` for self-attention (B, T, H).
 
-    Returns NotImplemented if queries, keys and values are not the same array,
-    or if valid_lens are not (B,).
+    Returns NotImplemented unless queries, keys and values are the same array,
+    and for valid_lens of another shape than (B,).
     """
     is_self_attention = queries is keys and keys is values
-    if not is_self_attention or (
-            valid_lens is not None and valid_lens.ndim != 1):
+    if not (is_self_attention and _has_length_per_sequence(valid_lens)):
         return NotImplemented
     B, T, H = queries.shape
     rows = padded_rows(B, T, valid_lens, queries.ctx)
@@ -335,20 +343,20 @@ def padded_attention(attention, queries, keys, values, valid_lens):
 
 def add_norm(addnorm, X, Y):
     """The twin of `AddNorm.forward`, on arrays (..., H)."""
-    return ops.add_norm(X, Y, *_norm(addnorm, X), _norm_requests(addnorm))
+    return ops.add_norm(X, Y, *_norm(addnorm, X), _norm_grad_reqs(addnorm))
 
 
-def self_attention(attention, X, rows, wanted=None):
+def self_attention(attention, X, rows, returned_rows=None):
     """Self-attention among the tokens of each sequence, for X (R, H).
 
-    Returns (R, H), or only the rows with the indices `wanted`, (S, H). wanted:
-    (S,) int32 on the device, or None.
+    attention: a `MultiHeadAttention`. returned_rows: None to return (R, H), or
+    the indices (S,) of rows, int32 on the device, to return (S, H).
     """
     # One product for queries, keys and values, so that X is read once
     layers = attention.W_q, attention.W_k, attention.W_v
     QKV = ops.joined_dense(X, *_parameters(X, layers),
                            precision=attention.precision,
-                           grad_req=_requests(layers))
+                           grad_req=_dense_grad_reqs(layers))
     # The operator stores no attention weights. Weights from an earlier call of
     # the page's code must not look like the weights of this call
     attention.attention.attention_weights = None
@@ -356,7 +364,9 @@ def self_attention(attention, X, rows, wanted=None):
         QKV, rows.offsets, rows.lens, num_heads=attention.num_heads,
         p=attention.attention.dropout._rate, precision=attention.precision,
         common_length=rows.common_length, causal=attention.causal)
-    return attention.W_o(Y if wanted is None else Y.take(wanted, axis=0))
+    if returned_rows is not None:
+        Y = Y.take(returned_rows, axis=0)
+    return attention.W_o(Y)
 
 
 def _add_self_attention(attention, X, rows, addnorm):
@@ -367,7 +377,7 @@ def _add_self_attention(attention, X, rows, addnorm):
         X, *_parameters(X, layers), _norm(addnorm, X), rows,
         num_heads=attention.num_heads, p=attention.attention.dropout._rate,
         precision=attention.precision, causal=attention.causal,
-        grad_req=_requests(layers) + _norm_requests(addnorm))
+        grad_req=_dense_grad_reqs(layers) + _norm_grad_reqs(addnorm))
 
 
 def _add_feed_forward(ffn, X, addnorm):
@@ -379,25 +389,29 @@ def _add_feed_forward(ffn, X, addnorm):
     if act == 'none':
         return addnorm(X, ffn(X))
     weights, biases = _parameters(X, layers)
-    # In the order W1, b1, W2, b2, unlike `_requests`
-    requests = sum((grad_reqs(layer.weight, layer.bias)
-                    for layer in layers), ())
+    # In the order W1, b1, W2, b2, unlike `_dense_grad_reqs`
+    dense1, dense2 = layers
+    dense_grad_reqs = grad_reqs(dense1.weight, dense1.bias,
+                                dense2.weight, dense2.bias)
     return ops.feed_forward(
         X, weights, biases, _norm(addnorm, X), act, ffn.dense1.precision,
-        grad_req=requests + _norm_requests(addnorm))
+        grad_req=dense_grad_reqs + _norm_grad_reqs(addnorm))
 
 
 def _parameters(X, layers):
-    """(weights, biases) of dense layers on X's device; biases may be ()."""
-    parameters = [*zip(*(parameter_values(layer, X).values()
-                         for layer in layers))]
-    return parameters if len(parameters) == 2 else [*parameters, ()]
+    """(weights, biases) of dense layers on X's device.
+
+    biases is () for layers without a bias.
+    """
+    values = [parameter_values(layer, X).values() for layer in layers]
+    weights, *biases = zip(*values)
+    return weights, biases[0] if biases else ()
 
 
-def _requests(layers):
+def _dense_grad_reqs(layers):
     """The grad_req of the weights of all layers, then of the biases."""
-    return sum(zip(*(grad_reqs(layer.weight, layer.bias)
-                     for layer in layers)), ())
+    pairs = [grad_reqs(layer.weight, layer.bias) for layer in layers]
+    return sum(zip(*pairs), ())
 
 
 def _norm(addnorm, X):
@@ -406,7 +420,7 @@ def _norm(addnorm, X):
                     eps=addnorm.ln._epsilon)
 
 
-def _norm_requests(addnorm):
+def _norm_grad_reqs(addnorm):
     """The grad_req of the gamma and beta of an `AddNorm`."""
     return grad_reqs(addnorm.ln.gamma, addnorm.ln.beta)
 
@@ -425,7 +439,7 @@ class MaskedTokens(NamedTuple):
                         # on the host; None if the shard has no spans
     right: Any          # (S,), likewise the row after the span
     labels: Any         # (S,) int32, the original tokens, on the host
-    weights: Any        # (S,) float32, of each loss, on the device
+    weights: Any        # (S,) float32, weights of the losses, on the device
     count: float        # the number of masked tokens, may be 0
     nsp_Y_hat: Any      # (B, 2), None without a head for sentence pairs
     nsp_y: Any          # (B,), a host or device array; None without pairs
@@ -435,37 +449,40 @@ class MaskedTokens(NamedTuple):
         """Encode a shard by a `BERTModel`.
 
         shard: a `texts.examples.Batch` or `corpus.masking.MaskedRows`.
-        device: as for `encode`. If the shard has no masked token, the first
-        token is taken with weight 0, since each device must compute all
+        device: as for `encode`. If the shard has no masked token, its first
+        prediction is taken with weight 0, since each device must compute all
         gradients.
         """
-        weights = host(shard.mlm_weights_X)
+        weights_X = host(shard.mlm_weights_X)
         # Masked token s is prediction p[s] of sequence b[s]
-        b, p = onp.nonzero(weights)
+        b, p = onp.nonzero(weights_X)
         count = len(b)
         if not count:
             b = p = onp.zeros(1, 'int64')
 
-        def column(name):
-            """The values (S,) of a field at the masked tokens, or None."""
+        def at_masked_tokens(name):
+            """The values (S,) of a field; None if the shard lacks the field.
+            """
             field = getattr(shard, name, None)
             return None if field is None else host(field)[b, p]
-        positions = column('pred_positions_X')
+        positions = at_masked_tokens('pred_positions_X')
         encoded = encode(
             net, shard.tokens_X, getattr(shard, 'segments_X', None),
             shard.valid_lens_x, at=(b, positions), device=device)
-        begins = encoded.begins[b]
-        left, right = (None if ends is None else begins + ends
-                       for ends in (column('left_X'), column('right_X')))
+        begins = encoded.begins[b]      # the first row of each b[s]
+        left, right = (
+            None if borders is None else begins + borders
+            for borders in map(at_masked_tokens, ('left_X', 'right_X')))
         return cls(encoded.X, encoded.taken_X, begins + positions, left,
-                   right, column('mlm_Y').astype('int32'),
-                   on_device(weights[b, p], encoded.X.ctx, 'float32'),
+                   right, at_masked_tokens('mlm_Y').astype('int32'),
+                   on_device(weights_X[b, p], encoded.X.ctx, 'float32'),
                    float(count), encoded.nsp_Y_hat,
                    getattr(shard, 'nsp_y', None))
 
     def at(self, row_indices):
         """The vectors (S, H) in the rows row_indices (S,) of X."""
-        return ops.take_rows(self.X, self.put(row_indices))[0]
+        vectors, = ops.take_rows(self.X, self.put(row_indices))
+        return vectors
 
     def put(self, numbers):
         """Return an array of whole numbers as int32 on the device of X."""

@@ -156,7 +156,7 @@ def run_steps(steps, is_over, log_interval, history, animator,
             read, num_pairs = next(steps)
             history.add(read, num_pairs)
             step = history.num_steps
-            if describe is not None and not animator.begun:
+            if describe is not None and not animator.has_begun:
                 animator.begin(describe(num_pairs))
             is_logged = step % log_interval == 0 or is_over()
             if is_logged:

@@ -153,8 +153,8 @@ class FineTuned(Model):
             return self._decode(tokens, valid_lens)
         causal = self.config.get('causal')
         if self.kind in TEXT_KINDS and not causal:
-            X = packed.encode_firsts(self.encoder, tokens, segments,
-                                     valid_lens)
+            X = packed.encode_first_tokens(self.encoder, tokens, segments,
+                                           valid_lens)
             return X, onp.arange(len(X))
         at = None       # or (sequences, positions) of the tokens to compute
         if self.kind in TEXT_KINDS:

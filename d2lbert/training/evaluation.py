@@ -6,7 +6,7 @@ from d2lbert.devices import parse_devices
 from d2lbert.machine.terminal import is_quiet
 from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.objectives.text_objective import read_corpus
-from d2lbert.progress import watched
+from d2lbert.progress import with_progress
 from d2lbert.training.load import load_pretraining_run
 from d2lbert.training.pretraining import OBJECTIVES
 from d2lbert.training.saved_runs import (
@@ -70,8 +70,8 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
                                                 settings['max_len'])
     # The progress bar needs the number of batches; counting takes little time
     total = None if is_quiet() else sum(1 for _ in batches())
-    figures = objective_class.figures(
-        net, watched(batches(), 'evaluating', 'batches', total), contexts)
+    shown_batches = with_progress(batches(), 'evaluating', 'batches', total)
+    figures = objective_class.figures(net, shown_batches, contexts)
     if figures.unknown_share == 1:
         raise ValueError(f'all masked words of {text.source} are unknown to '
                          'the vocabulary, so the figures mean nothing: name '

@@ -203,7 +203,7 @@ def test_the_first_tokens_are_those_of_all_places(positional, batch, path,
     net = build(positional=positional)
     encoded_X, _, _ = net(*batch)
     del rows[:]
-    cls_X = packed.encode_firsts(net.encoder, *batch)
+    cls_X = packed.encode_first_tokens(net.encoder, *batch)
     onp.testing.assert_allclose(cls_X.asnumpy(), encoded_X[:, 0].asnumpy(),
                                 atol=1e-6)
     assert max(rows) == sum(LENS) and rows[-3:] == [len(LENS)] * 3
@@ -212,24 +212,25 @@ def test_the_first_tokens_are_those_of_all_places(positional, batch, path,
 def test_first_tokens_of_a_batch_that_has_no_padding(batch):
     net = build()
     for lens in (None, np.full((4,), T)):
+        cls_X = packed.encode_first_tokens(net.encoder, *batch[:2], lens)
         onp.testing.assert_allclose(
-            packed.encode_firsts(net.encoder, *batch[:2], lens).asnumpy(),
-            net.encoder(*batch[:2], None)[:, 0].asnumpy(), atol=1e-6)
+            cls_X.asnumpy(), net.encoder(*batch[:2], None)[:, 0].asnumpy(),
+            atol=1e-6)
 
 
 def test_a_sequence_of_no_token_has_a_first_one_all_the_same(batch):
     net, lens = build(), np.array([2, 0, 1, 5], dtype='float32')
     onp.testing.assert_array_equal(
-        packed.encode_firsts(net.encoder, *batch[:2], lens).asnumpy(),
+        packed.encode_first_tokens(net.encoder, *batch[:2], lens).asnumpy(),
         net.encoder(*batch[:2], lens)[:, 0].asnumpy())
 
 
 def test_bad_ids_and_lengths_are_refused_there_too(batch):
     net, (tokens, segments, lens) = build(), batch
     with pytest.raises(ValueError, match='token 30 is out of range'):
-        packed.encode_firsts(net.encoder, tokens * 0 + V, segments, lens)
+        packed.encode_first_tokens(net.encoder, tokens * 0 + V, segments, lens)
     with pytest.raises(ValueError, match='valid length 9.5 is not a whole'):
-        packed.encode_firsts(net.encoder, tokens, segments, lens + 0.5)
+        packed.encode_first_tokens(net.encoder, tokens, segments, lens + 0.5)
 
 
 def test_dropout_follows_sinusoidal_positions(path):

@@ -94,7 +94,7 @@ def test_all_ways_into_the_encoder_give_the_same(tokenizer, texts, compiled):
         onp.testing.assert_array_equal(rows[begin:begin + lens[b]], vector)
         assert not X[b, lens[b]:].any()
     onp.testing.assert_array_equal(
-        packed.encode_firsts(net.encoder, *inputs).asnumpy(), X[:, 0])
+        packed.encode_first_tokens(net.encoder, *inputs).asnumpy(), X[:, 0])
     onp.testing.assert_allclose(of_rows.asnumpy(), nsp, atol=1e-5)
     whole = net.encoder(*inputs[:2], None).asnumpy()
     onp.testing.assert_array_equal(
