@@ -38,7 +38,8 @@ from d2lbert.transformer import Blocks, PositionalEncoding
 def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
     """Return two lists for a BERT input sequence: tokens and their segments.
 
-    tokens_a, tokens_b: lists of tokens. A segment is 0 or 1.
+    tokens_a, tokens_b: lists of tokens. The segment is 0 up to the first
+    <sep>, and then 1.
     """
     tokens = [cls, *tokens_a, sep]
     segments = [0] * len(tokens)
@@ -77,7 +78,7 @@ class BERTEncoder(packed.Packable):
         self.vocab_size, self.max_len = vocab_size, max_len
         self.num_segments = variant.num_segments
         self.quantized = None   # or a `QuantizedEncoder`, which then encodes
-        self.learnable = variant.learnable  # True if positions are learned
+        self.learns_positions = variant.learns_positions
         self._scale = num_hiddens ** 0.5 if variant.scale_embedding else None
         self.token_embedding = nn.Embedding(vocab_size, E)
         self.segment_embedding = self.embedding_norm = self.projection = None
@@ -87,20 +88,21 @@ class BERTEncoder(packed.Packable):
             self.embedding_norm = LayerNorm(epsilon=variant.layer_norm_eps,
                                             in_channels=E)
             self.embedding_dropout = nn.Dropout(dropout)
-        if not variant.learnable:
+        if not variant.learns_positions:
             self.pos_encoding = PositionalEncoding(E, dropout, max_len)
         if variant.embedding_size is not None:
             self.projection = Dense(num_hiddens, in_units=E,
                                     precision=variant.precision)
-        # use_bias=variant.learnable: in the first edition, which does not
-        # learn positions, the projections of attention have no bias
+        # In the first edition, which does not learn positions, the projections
+        # of attention have no bias
+        use_bias = variant.learns_positions
         self.blks = Blocks(num_layers, variant, num_hiddens, ffn_num_hiddens,
-                           num_heads, dropout, variant.learnable)
+                           num_heads, dropout, use_bias)
         self.norm = None
         if variant.pre_norm and variant.final_norm:
             self.norm = LayerNorm(epsilon=variant.layer_norm_eps,
                                   in_channels=num_hiddens)
-        if variant.learnable:
+        if variant.learns_positions:
             self.pos_embedding = self.params.get(
                 'pos_embedding', shape=(1, max_len, E))
 
@@ -110,8 +112,7 @@ class BERTEncoder(packed.Packable):
         valid_lens (B,): the number of tokens before the padding; None: all T.
         layer: the layer whose output to return, counted from 1; 0 is the
         embeddings, -1 the last layer. Raises ValueError for an empty batch,
-        for more tokens than `max_len`, and for ids that the embeddings do not
-        have.
+        for more tokens than `max_len`, and for ids without an embedding.
         """
         if self.quantized is not None:
             return packed.encode_padded(self, tokens, segments, valid_lens,
@@ -133,7 +134,7 @@ class BERTEncoder(packed.Packable):
         X = self.scale(self.token_embedding(tokens))
         if self.segment_embedding is not None:
             X = X + self.segment_embedding(segments)
-        if self.learnable:
+        if self.learns_positions:
             X = X + self.pos_embedding.data(X.ctx)[:, :X.shape[1], :]
         else:
             X = self.pos_encoding(X)
@@ -164,7 +165,7 @@ class BERTEncoder(packed.Packable):
 
     def position_table(self, ctx):
         """Return the vectors of all positions on a device, (max_len, E)."""
-        if not self.learnable:
+        if not self.learns_positions:
             return self.pos_encoding.P[0].as_in_ctx(ctx)
         table = self.pos_embedding.data(ctx)
         return table.reshape(table.shape[1:])
@@ -181,7 +182,7 @@ class BERTEncoder(packed.Packable):
         if onp.shape(segments) != tokens.shape:
             raise ValueError(f'segments {onp.shape(segments)} and tokens '
                              f'{tokens.shape} must have one shape')
-        if self.num_segments < 2:   # all tokens have segment 0
+        if self.num_segments < 2:   # the given segments are ignored
             segments = onp.zeros(tokens.shape, 'int32')
         check_ids(segments, max(self.num_segments, 1), 'segment')
         return tokens, host_unless_gpu(segments)
@@ -239,14 +240,15 @@ class MaskLM(nn.Block):
         masked_X (S, H): vectors of the masked tokens; labels (S,) int32;
         weights (S,) float32. The scores (S, V) are never stored.
         """
-        *hidden, output = self.mlp
+        *hidden_layers, output = self.mlp
         X = masked_X
-        for layer in hidden:
+        for layer in hidden_layers:
             X = layer(X)
         total = ops.vocab_ce(
             X, *parameter_values(output, X).values(), labels, weights,
             precision=self.precision,
             grad_req=grad_reqs(output.weight, output.bias))
+        # 1e-8, as in the book, gives 0 if all weights are 0
         return total.reshape(()) / (weights.sum() + 1e-8)
 
 
@@ -307,12 +309,13 @@ class BERTModel(Model):
             vocab_size, num_hiddens, variant, num_hiddens,
             self.encoder.token_embedding if variant.tie_embeddings else None)
         self.hidden = self.nsp = None
-        if not variant.learnable:       # the first edition
+        if not variant.learns_positions:        # the first edition
             self.nsp = NextSentencePred(num_hiddens, num_hiddens)
-        elif 'pooler' in variant.heads:
+            return
+        if 'pooler' in variant.heads:
             self.hidden = Dense(num_hiddens, activation='tanh',
                                 flatten=True, in_units=num_hiddens)
-        if variant.learnable and 'nsp' in variant.heads:
+        if 'nsp' in variant.heads:
             self.nsp = NextSentencePred(in_units=num_hiddens)
 
     def forward(self, tokens, segments, valid_lens=None, pred_positions=None):
@@ -327,13 +330,13 @@ class BERTModel(Model):
         mlm_Y_hat = nsp_Y_hat = None
         if pred_positions is not None:
             mlm_Y_hat = self.mlm(encoded_X, pred_positions)
-        if self.scores_pairs:
+        if self.has_pair_head:
             # Token 0 is <cls>
             nsp_Y_hat = self.score_pairs(encoded_X[:, 0, :])
         return encoded_X, mlm_Y_hat, nsp_Y_hat
 
     @property
-    def scores_pairs(self):
+    def has_pair_head(self):
         """True if the model has a head for pairs of sentences."""
         return self.nsp is not None
 

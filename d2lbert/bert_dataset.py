@@ -71,14 +71,15 @@ def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
     `paragraphs`. Examples of more than `max_len` tokens are dropped.
     """
     examples = []
-    _, _, cls, sep = special_of(vocab)
+    special = special_of(vocab)
     for sentence, next_sentence in zip(paragraph, paragraph[1:]):
         tokens_a, tokens_b, is_next = _get_next_sentence(
             sentence, next_sentence, paragraphs, rng)
         # 3: <cls> and two <sep>
         if len(tokens_a) + len(tokens_b) + 3 <= max_len:
-            examples.append((*get_tokens_and_segments(
-                tokens_a, tokens_b, cls, sep), is_next))
+            tokens, segments = get_tokens_and_segments(
+                tokens_a, tokens_b, special.cls, special.sep)
+            examples.append((tokens, segments, is_next))
     return examples
 
 
@@ -87,9 +88,9 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
     """Mask `num_mlm_preds` tokens, at random candidate positions.
 
     A masked token becomes <mask> with probability 0.8, and a random token with
-    probability 0.1. Otherwise it stays unchanged. Returns the new tokens and a
-    list of (position, original token). Shuffles `candidate_pred_positions` in
-    place.
+    probability 0.1. Otherwise it stays unchanged, but is predicted, too.
+    Returns the new tokens and a list of (position, original token). Shuffles
+    `candidate_pred_positions` in place.
     """
     mask = special_of(vocab).mask
     mlm_input_tokens = list(tokens)
@@ -98,7 +99,7 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
     for position in positions:
         if rng.random() < 0.8:
             mlm_input_tokens[position] = mask
-        elif rng.random() >= 0.5:
+        elif rng.random() >= 0.5:   # a half of the other 0.2
             # The `Vocab` of the book's package has no `replacements`
             mlm_input_tokens[position] = rng.choice(
                 getattr(vocab, 'replacements', vocab.idx_to_token))
@@ -111,6 +112,7 @@ def _get_mlm_data_from_tokens(tokens, vocab, rng=random):
 
     The labels are the ids of the original tokens.
     """
+    # The `Vocab` of the book's package has no `never_masked`
     never_masked = getattr(vocab, 'never_masked', Vocab.never_masked)
     candidates = [position for position, token in enumerate(tokens)
                   if token not in never_masked]
@@ -165,13 +167,17 @@ class _WikiTextDataset(gluon.data.Dataset):
 
     @classmethod
     def of_text(cls, text, order, max_len, rng=random):
-        """Draw from a `NumberedText`; order: as for `draw_examples`."""
+        """Make a data set of a `NumberedText`.
+
+        order: as for `draw_examples`.
+        """
         check_max_len(max_len)
         dataset = cls.__new__(cls)
         dataset._draw(text, order, max_len, rng)
         return dataset
 
     def _draw(self, text, order, max_len, rng):
+        """Set all attributes of this data set, by `draw_examples`."""
         self.vocab = text.vocab
         self.columns = draw_examples(text, order, max_len, rng)
         (self.all_token_ids, self.all_segments, self.valid_lens,
@@ -201,7 +207,7 @@ class BatchLoader:
         self.dataset, self.batch_size, self.rng = dataset, batch_size, rng
 
     def __len__(self):
-        return -(-len(self.dataset) // self.batch_size)
+        return -(-len(self.dataset) // self.batch_size)     # rounded up
 
     def __iter__(self):
         order = onp.arange(len(self.dataset))
@@ -215,9 +221,8 @@ class BatchLoader:
 def get_dataloader_workers():
     """Return the number of processes for a Gluon `DataLoader`: 0.
 
-    The book returns 4. Here an item of a data set is a row of each column.
-    Reading rows is so fast that worker processes would cost more time than
-    they save.
+    The book returns 4. Here a data set only reads a row of each column, which
+    is so fast that worker processes would cost more time than they save.
     """
     return 0
 
@@ -231,6 +236,7 @@ def load_data_wiki(batch_size, max_len, data_dir=None, min_freq=MIN_FREQ,
     for `load_data`. If `random` and NumPy have the same seeds, the book's code
     makes the same vocabulary and the same examples in the same order.
     """
+    # Checked here, too, before WikiText-2 is fetched
     check_batch_size(batch_size)
     check_max_len(max_len)
     return load_data(hub.wikitext2_dir(data_dir) / hub.TRAIN_FILE,
@@ -252,7 +258,8 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
     check_batch_size(batch_size)
     check_max_len(max_len)
     tokens = numbered_text.read_tokens(path)
-    # tokens.paragraphs: the start of each paragraph, and the end of the last
+    # tokens.paragraphs has the start of each paragraph, and the end of the
+    # last paragraph
     num_paragraphs = len(tokens.paragraphs) - 1
     try:
         order = shuffled_paragraphs(num_paragraphs, rng)

@@ -27,8 +27,9 @@ from d2lbert.texts.examples import Batch
 def _get_batch_bert(batch, ctx):
     """Spread the seven fields of a batch over the devices in `ctx`.
 
-    ctx: a list of devices. Returns a `Batch` whose fields are lists of shards.
-    If there are fewer examples than devices, the last devices get no shard.
+    ctx: a list of devices. Returns a `Batch` whose fields are lists with an
+    array for each shard. If there are fewer examples than devices, the last
+    devices get no shard.
     """
     (tokens_X, segments_X, valid_lens_x, pred_positions_X, mlm_weights_X,
      mlm_Y, nsp_y) = batch
@@ -109,13 +110,14 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     Takes the arguments in both orders of the book:
     `(..., ctx, log_interval, num_steps)` as in the first edition, with a
     default learning rate of 0.001, and `(..., devices, num_steps)` as in the
-    later editions, with a default of 0.01. Draws the MLM and NSP loss every
-    `log_interval` steps, prints the book's two lines, sets net.vocab to the
-    vocabulary of `train_iter` and returns a `History`. A notebook shows the
-    losses as a figure. A script shows a progress bar, or lines of text where
-    standard error is no terminal, and writes losses.png and losses.csv at the
-    end. out: the folder for these files, by default runs/<date-time>. If `out`
-    is given, a notebook writes the files, too.
+    later editions, with a default of 0.01. Every `log_interval` steps, the
+    means of the MLM and NSP losses since step 1 are recorded and shown. Prints
+    the book's two lines, sets net.vocab to the vocabulary of `train_iter` and
+    returns a `History`. A notebook shows the losses as a figure. A script
+    shows a progress bar, or lines of text if standard error is not a terminal,
+    and writes losses.png and losses.csv at the end. out: the folder for these
+    files, by default runs/<date-time>. If `out` is given, a notebook writes
+    the files, too.
     """
     devices, log_interval, num_steps, learning_rate = _book_arguments(
         ctx, args, devices, log_interval, num_steps, learning_rate)
@@ -188,11 +190,11 @@ def _book_arguments(ctx, args, devices, log_interval, num_steps,
 def _repeat_epochs(batches):
     """Yield the batches of one epoch after another, without end."""
     while True:
-        empty = True
+        is_empty = True
         for batch in batches:
-            empty = False
+            is_empty = False
             yield batch
-        if empty:
+        if is_empty:
             raise ValueError('train_iter gave no batch: the corpus has too '
                              'few sentence pairs')
 

@@ -126,10 +126,12 @@ class TextModel(_Pair):
                              f'{len(texts)} texts: give a vector for each')
 
         def hits_of(queries):
+            """Return a list of `Hit` for each query of a list."""
             scores = cosines(self._vectors(queries, choices), vectors)
-            order = onp.argsort(-scores, axis=1, kind='stable')[:, :k]
-            return [[Hit(int(i), texts[i], float(row[i])) for i in best]
-                    for row, best in zip(scores, order)]
+            nearest = onp.argsort(-scores, axis=1, kind='stable')[:, :k]
+            return [[Hit(int(i), texts[i], float(query_scores[i]))
+                     for i in indices]
+                    for query_scores, indices in zip(scores, nearest)]
         return self._apply(queries, hits_of)
 
     def fill(self, text: str, top: int = 5) -> List[List[Guess]]:
@@ -176,10 +178,10 @@ class TextModel(_Pair):
                 else function(texts))
 
     def _vectors(self, texts, choices):
-        """Return the vectors of texts, or (1, H) for a string.
+        """Return the vectors of texts, (N, H), or (1, H) for a string.
 
-        If texts are vectors already, this returns them unchanged. choices: a
-        dict of arguments of `encode`.
+        texts: texts, or an array of vectors, which is returned unchanged.
+        choices: a dict of arguments of `encode`.
         """
         if isinstance(texts, onp.ndarray) and texts.dtype.kind == 'f':
             return texts
@@ -200,14 +202,20 @@ class TextModel(_Pair):
         return [*names, 'save']
 
     def _described_head(self):
-        """The labels of a fine-tuned net, at most eight, as text, or ''."""
-        about = self.net.about      # None if the net is not fine-tuned
+        """Text about the head of a fine-tuned net: at most eight labels.
+
+        The text begins with a comma, since it ends a line. It is '' if the net
+        is not fine-tuned.
+        """
+        about = self.net.about
         if about is None:
             return ''
         if not about.labels:
             return f', a head for task {about.kind}'
-        shown = ', '.join(about.labels[:8])
-        return f', labels {shown}' + ', ...' * (len(about.labels) > 8)
+        shown = about.labels[:8]
+        if len(about.labels) > 8:
+            shown = [*shown, '...']
+        return f', labels {", ".join(shown)}'
 
     def __repr__(self):
         net, config = self.net, self.config

@@ -249,9 +249,9 @@ def run_page(page, compare=False):
             screen.end_line()
             if compare:
                 screen.only_stderr = False
-                stored_lines = page.printed[index]  # None: no stored outputs
                 screen.print_lines(comparison.compare(
-                    number, stored_lines, printed_lines(cell.outputs)))
+                    number, page.stored_lines[index],
+                    printed_lines(cell.outputs)))
             else:
                 num_pictures = sum(map(is_picture, cell.outputs))
                 if num_pictures:

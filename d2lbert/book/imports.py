@@ -12,14 +12,15 @@ import types
 from d2lbert.book.pages import has_mxnet, split_tabs
 
 #: The book's package and its module for MXNet.
-MODULES = 'd2l', 'd2l.mxnet'
+BOOK_MODULES = 'd2l', 'd2l.mxnet'
 #: The book's modules for other frameworks.
 OTHER_FRAMEWORKS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
 
-# Patterns of lines in a cell. _TAB: the line names the tabs of the cell (see
-# pages.py). _LOAD_TABS: it loads the tabs of d2lbook. _PIP: it installs or
-# uninstalls packages. _BOOK_OR_MXNET: d2l or MXNet is among these packages
-_TAB = re.compile(r'\s*%%tab\s+(.+)')
+# Patterns of lines in a cell. _TAB_LINE: the line names the tabs of the cell
+# (see pages.py). _LOAD_TABS: the line loads the tabs of d2lbook. _PIP: it
+# installs or uninstalls packages. _BOOK_OR_MXNET: d2l or MXNet is among these
+# packages
+_TAB_LINE = re.compile(r'\s*%%tab\s+(.+)')
 _LOAD_TABS = re.compile(r'(\s*)%(?:re)?load_ext\s+d2lbook\.tab\s*$')
 _PIP = re.compile(r'(\s*)([!%]\s*(?:\S*python\S*\s+-m\s+)?pip3?\s+'
                   r'(?:un)?install\s.*)$')
@@ -33,19 +34,22 @@ class BookModule(types.ModuleType):
         """Return d2lbert's object `name`; called if the module lacks it."""
         names = importlib.import_module('d2lbert.names')
         # Python itself asks for names such as __file__
-        if name == '__all__' or not name.startswith('__'):
-            if hasattr(names, name):
-                return getattr(names, name)
-            raise AttributeError(_missing_message(f'{self.__name__}.{name}'))
-        raise AttributeError(name)
+        if name.startswith('__') and name != '__all__':
+            raise AttributeError(name)
+        if hasattr(names, name):
+            return getattr(names, name)
+        raise AttributeError(_missing_message(f'{self.__name__}.{name}'))
 
 
 class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Let an import of `d2l` give a `BookModule`, even if d2l is missing."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """Return a spec for MODULES; raise ImportError for the rest of d2l."""
-        if fullname in MODULES:
+        """Return a spec for BOOK_MODULES, or None for a module outside d2l.
+
+        Raises ImportError for other modules of d2l.
+        """
+        if fullname in BOOK_MODULES:
             # is_package: if `from d2l.mxnet import x` finds no x, Python calls
             # `find_spec` for d2l.mxnet.x, and the error below names d2l.x
             return importlib.machinery.ModuleSpec(
@@ -63,7 +67,10 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _missing_message(name):
-    """Return the message for a name that d2lbert lacks, as 'd2l.mxnet.f'."""
+    """Return the message for a name that d2lbert lacks.
+
+    name: with its module, for example 'd2l.mxnet.f'.
+    """
     if name in OTHER_FRAMEWORKS:
         return (f'{name} is for another framework: d2lbert runs the MXNet '
                 'version of a page')
@@ -81,10 +88,11 @@ def adapt_lines(lines):
     not change, so that line numbers in errors are right.
     """
     first_line = next(filter(str.strip, lines), '')
-    tabs = _TAB.match(first_line)
-    if tabs:
-        if not has_mxnet(split_tabs(tabs.group(1))):
+    tab_line = _TAB_LINE.match(first_line)
+    if tab_line:
+        if not has_mxnet(split_tabs(tab_line.group(1))):
             return [f'# {line}' for line in lines]
+        # IPython would look for a magic command %%tab
         lines = [f'# {line}' if line is first_line else line
                  for line in lines]
     return [_adapt_line(line) for line in lines]
@@ -92,14 +100,17 @@ def adapt_lines(lines):
 
 def _adapt_line(line):
     """Replace a line that loads tabs, or runs pip for d2l or MXNet."""
-    # The first group of both patterns is the indentation
     text = line.rstrip('\n')
-    pip, load_tabs = _PIP.match(text), _LOAD_TABS.match(text)
-    if pip and _BOOK_OR_MXNET.search(pip.group(2)):
-        message = f'skipped, d2lbert takes its place: {pip.group(2)}'
-        return f'{pip.group(1)}print({message!r})\n'
+    pip = _PIP.match(text)
+    if pip:
+        indentation, command = pip.groups()
+        if _BOOK_OR_MXNET.search(command):
+            message = f'skipped, d2lbert takes its place: {command}'
+            return f'{indentation}print({message!r})\n'
+    load_tabs = _LOAD_TABS.match(text)
     if load_tabs:
-        return f'{load_tabs.group(1)}from d2lbert.book.pages import tab\n'
+        indentation = load_tabs.group(1)
+        return f'{indentation}from d2lbert.book.pages import tab\n'
     return line
 
 
@@ -126,12 +137,13 @@ class Redirection:
         ip.input_transformers_cleanup.append(adapt_lines)
         self._shell = ip
         # Pages define classes in cells and use them in worker processes. Only
-        # a forked process has these classes. The first start method is the
-        # default, and no longer 'fork' in Python 3.14
+        # a forked process has these classes. From Python 3.14 on, 'fork' is
+        # not the default
+        default = multiprocessing.get_all_start_methods()[0]
+        is_chosen = multiprocessing.get_start_method(
+            allow_none=True) is not None
         self._has_set_start_method = (
-            sys.platform == 'linux'
-            and multiprocessing.get_start_method(allow_none=True) is None
-            and multiprocessing.get_all_start_methods()[0] != 'fork')
+            sys.platform == 'linux' and not is_chosen and default != 'fork')
         if self._has_set_start_method:
             multiprocessing.set_start_method('fork')
 
@@ -143,16 +155,16 @@ class Redirection:
         self._shell.input_transformers_cleanup.remove(adapt_lines)
         _forget_book()
         if self._has_set_start_method:
-            multiprocessing.set_start_method(None, force=True)
+            multiprocessing.set_start_method(None, force=True)  # the default
         self._shell = None
 
 
 def _forget_book():
     """Forget the imported modules of `d2l`; return True if there were any."""
-    found = [name for name in sys.modules if name.split('.')[0] == 'd2l']
-    for name in found:
+    names = [name for name in sys.modules if name.split('.')[0] == 'd2l']
+    for name in names:
         del sys.modules[name]
-    return bool(found)
+    return bool(names)
 
 
 redirection = Redirection()     # of this process, for `%load_ext d2lbert`

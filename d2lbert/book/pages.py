@@ -25,10 +25,13 @@ _TAB_LINE = re.compile(r'\s*(?:#\s*@tab|%%tab)\s+(.+)')
 
 
 def tabs_of(code):
-    """Return the tabs that a cell's first line names, a list, or None."""
+    """Return a list of the tabs that a cell names, or None if it names none.
+
+    code: the text of the cell; its first line that is not blank can name tabs.
+    """
     first_line = next(filter(str.strip, code.split('\n')), '')
     match = _TAB_LINE.match(first_line)
-    return match and split_tabs(match.group(1))
+    return None if match is None else split_tabs(match.group(1))
 
 
 def split_tabs(text):
@@ -37,7 +40,7 @@ def split_tabs(text):
 
 
 def has_mxnet(tabs):
-    """True if a cell has MXNet code; tabs: from `tabs_of`, names or None."""
+    """True if a cell of these tabs has MXNet code; tabs: from `tabs_of`."""
     return tabs is None or TAB in tabs or 'all' in tabs
 
 
@@ -62,17 +65,18 @@ def _flatten(frameworks):
             for name in ([group] if isinstance(group, str) else group)]
 
 
-tab = Tabs()
+tab = Tabs()    # pages import it, see imports.py
 
 
 #: The line that `printed_lines` has for a picture.
 PICTURE = '(a picture)'
-#: The folder with the outputs of Markdown sources in the living edition
-#: (see manual/book.md).
-OUTPUTS = Path('outputs', TAB)
+#: The folder with the outputs of Markdown sources, in a checkout of the living
+#: edition (see manual/book.md).
+OUTPUTS_FOLDER = Path('outputs', TAB)
 # The line before the code of a cell. The first group is the cell's name
 _CELL_START = re.compile(
     r'```\s*\{\.python \.input\s*(?:#([\w.:-]+))?[^}]*\}\s*$')
+# A paragraph for some frameworks. Groups: the names of its tabs, the text
 _TEXT_IN_TABS = re.compile(
     r'^:begin_tab:`([^`]*)`[^\n]*\n(.*?)^:end_tab:[^\n]*$', re.M | re.S)
 
@@ -82,14 +86,14 @@ class Page(NamedTuple):
 
     notebook: the text and the code of the page, without outputs. line_numbers:
     for each cell, the number of its first line of code in the Markdown source,
-    or None. printed: for each cell, the `printed_lines` of its outputs in the
-    file, or None if the file has no outputs for the cell.
+    or None. stored_lines: for each cell, the `printed_lines` of its outputs in
+    the file, or None if the file has no outputs for the cell.
     """
 
     path: Path
     notebook: nbformat.NotebookNode
     line_numbers: list
-    printed: list
+    stored_lines: list
 
 
 def read_page(path):
@@ -118,17 +122,17 @@ def printed_lines(outputs):
     outputs: in the format of nbformat. For each picture, a line PICTURE is at
     the end of the list.
     """
-    text, pictures = '', 0
+    text, num_pictures = '', 0
     for output in outputs:
         if output.output_type == 'stream' and output.name == 'stdout':
             text += output.text
         elif 'data' in output and is_picture(output):
-            pictures += 1
+            num_pictures += 1
         elif 'data' in output:
-            # Begin a new line, unless `text` already ends with a line feed
-            text += '\n' * (text[-1:] not in ('', '\n'))
+            if text and not text.endswith('\n'):
+                text += '\n'
             text += output.data.get('text/plain', '') + '\n'
-    return text.splitlines() + [PICTURE] * pictures
+    return text.splitlines() + [PICTURE] * num_pictures
 
 
 def is_picture(output):
@@ -152,14 +156,15 @@ def _read_notebook(path, text):
     if language != 'python':
         raise ValueError(f'{path} is a notebook in {language}, not in '
                          'Python')
-    printed = [printed_lines(cell.outputs) if cell.cell_type == 'code'
-               else None for cell in notebook.cells]
-    if not any(printed):            # saved without outputs
-        printed = [None] * len(printed)
+    stored_lines = [printed_lines(cell.outputs) if cell.cell_type == 'code'
+                    else None for cell in notebook.cells]
+    if not any(stored_lines):       # saved without outputs
+        stored_lines = [None] * len(notebook.cells)
     for cell in notebook.cells:
         if cell.cell_type == 'code':
             cell.outputs, cell.execution_count = [], None
-    return Page(path, notebook, [None] * len(printed), printed)
+    line_numbers = [None] * len(notebook.cells)
+    return Page(path, notebook, line_numbers, stored_lines)
 
 
 def _read_markdown(path, text):
@@ -168,14 +173,14 @@ def _read_markdown(path, text):
         'kernelspec': {'display_name': 'Python 3', 'language': 'python',
                        'name': 'python3'},
         'language_info': {'name': 'python'}})
-    stored_outputs = _stored_outputs(path)
-    # other_tabs: the names of the tabs of cells that are left out
-    line_numbers, printed, other_tabs = [], [], []
+    lines_of_cells = _stored_lines_by_name(path)
+    line_numbers, stored_lines = [], []
+    other_tabs = []     # the names of the tabs of cells that are left out
 
     def add(cell, line_number=None, output_lines=None):
         notebook.cells.append(cell)
         line_numbers.append(line_number)
-        printed.append(output_lines)
+        stored_lines.append(output_lines)
 
     prose, numbered_lines = [], enumerate(text.split('\n'), 1)
     for number, line in numbered_lines:
@@ -183,32 +188,35 @@ def _read_markdown(path, text):
         if not cell_start:
             prose.append(line)
             continue
-        code = []
-        for _, code_line in numbered_lines:     # lines after the cell's start
+        code_lines = []
+        # The outer loop goes on after the lines that this loop takes
+        for _, code_line in numbered_lines:
             if code_line.rstrip() == '```':
                 break
-            code.append(code_line)
+            code_lines.append(code_line)
         else:
             raise ValueError(f'{path}, line {number}: the code cell that '
                              'begins here has no end (```)')
-        tabs = tabs_of('\n'.join(code))
+        code = '\n'.join(code_lines)
+        tabs = tabs_of(code)
         if not has_mxnet(tabs):
             other_tabs += tabs
             continue
         _add_prose(add, prose)
-        add(v4.new_code_cell('\n'.join(code)), number + 1,
-            stored_outputs.get(cell_start.group(1)))
+        add(v4.new_code_cell(code), number + 1,
+            lines_of_cells.get(cell_start.group(1)))
     _add_prose(add, prose)
     if other_tabs and not any(map(is_code, notebook.cells)):
         raise ValueError(f'{path} has no MXNet code, only code for '
                          + ', '.join(sorted(set(other_tabs))))
-    return Page(path, notebook, line_numbers, printed)
+    return Page(path, notebook, line_numbers, stored_lines)
 
 
 def _add_prose(add, lines):
-    """Add lines of text as a Markdown cell, and clear the list `lines`.
+    """Call `add` with a Markdown cell of these lines, and clear the list.
 
-    add: a function that takes the cell. Text for other frameworks is left out.
+    Text for other frameworks is left out. `add` is not called for blank lines
+    alone.
     """
     text = _TEXT_IN_TABS.sub(
         lambda match: (match.group(2).rstrip('\n')
@@ -219,14 +227,14 @@ def _add_prose(add, lines):
         add(v4.new_markdown_cell(text))
 
 
-def _stored_outputs(path):
+def _stored_lines_by_name(path):
     """Return {name of a cell: output lines} for the Markdown source `path`.
 
     The result is {} if the source is not in a checkout of the living edition.
     """
     path = path.resolve()
     for root in path.parents:
-        stored_path = (root / OUTPUTS
+        stored_path = (root / OUTPUTS_FOLDER
                        / path.relative_to(root).with_suffix('.json'))
         if stored_path.is_file():
             return _read_outputs(stored_path)
@@ -234,7 +242,8 @@ def _stored_outputs(path):
 
 
 def _read_outputs(path):
-    """Return {name of a cell: output lines} from a JSON file of OUTPUTS."""
+    """Return {name of a cell: output lines}; path: a file in OUTPUTS_FOLDER.
+    """
     try:
         cells = parse_json(read_text(path))['cells']
         return {name: printed_lines(map(_as_nbformat, cell['outputs']))
@@ -245,7 +254,7 @@ def _read_outputs(path):
 
 
 def _as_nbformat(output):
-    """Convert an output in a file of OUTPUTS to the format of nbformat."""
+    """Convert an output from a file in OUTPUTS_FOLDER to nbformat's format."""
     kind = output['type']
     if kind == 'stream':
         return v4.new_output(kind, name=output['name'], text=output['text'])

@@ -105,7 +105,7 @@ def _output_paths(files, out, force):
 def _check_stored_outputs(pages):
     """Raise ValueError if a page has no outputs for --compare."""
     for page in pages:
-        if all(stored_lines is None for stored_lines in page.printed):
+        if all(lines is None for lines in page.stored_lines):
             raise ValueError(
                 f'{page.path} has no outputs to compare with: take an '
                 'executed notebook, or a source of the living edition in '

@@ -30,8 +30,8 @@ class Model(nn.Block):
     #: `pretrained.contents.Pretrained`; None for other nets
     pretrained = None
 
-    #: Of a fine-tuned model: the kind of its head, such as 'classify', and
-    #: its task, a `pretrained.heads.About`
+    #: The kind of head, such as 'classify', and the task, a
+    #: `pretrained.heads.About`; both None unless the model is fine-tuned
     kind = about = None
 
     #: The largest number of tokens of a text in training, None if unknown
@@ -50,10 +50,10 @@ class Model(nn.Block):
 def is_unmodified(block):
     """True if a block and its children compute what this package defines.
 
-    False if a block or child has a hook, `packable` = False, a parameter that
-    is not float32, or a `forward` from outside this package and _GLUON_BLOCKS.
-    Only an unmodified block may be replaced by its twin in `packed.py`, which
-    does not call all of the block's children.
+    False if `has_plain_call` is False for the block or a child, or if a
+    parameter is not float32. Only an unmodified block may be replaced by its
+    twin in `packed.py`: the twin does not call all children, and would ignore
+    a change of these children.
     """
     blocks = [block]
     for block in blocks:        # the loop adds the children to this list
@@ -69,9 +69,10 @@ def is_unmodified(block):
 def has_plain_call(block):
     """True if a call of the block runs only the `forward` of its class.
 
-    The `forward` must be defined by this package or one of _GLUON_BLOCKS, and
-    not be replaced in this one object. `packable` must not be False.
-    `is_unmodified` also checks children and parameters.
+    The class must be of this package or one of _GLUON_BLOCKS. False if the
+    object has a hook or another `forward` than its class. Also False if the
+    attribute `packable` is False: a twin in `packed.py` could not compute the
+    layers of this object.
     """
     return (_has_known_forward(type(block))
             and _CALL_METHODS.isdisjoint(vars(block))
@@ -80,7 +81,7 @@ def has_plain_call(block):
 
 
 def _has_known_forward(cls):
-    """True if _CALL_METHODS come from this package or from _GLUON_BLOCKS.
+    """True if `cls` has the _CALL_METHODS of this package or _GLUON_BLOCKS.
 
     False if a class of a user, or another class of Gluon, overrides one of
     these methods.
@@ -140,7 +141,8 @@ def fill_on_first_read(param, make_array, ctx):
     make_array: a function that returns the values, a float32 host array. ctx:
     a device or a list of devices.
     """
-    # Gluon sets the same attribute for a parameter of still unknown shape
+    # (initializer, devices, default initializer, values). Gluon, too, sets
+    # this attribute, for a parameter whose shape is not known yet
     param._deferred_init = (
         _FromFunction(make_array), ctx if isinstance(ctx, list) else [ctx],
         init.Zero(), None)
@@ -174,8 +176,8 @@ class Dense(nn.Dense):
     """`nn.Dense` over the last axis, from (..., K) to (..., units).
 
     flatten=True, the default of `nn.Dense` only, maps (B, ...) to (B, units).
-    activation: one of Gluon's, 'gelu' or 'gelu_new'. The bias has a gradient
-    also if the weight is frozen by grad_req='null'.
+    activation: one of Gluon's, 'gelu' or 'gelu_new'. Unlike in Gluon, the bias
+    has a gradient even if the weight is frozen by grad_req='null'.
     """
 
     def __init__(self, units, activation=None, use_bias=True,
@@ -185,14 +187,14 @@ class Dense(nn.Dense):
                          use_bias=use_bias, flatten=flatten, **kwargs)
         if is_gelu:
             self.act = GELU(activation)
-        self.precision, self._last_requests = precision, None
+        self.precision, self._last_grad_reqs = precision, None
 
     def forward(self, X):
         """Apply the layer to X (..., K); returns (..., units)."""
-        requests = grad_reqs(self.weight, self.bias)
-        if requests != self._last_requests:
-            self._last_requests = requests
-            # A hybridized layer has a graph with the old grad_req: drop it
+        new_grad_reqs = grad_reqs(self.weight, self.bias)
+        if new_grad_reqs != self._last_grad_reqs:
+            self._last_grad_reqs = new_grad_reqs
+            # The graph of a hybridized layer has the old grad_req: drop it
             self._clear_cached_op()
         return super().forward(X)
 
@@ -203,14 +205,18 @@ class Dense(nn.Dense):
         fused_act = self.fused_activation()
         Y = ops.dense(X, weight, bias, self._units, fused_act, self.precision,
                       grad_reqs(self.weight, self.bias))
-        is_act_left = self.act is not None and fused_act == 'none'
-        return self.act(Y) if is_act_left else Y
+        needs_act = self.act is not None and fused_act == 'none'
+        return self.act(Y) if needs_act else Y
 
     def fused_activation(self):
-        """The activation that `ops.dense` is to apply, or 'none'."""
+        """The activation that `ops.dense` can apply for this layer, or 'none'.
+
+        It is also 'none' if the layer has an activation that must be called.
+        """
         act = self.act
-        return (act._act_type if act is not None and is_unmodified(act)
-                and act._act_type in _FUSED_ACTIVATIONS else 'none')
+        can_fuse = (act is not None and is_unmodified(act)
+                    and act._act_type in _FUSED_ACTIVATIONS)
+        return act._act_type if can_fuse else 'none'
 
 
 class LayerNorm(nn.LayerNorm):
@@ -229,20 +235,20 @@ def cross_entropy(scores, labels):
 
 def is_plain_cross_entropy(loss):
     """True if a loss is `SoftmaxCELoss()` with its default arguments."""
+    defaults = dict(_axis=-1, _sparse_label=True, _from_logits=False,
+                    _weight=None, _batch_axis=0)
     return (type(loss) is gluon.loss.SoftmaxCrossEntropyLoss
-            and (loss._axis, loss._sparse_label, loss._from_logits,
-                 loss._weight, loss._batch_axis) == (-1, True, False, None,
-                                                     0))
+            and all(getattr(loss, name) == default
+                    for name, default in defaults.items()))
 
 
 def load_parameters(net, path, ctx=None):
     """Load a .params file into a net, like Gluon's `load_parameters`.
 
-    Unlike in Gluon, the file is read by `array_files.read_params`, and a file
-    that does not fit the net changes no parameter. ctx: a device or a list of
-    devices, the CPU if None. A warning names tensors with NaN or infinite
-    numbers. Raises OSError if the file cannot be read, and ValueError if it is
-    damaged or does not fit.
+    Unlike in Gluon, a file that does not fit the net changes no parameter, and
+    a warning names tensors with NaN or infinite numbers. ctx: a device or a
+    list of devices, the CPU if None. Raises OSError if the file cannot be
+    read, and ValueError if the file is damaged or does not fit.
     """
     arrays = array_files.read_params(path)
     params = net._collect_params_with_prefix()
@@ -272,12 +278,13 @@ def _check_fit(arrays, params):
     for name, array in arrays.items():
         if name not in params:
             raise ValueError(f'the model has no {name}')
+        # The shape may be None, or a size in it -1, until it is inferred
         shape = params[name].shape
-        has_other_shape = shape is not None and (
-            len(shape) != array.ndim or any(
-                expected not in (-1, size)      # -1 is not known yet
-                for expected, size in zip(shape, array.shape)))
-        if has_other_shape or array.dtype != params[name].dtype:
+        fits = shape is None or (
+            len(shape) == array.ndim
+            and all(expected in (-1, size)
+                    for expected, size in zip(shape, array.shape)))
+        if not fits or array.dtype != params[name].dtype:
             raise ValueError(
                 f'{name} is {array.shape} {array.dtype} in the file and '
                 f'{shape} {onp.dtype(params[name].dtype)} in the model')

@@ -96,7 +96,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     # A list of at most one array, so that `taken` below is one, too
     taken_rows = [] if at is None else [_rows_of(at, begins, device)]
     nsp_Y_hat = None
-    if layer == -1 and net.scores_pairs:
+    if layer == -1 and net.has_pair_head:
         # One operator, since two would compute two gradients of the size of X
         cls_X, *taken = ops.take_rows(X, packed.rows.offsets[:-1],
                                       *taken_rows)
@@ -284,7 +284,7 @@ def embed(encoder, tokens, segments, positions):
                   encoder.scale(token_weight.data(ctx)), segment_table,
                   encoder.position_table(ctx),
                   grad_req=(token_weight.grad_req, segment_grad_req, 'write'))
-    if not encoder.learnable:       # sinusoidal positions: dropout comes next
+    if not encoder.learns_positions:    # sinusoidal: dropout comes next
         X = encoder.pos_encoding.dropout(X)
     return encoder.finish_embedding(X)
 

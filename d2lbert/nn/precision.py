@@ -84,7 +84,7 @@ def _quantize_encoder(net):
         values = param.data(param.list_ctx()[0]).asnumpy()
         params[name] = (quantize(values, param.name) if is_quantized(name)
                         else values)
-    if not encoder.learnable:
+    if not encoder.learns_positions:
         params[POSITIONS] = encoder.pos_encoding.P.asnumpy()
     return QuantizedEncoder(layout, params)
 

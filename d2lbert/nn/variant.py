@@ -96,7 +96,7 @@ class Variant:
         if self.positional not in ('learnable', 'sinusoidal'):
             raise ValueError("positional must be 'learnable' or 'sinusoidal', "
                              f'not {self.positional!r}')
-        if self.embedding_norm and not self.learnable:
+        if self.embedding_norm and not self.learns_positions:
             raise ValueError('embedding_norm=True needs the published '
                              "model's positions, positional='learnable'")
         if 'nsp' in self.heads and 'pooler' not in self.heads:
@@ -104,7 +104,7 @@ class Variant:
                              'both in heads, or neither')
 
     @property
-    def learnable(self):
+    def learns_positions(self):
         """True if positions are parameters."""
         return self.positional == 'learnable'
 

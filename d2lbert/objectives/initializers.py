@@ -173,7 +173,7 @@ def _set_mimetic_scales(block):
     if isinstance(block, BERTEncoder):
         if block.segment_embedding is not None:
             block.segment_embedding.weight.init = init.Normal(STD / 2)
-        if block.learnable:
+        if block.learns_positions:
             block.pos_embedding.init = init.Normal(STD / 2)
     elif isinstance(block, PositionWiseFFN):
         H = block.dense2._units

@@ -107,7 +107,7 @@ def test_windows_line_ends_give_the_same_cells(tmp_path):
 
 def test_outputs_of_the_living_edition_are_read_from_their_folder(tmp_path):
     source = write(tmp_path / 'chapter/page.md', PAGE)
-    assert set(read_page(source).printed) == {None}
+    assert set(read_page(source).stored_lines) == {None}
     write(tmp_path / 'outputs/mxnet/chapter/page.json', json.dumps({
         'cells': {
             'some-name': {'outputs': [
@@ -119,7 +119,7 @@ def test_outputs_of_the_living_edition_are_read_from_their_folder(tmp_path):
             'other-name': {'outputs': []}}}))
     page = read_page(source)
     printed = dict(zip([cell.source for cell in page.notebook.cells],
-                       page.printed))
+                       page.stored_lines))
     none, two, older, every = code(page)
     assert printed[older] == ['a', 'b', '(1,', ' 2)', PICTURE]
     assert printed[every] == []
@@ -138,13 +138,13 @@ def test_a_notebook_keeps_its_cells_and_loses_its_outputs(tmp_path):
         v4.new_code_cell('#@tab pytorch\n2')]
     page = read_page(write(tmp_path / 'x.ipynb', notebook(*cells)))
     assert code(page) == ['1', '#@tab pytorch\n2']
-    assert page.printed == [None, ['no line end', '1'], []]
+    assert page.stored_lines == [None, ['no line end', '1'], []]
     assert page.notebook.cells[1].outputs == []
     assert page.notebook.cells[1].execution_count is None
     # Without any output the file does not show what cells print
     cells[1].outputs = []
     page = read_page(write(tmp_path / 'x.ipynb', notebook(*cells)))
-    assert page.printed == [None, None, None]
+    assert page.stored_lines == [None, None, None]
 
 
 REFUSED = {

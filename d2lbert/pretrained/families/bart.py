@@ -178,7 +178,7 @@ class BARTModel(Model):
     #: False: the decoder needs padded texts, and nn/packed.py removes padding
     packable = False
     #: False: there is no next sentence head
-    scores_pairs = False
+    has_pair_head = False
 
     def forward(self, tokens, segments=None, valid_lens=None,
                 pred_positions=None):
