@@ -56,9 +56,9 @@ def split_batch_multi_inputs(X, y, devices):
     for feature in X:
         if len(feature) != len(y):
             raise ValueError(f'{len(feature)} examples have {len(y)} labels')
-    return (list(zip(*(split_over_devices(feature, devices)
-                       for feature in X))),
-            split_over_devices(y, devices))
+    # For each array of X, a list of its shards
+    shards_of_arrays = [split_over_devices(feature, devices) for feature in X]
+    return list(zip(*shards_of_arrays)), split_over_devices(y, devices)
 
 
 class _DelayedSums:
@@ -71,7 +71,10 @@ class _DelayedSums:
         self._sums, self._unread = Accumulator(num_sums), []
 
     def add(self, results, *counts):
-        """Add a batch: results on the devices, and counts on the host."""
+        """Add a batch: results on the devices, then counts on the host.
+
+        results: as for `_sum_over_devices`.
+        """
         self._unread.append((results, counts))
         self.read(num_unread=1)     # this batch is still being computed
 
@@ -102,9 +105,9 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
     with autograd.pause():
         for features, labels in data_iter:
             X_shards, y_shards = split_f(features, labels, devices)
-            sums.add([(_num_correct(net(X_shard), y_shard),)
-                      for X_shard, y_shard in zip(X_shards, y_shards)],
-                     labels.size)
+            num_correct = [_num_correct(net(X_shard), y_shard)
+                           for X_shard, y_shard in zip(X_shards, y_shards)]
+            sums.add([(number,) for number in num_correct], labels.size)
     num_correct, num_labels = sums.read()
     if not num_labels:
         raise ValueError('the data to evaluate on has no batch')
@@ -137,8 +140,8 @@ def _train_step(net, features, labels, loss, trainer, devices, split_f):
     if len(losses) < len(devices):
         # A device without a shard may have gradients of an earlier step
         zero_gradients(net, devices[len(losses):], like=devices[0])
-    # A parameter that the loss does not use, such as a weight of a pretraining
-    # head, has a stale gradient and is not updated
+    # ignore_stale_grad: a parameter that the loss does not use, such as a
+    # weight of a pretraining head, has no new gradient and is not updated
     trainer.step(len(labels), ignore_stale_grad=True)
     return [(shard_losses.sum(), _num_correct(pred_shard, y_shard))
             for shard_losses, pred_shard, y_shard
@@ -167,6 +170,7 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
     timer = Timer()
     animator = Animator(xlabel='epoch', xlim=[1, num_epochs], ylim=[0, 1],
                         legend=['train loss', 'train acc', 'test acc'])
+    drawing_interval = max(1, num_batches // 5)     # batches
     try:
         for epoch in range(num_epochs):
             sums = _DelayedSums(4)  # of loss, correct, examples, labels
@@ -181,9 +185,9 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
                         f'{num_epochs} epochs of {num_batches} batches on '
                         f'{devices}')
                 animator.move(epoch + i / num_batches)
-                if i % max(1, num_batches // 5) == 0 or i == num_batches:
+                if i % drawing_interval == 0 or i == num_batches:
                     loss_sum, num_correct, num_examples, num_labels = (
-                        sums.read())
+                        sums.read())    # waits for the devices
                     timer.stop()
                     means = loss_sum / num_examples, num_correct / num_labels
                     animator.add(epoch + i / num_batches, (*means, None))
@@ -193,7 +197,8 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
             animator.add(epoch + 1, (None, None, test_acc))
     finally:
         animator.close()
-    print(f'loss {means[0]:.3f}, train acc {means[1]:.3f}, '
+    train_loss, train_acc = means       # of the last epoch
+    print(f'loss {train_loss:.3f}, train acc {train_acc:.3f}, '
           f'test acc {test_acc:.3f}')
     print(f'{num_examples * num_epochs / timer.sum():.1f} examples/sec on '
           f'{devices}')

@@ -41,15 +41,16 @@ def read_snli(data_dir, is_train):
     class_indices = {label: k for k, label in enumerate(SNLI_LABELS)}
     premises, hypotheses, labels = [], [], []
     try:
-        lines = open(path, encoding='utf-8')
+        file = open(path, encoding='utf-8')
     except FileNotFoundError:
         raise FileNotFoundError(
             f'{data_dir} holds no {path.name}: name the folder snli_1.0 of '
             "the official archive, which download_extract('SNLI') gives"
         ) from None
-    with lines:
+    with file:
         try:
-            for line_number, line in enumerate(lines, 1):
+            for line_number, line in enumerate(file, 1):
+                # The first three columns: the label and two parse trees
                 label, *trees = line.rstrip('\n').split('\t', 3)[:3]
                 if line_number == 1 or label not in class_indices:
                     continue    # the header, or '-' for a disagreement
@@ -81,12 +82,13 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
     means `try_all_gpus()`. Raises HubError if the archive cannot be fetched,
     and ValueError if the parameters in it do not have these sizes.
     """
-    given_sizes = (num_hiddens, ffn_num_hiddens, num_heads,
-                   num_layers if num_blks is None else num_blks)
     if num_layers is not None and num_blks is not None:
         raise TypeError('num_layers and num_blks are one argument: give one')
-    sizes = [known if size is None else size for size, known in zip(
-        given_sizes, SIZES.get(pretrained_model, given_sizes))]
+    given_sizes = (num_hiddens, ffn_num_hiddens, num_heads,
+                   num_layers if num_blks is None else num_blks)
+    known_sizes = SIZES.get(pretrained_model, (None, None, None, None))
+    sizes = [known if given is None else given
+             for given, known in zip(given_sizes, known_sizes)]
     if None in sizes:
         raise ValueError(f'the sizes of {pretrained_model!r} are not known '
                          'here: give num_hiddens, ffn_num_hiddens, num_heads '
@@ -115,8 +117,9 @@ def _read_vocab(path):
         tokens = read_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f'{path} cannot be read: {error}') from None
-    if not (isinstance(tokens, list) and tokens[:1] == [UNK] and all(
-            isinstance(token, str) for token in tokens)):
+    has_tokens = isinstance(tokens, list) and all(
+        isinstance(token, str) for token in tokens)
+    if not has_tokens or tokens[:1] != [UNK]:
         raise ValueError(f'{path} must hold a list of tokens that begins '
                          f'with {UNK}')
     vocab = Vocab()
@@ -163,21 +166,23 @@ class SNLIBERTDataset(gluon.data.Dataset):
 
         premises, hypotheses: `_Sentences`.
         """
-        # 3: <cls> and two <sep>
+        # 3: <cls> and two <sep>. odd_to_first: as in the book, a premise may
+        # keep one word more than the hypothesis
         p_lens, h_lens = truncate_pair(premises.lens, hypotheses.lens,
                                        self.max_len - 3, odd_to_first=True)
         valid_lens = p_lens + h_lens + 3
         shape = len(valid_lens), self.max_len
         token_ids = onp.full(shape, self.vocab[PAD], 'int32')
         token_ids[:, 0] = self.vocab[CLS]
-        rows = onp.arange(len(valid_lens))
-        token_ids[rows, p_lens + 1] = self.vocab[SEP]
+        rows, first_seps = onp.arange(len(valid_lens)), p_lens + 1
+        token_ids[rows, first_seps] = self.vocab[SEP]
         token_ids[rows, valid_lens - 1] = self.vocab[SEP]
-        # Position 0 is <cls>, and position p_lens + 1 is the first <sep>
+        # A premise begins after <cls>, a hypothesis after the first <sep>
         premises.write_to(token_ids, p_lens, onp.ones_like(p_lens))
-        hypotheses.write_to(token_ids, h_lens, p_lens + 2)
+        hypotheses.write_to(token_ids, h_lens, first_seps + 1)
         position = onp.arange(self.max_len)
-        segments = ((position > p_lens[:, None] + 1)
+        # Segment 1 is the hypothesis and the second <sep>
+        segments = ((position > first_seps[:, None])
                     & (position < valid_lens[:, None])).astype('int32')
         return token_ids, segments, valid_lens.astype('float32')
 
@@ -194,10 +199,11 @@ class _Sentences:
 
     def __init__(self, sentences, vocab):
         id_of, unk = vocab.token_to_idx.get, vocab.unk
-        lines = tokenize([sentence.lower() for sentence in sentences])
-        self.lens = onp.array([len(line) for line in lines], 'int64')
+        words = tokenize([sentence.lower() for sentence in sentences])
+        self.lens = onp.array([len(line) for line in words], 'int64')
+        # Of the words of all sentences, one after another
         self._ids = onp.fromiter(
-            (id_of(word, unk) for line in lines for word in line), 'int32',
+            (id_of(word, unk) for line in words for word in line), 'int32',
             self.lens.sum())
 
     def write_to(self, token_ids, kept_lens, begins):
@@ -211,8 +217,9 @@ class _Sentences:
         rows = onp.repeat(onp.arange(len(self.lens)), self.lens)
         offsets = concat_ranges(0, self.lens)
         is_kept = offsets < kept_lens[rows]
-        rows, offsets = rows[is_kept], offsets[is_kept]
-        token_ids[rows, begins[rows] + offsets] = self._ids[is_kept]
+        kept_rows, kept_offsets = rows[is_kept], offsets[is_kept]
+        token_ids[kept_rows, begins[kept_rows] + kept_offsets] = (
+            self._ids[is_kept])
 
 
 class BERTClassifier(nn.Block):
@@ -225,7 +232,8 @@ class BERTClassifier(nn.Block):
         super().__init__()
         if bert.hidden is None:
             raise ValueError('BERTClassifier needs a model with `hidden`, '
-                             "which positional='sinusoidal' does not have")
+                             "which models with positional='sinusoidal' or "
+                             "without the head 'pooler' lack")
         self.encoder = bert.encoder
         self.hidden = bert.hidden
         self.output = Dense(len(SNLI_LABELS), in_units=bert.hidden._units)

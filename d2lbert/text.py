@@ -55,8 +55,8 @@ class Vocab:
     special = Special(*RESERVED)
     #: The tokens that are never masked
     never_masked = frozenset((CLS, SEP))
-    #: The argument `flags` of kernels.draw.mask_pairs: (V,) uint8, or None if
-    #: only <cls> and <sep> are never masked
+    #: The bits FIXED and GOES_ON of each token (see kernels/draw.py): (V,)
+    #: uint8, or None if <cls> and <sep> are FIXED, and no other bit is set
     mask_flags = None
     #: True for tokens that begin a word: (V,) bool, or None if all tokens do
     begins_word = None
@@ -68,17 +68,18 @@ class Vocab:
     def __init__(self, tokens=None, min_freq=0, reserved_tokens=None):
         counter = count_corpus([] if tokens is None else tokens)
         # sorted() is stable, and a Counter keeps the order of first occurrence
-        self._number(sorted(counter.items(), key=operator.itemgetter(1),
-                            reverse=True), min_freq, reserved_tokens)
+        token_freqs = sorted(counter.items(), key=operator.itemgetter(1),
+                             reverse=True)
+        self._assign_ids(token_freqs, min_freq, reserved_tokens)
 
     @classmethod
     def from_freqs(cls, token_freqs, min_freq=0, reserved_tokens=None):
         """Build from (token, frequency) pairs, sorted by falling frequency."""
         vocab = cls.__new__(cls)
-        vocab._number(token_freqs, min_freq, reserved_tokens)
+        vocab._assign_ids(token_freqs, min_freq, reserved_tokens)
         return vocab
 
-    def _number(self, token_freqs, min_freq, reserved_tokens):
+    def _assign_ids(self, token_freqs, min_freq, reserved_tokens):
         self._token_freqs = token_freqs
         self.idx_to_token = [UNK] + list(reserved_tokens or [])
         self.token_to_idx = {
@@ -151,6 +152,7 @@ class Vocab:
         lines = data.split(b'\n')
         if not lines[-1]:       # after the last '\n', not a line
             lines.pop()
+        # So far, the vocabulary has only <unk> and the reserved tokens
         for idx, token in enumerate(vocab.idx_to_token):
             line = lines[idx] if idx < len(lines) else None
             if line is None or line.rstrip(b'\r') != token.encode():
@@ -183,31 +185,33 @@ class Vocab:
         """Add all tokens of a file at once; return True on success.
 
         data: the content of the file. If a line is not as `save` writes it,
-        this returns False and adds no token.
+        this returns False and adds no token. It is faster than reading line by
+        line.
         """
+        # The lines of the tokens that the vocabulary has already
         head = ''.join(f'{token}\n' for token in self.idx_to_token).encode()
         if (not data.startswith(head) or not data.endswith(b'\n')
                 or b'\r' in data):
             return False
         try:
-            tokens = data[len(head):].decode().split('\n')[:-1]
+            # [:-1]: without the empty text after the last '\n'
+            new_tokens = data[len(head):].decode().split('\n')[:-1]
         except UnicodeDecodeError:
             return False
         token_to_idx = dict(self.token_to_idx)
-        token_to_idx.update(zip(tokens, itertools.count(len(self))))
-        # A token in two lines, or an empty line
-        if (len(token_to_idx) < len(self) + len(tokens)
-                or '' in token_to_idx):
+        token_to_idx.update(zip(new_tokens, itertools.count(len(self))))
+        has_duplicates = len(token_to_idx) < len(self) + len(new_tokens)
+        if has_duplicates or '' in token_to_idx:
             return False
         self.token_to_idx = token_to_idx
-        self.idx_to_token += tokens
+        self.idx_to_token += new_tokens
         return True
 
 
 def special_of(vocab):
     """Return the `Special` tokens of a vocabulary.
 
-    The `Vocab` of the book's package has no attribute `special`, but the same
-    special tokens as this module's `Vocab`.
+    The `Vocab` of the book's package lacks the attribute `special`, but has
+    the same special tokens as this module's `Vocab`.
     """
     return getattr(vocab, 'special', Vocab.special)

@@ -14,7 +14,7 @@ from d2lbert.nn.variant import BOOK, Variant, number_of_layers
 
 
 class PositionWiseFFN(nn.Block):
-    """Two dense layers applied to every position.
+    """Two dense layers, applied to every position alike.
 
     variant: a `Variant`; only its activation, activation_dropout and
     precision are used. in_units: H; with 0, the first call sets it.
@@ -53,7 +53,7 @@ class AddNorm(packed.Packable):
         self.ln = LayerNorm(in_channels=in_channels, epsilon=epsilon)
 
     def forward(self, X, Y):
-        """Add Y to X and normalize; X, Y and the result (..., H)."""
+        """Return LayerNorm(X + dropout(Y)); X, Y and the result (..., H)."""
         return self.ln(self.dropout(Y) + X)
 
     def add(self, X, Y):
@@ -62,12 +62,12 @@ class AddNorm(packed.Packable):
 
 
 class TransformerEncoderBlock(packed.Packable):
-    """Self-attention and a feed-forward network, each with its `AddNorm`.
+    """Self-attention and a feed-forward network, each with an `AddNorm`.
 
-    The first edition and 0.17 call this class `EncoderBlock`. variant: a
-    `Variant`. If f is the attention or the network, the block computes
-    LayerNorm(X + dropout(f(X))), or, with variant.pre_norm,
-    X + dropout(f(LayerNorm(X))).
+    The first edition and 0.17 call this class `EncoderBlock`. use_bias: of the
+    projections of attention. variant: a `Variant`. Let f be the attention and
+    then the network: the block computes LayerNorm(X + dropout(f(X))), or, with
+    variant.pre_norm, X + dropout(f(LayerNorm(X))).
     """
 
     # A faster twin of `forward`, see `packed.Packable`
@@ -151,13 +151,13 @@ class TransformerDecoderBlock(nn.Block):
         """
         if 'text' not in cache:
             cache['text'] = self.attention2.project_kv(encoded_X, encoded_X)
-        keys_values = self.attention1.project_kv(X, X)
+        keys, values = self.attention1.project_kv(X, X)
         if 'tokens' in cache:
-            keys_values = tuple(np.concatenate(old_and_new, axis=1) for
-                                old_and_new in zip(cache['tokens'],
-                                                   keys_values))
-        cache['tokens'] = keys_values
-        Y = self.addnorm1(X, self.attention1.attend(X, *keys_values,
+            old_keys, old_values = cache['tokens']
+            keys = np.concatenate((old_keys, keys), axis=1)
+            values = np.concatenate((old_values, values), axis=1)
+        cache['tokens'] = keys, values
+        Y = self.addnorm1(X, self.attention1.attend(X, keys, values,
                                                     seen_lens))
         Z = self.addnorm2(Y, self.attention2.attend(Y, *cache['text'],
                                                     valid_lens))
@@ -173,21 +173,25 @@ class Blocks(nn.Sequential):
     `TransformerEncoderBlock` before variant.
     """
 
-    # For a slice, Gluon calls this without arguments and then adds the blocks
+    # Without arguments, there are no blocks: Gluon makes a slice of the blocks
+    # so, and then adds them
     def __init__(self, num_layers=0, variant=BOOK, *arguments, **kwargs):
         super().__init__(**kwargs)
-        layers = variant.blocks_of_layers(num_layers)
-        num_blocks = 1 + max((k for indices in layers for k in indices),
-                             default=-1)
+        blocks_of_layers = variant.blocks_of_layers(num_layers)
+        num_blocks = 1 + max((k for indices in blocks_of_layers
+                              for k in indices), default=-1)
         for _ in range(num_blocks):
             self.add(TransformerEncoderBlock(*arguments, variant))
-        # A list of block indices for each layer; None: each layer is a block
-        self._shared_blocks = None if variant.num_groups is None else layers
+        # A list of block indices for each layer; None: layer k is block k - 1
+        self._shared_blocks = (None if variant.num_groups is None
+                               else blocks_of_layers)
 
     @property
     def num_layers(self):
         """The number of layers, without the embeddings."""
-        return len(self._shared_blocks or self)
+        if self._shared_blocks is None:
+            return len(self)
+        return len(self._shared_blocks)
 
     def up_to(self, layer):
         """Return the list of all blocks up to the last block of `layer`.
@@ -195,11 +199,11 @@ class Blocks(nn.Sequential):
         layer: counted from 1, or back from -1, the last layer; 0 gives an
         empty list. A block that several layers share is repeated in the list.
         """
-        num_layers = number_of_layers(layer, self.num_layers)
+        num_applied = number_of_layers(layer, self.num_layers)
         blks = list(self)
         if self._shared_blocks is None:
-            return blks[:num_layers]
-        return [blks[k] for indices in self._shared_blocks[:num_layers]
+            return blks[:num_applied]
+        return [blks[k] for indices in self._shared_blocks[:num_applied]
                 for k in indices]
 
 
@@ -213,6 +217,7 @@ class PositionalEncoding(nn.Block):
             10000, onp.arange(0, num_hiddens, 2) / num_hiddens)
         P = onp.zeros((1, max_len, num_hiddens), dtype='float32')
         P[:, :, 0::2] = onp.sin(angles)
+        # If num_hiddens is odd, there is one cosine less than sines
         P[:, :, 1::2] = onp.cos(angles)[:, :num_hiddens // 2]
         self.P = np.array(P)
 

@@ -55,13 +55,13 @@ class QuantizedWeight(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Settings of an encoder that the parameters do not show."""
+    """Settings of an encoder that its parameters do not contain."""
 
     num_heads: int
     act: str            # activation function of the feed-forward networks
     epsilon: float      # of each LayerNorm
     layers: list        # for each layer a list of the indices of its blocks
-    factor: float = 1.0         # multiplies token embeddings
+    factor: float = 1.0         # by which token embeddings are multiplied
     pre_norm: bool = False      # as in `Variant`
     causal: bool = False        # as in `Variant`
     has_decoder: bool = False
@@ -71,11 +71,12 @@ class Layout(NamedTuple):
         """The layout of a net; config: the keywords of its constructor."""
         # A copy, since `Variant.of` removes keywords
         variant = Variant.of(None, dict(config))
+        factor = config['num_hiddens'] ** 0.5
         return cls(config['num_heads'], variant.activation,
                    variant.layer_norm_eps,
                    variant.blocks_of_layers(config['num_layers']),
-                   config['num_hiddens'] ** 0.5 if variant.scale_embedding
-                   else 1.0, variant.pre_norm, variant.causal,
+                   factor if variant.scale_embedding else 1.0,
+                   variant.pre_norm, variant.causal,
                    bool(config.get('decoder_layers')))
 
 
@@ -134,29 +135,30 @@ class QuantizedEncoder:
             layout.num_heads, layout.act, layout.epsilon, layout.factor)
         self._executor = None
 
-    def encode(self, offsets, ids, segments, layer=-1, rows='all'):
-        """Encode sequences, and return vectors (R, H) of their tokens.
+    def encode(self, offsets, ids, segments, layer=-1, returned_rows='all'):
+        """Encode sequences; return vectors, a NumPy array.
 
         offsets (B + 1,): the row where each sequence begins, then R. ids,
-        segments (R,): the id and segment of each token. layer: as for
-        `BERTEncoder`. rows='first' returns the vector of the first token of
-        each sequence, (B, H), and rows='mean' the mean vector of each
-        sequence, (B, H). All arrays are NumPy's. Raises ValueError for ids,
-        segments or a layer that the encoder does not have.
+        segments (R,): the id and segment of each token. These three are NumPy
+        arrays or lists. layer: as for `BERTEncoder.forward`. returned_rows:
+        'all' for the vectors of all tokens, (R, H); 'first' for the first
+        token of each sequence, (B, H); 'mean' for the mean of each sequence,
+        (B, H). Raises ValueError for ids, segments or a layer that the encoder
+        does not have.
         """
         num_layers = number_of_layers(layer, len(self._layers))
-        num_blocks = sum(map(len, self._layers[:num_layers]))
+        num_applied = sum(map(len, self._layers[:num_layers]))
         return self._encoder.encode(
             onp.ascontiguousarray(offsets, 'int64'),
             onp.ascontiguousarray(ids, 'int32'),
-            onp.ascontiguousarray(segments, 'int32'), self._order[:num_blocks],
-            rows)
+            onp.ascontiguousarray(segments, 'int32'),
+            self._order[:num_applied], returned_rows)
 
     def encode_async(self, offsets, *arguments):
         """Start `encode` in another thread, and return a future of its result.
 
-        A batch of fewer than MIN_ASYNC_ROWS rows is encoded before this method
-        returns. A larger batch is encoded while the caller works in Python.
+        The caller can go on while the batch is encoded. But a batch of fewer
+        than MIN_ASYNC_ROWS rows is encoded before this method returns.
         """
         num_rows = offsets[-1]
         if num_rows < MIN_ASYNC_ROWS:
@@ -176,11 +178,11 @@ class QuantizedEncoder:
         B, T = tokens.shape
         lens = (onp.full(B, T) if valid_lens is None
                 else valid_lens.astype('int64').clip(1, T))
-        is_valid = onp.arange(T) < lens[:, None]
+        is_real = onp.arange(T) < lens[:, None]
         vectors = self.encode(onp.concatenate([[0], onp.cumsum(lens)]),
-                              tokens[is_valid], segments[is_valid], layer)
+                              tokens[is_real], segments[is_real], layer)
         X = onp.zeros((B, T, vectors.shape[1]), 'float32')
-        X[is_valid] = vectors
+        X[is_real] = vectors
         return X
 
 
@@ -203,21 +205,29 @@ def _norm(params, name):
 
 
 def _dense(params, *names):
-    """(q, scale, bias or None) of a dense layer, or of several joined."""
+    """(q, scale, bias or None) of a dense layer.
+
+    Several names are joined as one layer with the outputs of all.
+    """
     weights = [params[f'{name}.weight'] for name in names]
     biases = [params[f'{name}.bias'] for name in names
               if f'{name}.bias' in params]
-    if len(names) == 1:
-        return (*weights[0], *(biases or [None]))
-    return (*map(onp.concatenate, zip(*weights)),
-            onp.concatenate(biases) if biases else None)
+    if len(names) == 1:     # `concatenate` would copy the weight
+        weight, = weights
+        return weight.q, weight.scale, biases[0] if biases else None
+    q = onp.concatenate([weight.q for weight in weights])
+    scale = onp.concatenate([weight.scale for weight in weights])
+    return q, scale, onp.concatenate(biases) if biases else None
 
 
 def _block(params, name):
-    """The dense layers and the LayerNorms of a block, for `int8.Encoder`."""
-    return ([_dense(params, *(f'{name}.{layer}' for layer in layers))
-             for layers in (('attention.W_q', 'attention.W_k',
-                             'attention.W_v'), ('attention.W_o',),
-                            ('ffn.dense1',), ('ffn.dense2',))],
-            [_norm(params, f'{name}.{norm}')
-             for norm in ('addnorm1.ln', 'addnorm2.ln')])
+    """(dense layers, LayerNorms) of a block, two lists for `int8.Encoder`."""
+    attention, ffn = f'{name}.attention', f'{name}.ffn'
+    layers = [
+        _dense(params, f'{attention}.W_q', f'{attention}.W_k',
+               f'{attention}.W_v'),
+        _dense(params, f'{attention}.W_o'),
+        _dense(params, f'{ffn}.dense1'), _dense(params, f'{ffn}.dense2')]
+    norms = [_norm(params, f'{name}.addnorm1.ln'),
+             _norm(params, f'{name}.addnorm2.ln')]
+    return layers, norms

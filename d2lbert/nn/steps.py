@@ -18,7 +18,8 @@ def part_of(batch, k, num_parts):
     batch: a named tuple of arrays with a row for each example.
     """
     num_examples = len(batch[0])
-    begin, end = (j * num_examples // num_parts for j in (k, k + 1))
+    begin = k * num_examples // num_parts
+    end = (k + 1) * num_examples // num_parts
     return type(batch)(*(column[begin:end] for column in batch))
 
 
@@ -35,9 +36,9 @@ def shards(batch, devices):
 def split_over_devices(X, devices, dtype=None):
     """Split an array (B, ...) by rows; returns a list of device arrays.
 
-    Gluon splits X as on the book's pages: the first parts may have one more
-    row than the last parts. If there are fewer rows than devices, the last
-    devices are left out.
+    Unlike in `part_of`, the first parts may have one row more than the last
+    parts, as on the book's pages. If there are fewer rows than devices, the
+    last devices are left out.
     """
     devices = devices[:len(X)]
     return gluon.utils.split_and_load(on_device(X, devices[0], dtype),
@@ -47,9 +48,9 @@ def split_over_devices(X, devices, dtype=None):
 def wait_for_last_step():
     """Wait until the devices are idle; to be called before a forward pass.
 
-    The next batch may already be on the devices. But its forward pass must not
-    allocate memory while the last step still uses memory. Otherwise the free
-    memory becomes fragmented, and large arrays need new memory.
+    A forward pass must not allocate memory while the last step still uses
+    memory. Otherwise the free memory becomes fragmented, and large arrays need
+    new memory. A batch may be put on the devices without waiting.
     """
     npx.waitall()
 
@@ -62,8 +63,8 @@ class History:
     `mlm_loss` and `nsp_loss` have the losses of the step itself.
     """
 
-    #: {step: held-out figures}, and lines of log.txt. Only the subclass
-    #: `training.history.RunHistory` sets these two.
+    #: {step: figures of held-out text}, and lines of log.txt. Only the
+    #: subclass `training.history.RunHistory` sets these two.
     held_out, log_lines = {}, ()
 
     def __init__(self, losses=('mlm', 'nsp')):
@@ -72,11 +73,12 @@ class History:
                         *losses)
         for name in self.columns:
             setattr(self, name, [])
-        # For the steps whose losses were read: the sum of each loss, the
+        # Over the steps whose losses were read: the sum of each loss, the
         # number of sentence pairs, the number of steps
         self.sums = Accumulator(len(losses) + 2)
         self.seconds = 0.0  # time of all steps
-        self._unread = []   # arguments of `add` for steps that were not read
+        # The arguments of `add` for steps whose losses were not read yet
+        self._unread = []
 
     def add(self, read, num_pairs):
         """Add a step, without waiting for its losses.
@@ -125,11 +127,11 @@ class History:
         write_text(path, '\n'.join(lines) + '\n')
 
     def __repr__(self):
-        if not self.step:
+        if not self.step:       # the first column is empty
             return '<History of 0 steps>'
-        means = ', '.join(f'{name} {getattr(self, name)[-1]:.3f}'
-                          for name in self.losses)
-        return f'<History of {self.num_steps} steps: {means}>'
+        last_means = ', '.join(f'{name} {getattr(self, name)[-1]:.3f}'
+                               for name in self.losses)
+        return f'<History of {self.num_steps} steps: {last_means}>'
 
     def _ipython_display_(self):
         """Show nothing below a notebook cell that ends with a history."""
@@ -199,8 +201,8 @@ def num_parameters(net):
 def zero_gradients(net, devices, like=None):
     """Set the gradients of a net on `devices` to zero, and mark them as new.
 
-    like: None, or a device that computed a shard in this step. With a device,
-    only parameters that have a new gradient on that device are set.
+    like: None for all parameters, or a device that computed a shard in this
+    step, for the parameters that have a new gradient on this device.
     """
     for param in net.collect_params().values():
         if param.grad_req != 'null' and (
