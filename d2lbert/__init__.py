@@ -25,27 +25,28 @@ def _is_command():
 
 
 set_matplotlib_folder()
-_import_error = None    # the message, if the public names cannot be imported
+_import_message = None      # of the error, if MXNet cannot be imported
 if not _is_command():       # the command must print --help without MXNet
     try:
         from d2lbert.names import *  # noqa: F403
     except ImportError as error:
-        # The modules of `d2lbert doctor` must be importable without MXNet
-        _import_error = str(error)
-        warnings.warn(f'd2lbert cannot work yet: {_import_error}',
+        # No error yet: the modules of `d2lbert doctor` work without MXNet
+        _import_message = str(error)
+        warnings.warn(f'd2lbert cannot work yet: {_import_message}',
                       stacklevel=2)
 
 
 def __getattr__(name):
-    """Return a public name that is not imported yet, as in the command.
+    """Return a public name; called if it is not imported, as in the command.
 
     Raises ImportError if MXNet cannot be imported.
     """
-    # A submodule is not a public name; the import system will import it
+    # A submodule is not a public name: after the AttributeError below, the
+    # import system imports it
     if (not name.startswith('__')
             and not importlib.util.find_spec(f'{__name__}.{name}')):
-        if _import_error is not None:
-            raise ImportError(_import_error)
+        if _import_message is not None:
+            raise ImportError(_import_message)
         names = importlib.import_module('d2lbert.names')
         if hasattr(names, name):
             return getattr(names, name)

@@ -62,8 +62,9 @@ class DotProductAttention(nn.Block):
 class MultiHeadAttention(packed.Packable):
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
-    variant: a `Variant`; only its precision and causal are used. in_units:
-    the width of queries, keys and values; with 0, the first call sets it.
+    use_bias: True gives each of the four projections a bias. variant: a
+    `Variant`; only its precision and causal are used. in_units: the width of
+    queries, keys and values; with 0, the first call sets it.
     """
 
     # A faster twin of `forward`, see `packed.Packable`
@@ -82,9 +83,9 @@ class MultiHeadAttention(packed.Packable):
         self.attention = DotProductAttention(dropout)
         self.attention.keeps_weights = False
 
-        def linear(width):
+        def linear(input_width):
             return Dense(num_hiddens, use_bias=use_bias,
-                         precision=variant.precision, in_units=width)
+                         precision=variant.precision, in_units=input_width)
         self.W_q, self.W_k = linear(in_units), linear(in_units)
         self.W_v, self.W_o = linear(in_units), linear(num_hiddens)
 
@@ -114,10 +115,11 @@ class MultiHeadAttention(packed.Packable):
             valid_lens)
 
     def attend(self, queries, keys, values, valid_lens):
-        """Attend from queries (B, Q, H) to results of `project_kv`.
+        """Attend from queries (B, Q, H) to keys and values by `project_kv`.
 
-        keys, values (B*N, K, H/N); valid_lens: as for `forward`; `causal` is
-        ignored. Returns (B, Q, H).
+        Unlike in `forward`, keys and values (B*N, K, H/N) are projected
+        already, and `causal` is ignored. valid_lens: as for `forward`. Returns
+        (B, Q, H).
         """
         return self._attend_by_head(self.project_q(queries), keys, values,
                                     valid_lens)
@@ -134,8 +136,8 @@ class MultiHeadAttention(packed.Packable):
     def _attend_by_head(self, queries, keys, values, valid_lens):
         """Attend in each head, join the heads, and apply W_o: (B, Q, H).
 
-        queries (B*N, Q, H/N); keys, values (B*N, K, H/N); valid_lens: as for
-        `forward`.
+        The inputs are projected: queries (B*N, Q, H/N); keys, values (B*N, K,
+        H/N). valid_lens: as for `forward`.
         """
         if valid_lens is not None:
             valid_lens = valid_lens.repeat(self.num_heads, axis=0)
@@ -165,18 +167,18 @@ def keep_attention(net):
     context, a `MultiHeadAttention` does not store weights, since they take
     much memory.
     """
-    changed = []        # (block, keeps_weights of the block before)
+    old_settings = []       # (block, keeps_weights of the block before)
 
-    def visit(block):
+    def keep_weights_of(block):
         if isinstance(block, DotProductAttention):
-            changed.append((block, block.keeps_weights))
+            old_settings.append((block, block.keeps_weights))
             block.keeps_weights = True
-    net.apply(visit)
+    net.apply(keep_weights_of)
     try:
         yield net
     finally:
-        for block, keeps_weights in changed:
-            block.keeps_weights = keeps_weights
+        for block, kept_weights in old_settings:
+            block.keeps_weights = kept_weights
 
 
 def transpose_qkv(X, num_heads):

@@ -12,9 +12,9 @@ _warned_gpus = set()
 def _usable_gpus():
     """Return the indices of the GPUs that MXNet can compute on.
 
-    Warns of each GPU that is left out, once in a process. MXNet itself would
-    also list GPUs for which its wheel has no kernels, and the first operator
-    on such a GPU fails.
+    Warns of each GPU that is left out, once in a process. MXNet also counts
+    GPUs for which its wheel has no kernels, but the first operator on such a
+    GPU fails.
     """
     usable = []
     for gpu in backend.gpus():
@@ -30,7 +30,7 @@ def _usable_gpus():
         return []
     try:
         num_gpus = npx.num_gpus()
-    except mx.base.MXNetError:  # CUDA cannot work with the driver
+    except mx.base.MXNetError:  # CUDA and the driver do not fit together
         num_gpus = 0
     return [index for index in usable if index < num_gpus]
 
@@ -41,7 +41,7 @@ def try_gpu(i=0):
 
 
 def try_all_gpus():
-    """Return all GPUs that MXNet can compute on, or [cpu()]; never []."""
+    """Return a list of the GPUs that MXNet can compute on, or else [cpu()]."""
     return [npx.gpu(i) for i in _usable_gpus()] or [npx.cpu()]
 
 
@@ -53,11 +53,11 @@ def parse_devices(text):
     for any other text, for a GPU that is missing, and for 'gpu' if no GPU is
     usable.
     """
+    # numbers: [2] for 'cpu:2', [0, 1] for 'gpu:0,1', [] without a colon
     kind, numbers = split_devices(text)
     if kind == 'auto':
         return try_all_gpus()
     if kind == 'cpu':
-        # For 'cpu:2', numbers is [2], the number of devices
         return [npx.cpu(i) for i in range(numbers[0] if numbers else 1)]
     usable = _usable_gpus()
     wanted = numbers or usable

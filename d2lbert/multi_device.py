@@ -105,9 +105,10 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
     with autograd.pause():
         for features, labels in data_iter:
             X_shards, y_shards = split_f(features, labels, devices)
-            num_correct = [_num_correct(net(X_shard), y_shard)
-                           for X_shard, y_shard in zip(X_shards, y_shards)]
-            sums.add([(number,) for number in num_correct], labels.size)
+            # A tuple of one result from each device
+            results = [(_num_correct(net(X_shard), y_shard),)
+                       for X_shard, y_shard in zip(X_shards, y_shards)]
+            sums.add(results, labels.size)
     num_correct, num_labels = sums.read()
     if not num_labels:
         raise ValueError('the data to evaluate on has no batch')

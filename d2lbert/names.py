@@ -55,4 +55,5 @@ from d2lbert.pictures.senses import plot_senses
 from d2lbert.pictures.show import show
 from d2lbert.text_model import Attention, Hit, TextModel, load_model
 
+# With the book's names that begin with one underscore
 __all__ = [name for name in dir() if not name.startswith('__')]

@@ -13,19 +13,19 @@ from d2lbert.machine.backend import mx, np
 def on_device(X, ctx=None, dtype=None):
     """Return X, a host or device array, as a device array.
 
-    A device array stays on its device. A host array is copied to the device
-    ctx; None: MXNet's current device. dtype: the type of the result; None: the
-    type of X.
+    A device array stays on its device, whatever ctx is. A host array is copied
+    to ctx; None: MXNet's current device. dtype: the type of the result; None:
+    the type of X.
 
-    A copy to a CPU does not wait for other operators. MXNet's own `np.array`
-    would wait for all earlier operators, and the CPU would be idle while
-    Python prepares the next operators.
+    A copy to a CPU does not wait for other operators. MXNet's `np.array` would
+    wait for all earlier operators, and the CPU would be idle while Python
+    prepares the next operators.
     """
     if isinstance(X, np.ndarray):
         return X if dtype is None else X.astype(dtype, copy=False)
     X, ctx = onp.asarray(X), ctx or mx.current_context()
     dtype = onp.dtype(dtype or X.dtype)
-    # The copy below is for numbers in the memory of a CPU
+    # The copy below is for numbers (integers, floats, booleans) on a CPU
     if ctx.device_type != 'cpu' or not X.size or dtype.kind not in 'iufb':
         return np.array(X, dtype=dtype, ctx=ctx)
     X = onp.asarray(X, dtype, order='C')
@@ -53,9 +53,9 @@ def check_whole(X, name):
     """Raise ValueError if an element of X has a fraction or is NaN.
 
     MXNet would convert such an element to an integer without an error. Floats
-    without a fraction are accepted, since the book's valid_lens, for example,
-    are floats. Arrays on a GPU are not checked. name: the name of an element
-    in the message.
+    such as 3.0 are accepted: the book's valid_lens, for example, are floats.
+    Arrays on a GPU are not checked. name: the name of an element in the
+    message.
     """
     X = _host_or_none(X)
     if X is not None and X.dtype.kind == 'f':
@@ -104,7 +104,7 @@ def check_tokens(tokens, vocab_size, max_len):
 def host_unless_gpu(X):
     """X as a host array, or X itself if X is on a GPU.
 
-    A copy from a GPU would wait for the GPU.
+    X stays on a GPU, since a copy would wait for the GPU.
     """
     host_X = _host_or_none(X)
     return X if host_X is None else host_X
@@ -124,8 +124,8 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
     vocab_size: the size of the vocabulary, which must be equal to the net's.
     mlm_Y: token ids. nsp_y: 0 or 1 for each pair.
     """
-    # A user's own net may lack `encoder.vocab_size` or `nsp`. The check of
-    # the missing attribute then passes
+    # The net of a user may lack `encoder.vocab_size` or `nsp`. By the defaults
+    # of `getattr`, the check of the missing attribute passes
     net_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
                        vocab_size)
     if vocab_size != net_size:
@@ -152,4 +152,4 @@ def predicts_real_tokens(shard):
     positions = host(shard.pred_positions_X)[b, p]
     lens = host(shard.valid_lens_x).reshape(-1)[b]
     is_real = (positions >= 0) & (positions < lens)
-    return bool(len(b)) and bool(is_real.all())
+    return len(is_real) > 0 and bool(is_real.all())

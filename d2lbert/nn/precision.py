@@ -36,8 +36,8 @@ def set_precision(net, precision):
     'fp32' and None leave the net as it is. 'bf16' multiplies matrices in
     bfloat16; on a CPU where bfloat16 is not faster, a warning is printed, and
     matrices are multiplied in fp32. 'int8' quantizes the current weights of
-    the encoder, unless they are quantized already. Heads are not quantized,
-    except for token embeddings that they share with the encoder. Raises
+    the encoder, unless they are quantized already. In heads, only token
+    embeddings that are shared with the encoder are rounded, too. Raises
     ValueError if the net or this CPU does not support the precision.
     """
     check_precision(precision)
@@ -45,7 +45,7 @@ def set_precision(net, precision):
         net.apply(_to_bf16)
         if hasattr(net, 'config'):
             net.config['precision'] = precision
-        if kernels.products.chosen().bf16 == 'plain':
+        if kernels.products.chosen().bf16 == 'plain':   # multiplies in fp32
             warn('d2lbert: bf16 is not faster than fp32 on this CPU, so '
                  'matrices are multiplied in fp32')
     elif precision == 'int8' and net.encoder.quantized is None:
@@ -72,11 +72,12 @@ def _quantize_encoder(net):
         layers.append([blocks.index(block)
                        for block in up_to_layer[num_earlier:]])
         num_earlier = len(up_to_layer)
-    first = blocks[0]
+    any_block = blocks[0]       # these settings are equal in all blocks
     layout = Layout(
-        first.attention.num_heads, first.ffn.dense1.fused_activation(),
-        first.addnorm1.ln._epsilon, layers, factor=encoder.scale(1.0),
-        pre_norm=first.pre_norm, causal=first.attention.causal,
+        any_block.attention.num_heads,
+        any_block.ffn.dense1.fused_activation(),
+        any_block.addnorm1.ln._epsilon, layers, factor=encoder.scale(1.0),
+        pre_norm=any_block.pre_norm, causal=any_block.attention.causal,
         has_decoder=getattr(net, 'decoder', None) is not None)
     check_layout(layout)
     params = {}
@@ -90,6 +91,6 @@ def _quantize_encoder(net):
 
 
 def _to_bf16(block):
-    """Set one block to bf16; `Block.apply` calls this for each child, too."""
+    """Set one block to bf16, without its children."""
     if hasattr(block, 'precision'):
         block.precision = 'bf16'

@@ -88,7 +88,7 @@ class Variant:
             name: getattr(self, name)
             for name in ('embedding_size', 'num_groups')
             if getattr(self, name) is not None})
-        check_sizes(0, num_segments=self.num_segments)
+        check_sizes(least=0, num_segments=self.num_segments)
         check_shares(activation_dropout=self.activation_dropout,
                      layer_norm_eps=self.layer_norm_eps)
         if self.attention_dropout is not None:
@@ -121,15 +121,17 @@ class Variant:
             raise ValueError(f'num_groups={groups} is more than the '
                              f'{num_layers} layers: lower num_groups')
         # A division of floats, rounded down, as the library transformers does
-        return [[*range(k * inner, (k + 1) * inner)] for k in (
-            int(layer / (num_layers / groups)) for layer in range(num_layers))]
+        group_of_layers = [int(layer / (num_layers / groups))
+                           for layer in range(num_layers)]
+        return [[*range(group * inner, (group + 1) * inner)]
+                for group in group_of_layers]
 
     @classmethod
     def of(cls, variant, keywords):
-        """Return a variant with some fields replaced by keywords.
+        """Take fields out of keywords; return the variant with these fields.
 
-        variant: a `Variant`, or None for the book's model. keywords: a dict
-        of keyword arguments, from which the fields of a `Variant` are removed.
+        variant: a `Variant`, or None for the book's model. keywords: a dict of
+        keyword arguments; fields of a `Variant` among them are removed.
         """
         changed = {name: keywords.pop(name) for name in FIELDS
                    if name in keywords}
@@ -139,12 +141,13 @@ class Variant:
     def config(self):
         """{field: value} for the `config` of a net.
 
-        The first eight fields, to attention_dropout, are always included. A
+        The fields from positional to attention_dropout are always included. A
         later field is included only if it differs from the book's model.
         """
-        return {name: getattr(self, name)
-                for i, name in enumerate(FIELDS)
-                if i < 8 or getattr(self, name) != getattr(BOOK, name)}
+        always = FIELDS[:FIELDS.index('attention_dropout') + 1]
+        return {name: getattr(self, name) for name in FIELDS
+                if name in always
+                or getattr(self, name) != getattr(BOOK, name)}
 
 
 #: The names of the fields.
@@ -157,8 +160,8 @@ BOOK = Variant()
 def number_of_layers(layer, num_layers):
     """The number of layers to compute for the output of `layer`.
 
-    layer: 1 to num_layers, or -1 for the last layer, -2 for the layer before
-    it, and so on; 0 is the embeddings. num_layers: the number of all layers.
+    layer: 1 to num_layers, or 0 for the embeddings. Negative numbers count
+    from the end: -1 is the last layer. num_layers: the number of all layers.
     Raises ValueError for a layer that does not exist.
     """
     if not -num_layers - 1 <= layer <= num_layers:
