@@ -55,7 +55,8 @@ class BERTEncoder(packed.Packable):
     `num_layers` (first edition and 0.17) and `num_blks` (1.0) are names of one
     argument. variant: a `Variant`, the differences from the book's encoder.
     Fields of the `Variant` can also be given as keywords, such as
-    activation='gelu'.
+    activation='gelu'. Learned positions are the parameter `pos_embedding`, and
+    sinusoidal positions the block `pos_encoding`.
     """
 
     # A faster twin of `forward`, see `packed.Packable`

@@ -31,7 +31,7 @@ def _num_correct(y_hat, y):
 
     Does not wait for the device.
     """
-    if y_hat.ndim > 1 and y_hat.shape[1] > 1:
+    if y_hat.ndim > 1 and y_hat.shape[1] > 1:   # scores, not labels
         y_hat = y_hat.argmax(axis=1)
     return (y_hat.astype(y.dtype) == y).astype('int32').sum()
 

@@ -74,6 +74,8 @@ def in_notebook():
         from IPython import get_ipython
     except ImportError:
         return False
+    # Without IPython's shell, get_ipython() is None. The shell of a terminal
+    # has no kernel
     return hasattr(get_ipython(), 'kernel')
 
 

@@ -51,7 +51,7 @@ class KernelError(RuntimeError):
 
 
 class _ThisPythonSpecs(KernelSpecManager):
-    """Start kernels with the Python that runs d2lbert.
+    """A list of one kernel: the Python that runs d2lbert.
 
     Kernels that are installed for Jupyter are ignored.
     """

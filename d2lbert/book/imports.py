@@ -177,6 +177,7 @@ def cell_traceback():
     first item is in the cell that was run. The last item is the innermost call
     of a function that a cell defines.
     """
+    # Code of cells, and only this code, has the globals of __main__
     cell_globals = sys.modules['__main__'].__dict__
     error, last_traceback = sys.last_value, sys.last_traceback
     calls = [(line, frame.f_code.co_name)

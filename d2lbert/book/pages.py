@@ -48,14 +48,17 @@ class Tabs:
     """The class of `tab`, which `%load_ext d2lbook.tab` defines in a page."""
 
     def interact_select(self, *frameworks):
-        """Raise ValueError unless MXNet is in the names or lists of names."""
+        """Raise ValueError unless MXNet is among the frameworks.
+
+        frameworks: names, or lists of names.
+        """
         names = _flatten(frameworks)
         if not has_mxnet(names):
             raise ValueError('this page has no MXNet code, only code for '
                              + ', '.join(names))
 
     def selected(self, *frameworks):
-        """True if MXNet is in the names or lists of names."""
+        """True if MXNet is among the frameworks, names or lists of names."""
         return has_mxnet(_flatten(frameworks))
 
 
