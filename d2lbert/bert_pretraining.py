@@ -135,8 +135,9 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     history = History()
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, num_steps],
                         legend=['mlm', 'nsp'])
-    run_steps(steps(), lambda: history.num_steps >= num_steps, log_interval,
-              history, animator, describe=functools.partial(
+    run_steps(steps(), is_over=lambda: history.num_steps >= num_steps,
+              log_interval=log_interval, history=history, animator=animator,
+              describe=functools.partial(
                   describe_training, net, f'{num_steps} steps', devices))
     if out is not None or not in_notebook():
         out = Path(out) if out is not None else new_run_folder()

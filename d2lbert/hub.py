@@ -103,9 +103,10 @@ def _counts(path):
 
 
 def _describe_other_text(path, name, size):
-    """Return the description for `flaw_of` of a file of `size` bytes.
+    """Return the description for `flaw_of` of a file with other content.
 
-    The file has the name of WikiText-2's file `name`, but other content.
+    name: the file of WikiText-2 that is expected at `path`. size: the number
+    of bytes of the file at `path`.
     """
     if not size:
         return 'empty'

@@ -84,7 +84,8 @@ class LineBar:
 
     The time between two lines is at least INTERVAL seconds, and at least a
     hundredth of the time since the start, so that the log of a long run stays
-    short. The arguments are as for `bar`.
+    short. The arguments are as for `bar`. n: the number of items so far, as in
+    tqdm's bar.
     """
 
     INTERVAL = 5
@@ -148,7 +149,7 @@ class LineBar:
 
 
 def _tqdm():
-    """Return the class tqdm; it is imported late, since that is slow."""
+    """Return the class tqdm; imported at its first use, which takes time."""
     from tqdm import tqdm
     return tqdm
 

@@ -153,7 +153,7 @@ class TextModel(_Pair):
 
         pairs: the second text of each pair, for a model of pairs.
         """
-        if isinstance(texts, str):
+        if isinstance(texts, str):      # then `pairs` is a string, or None
             return predict(*self, [texts], pairs and [pairs],
                            show_progress)[0]
         return predict(*self, texts, pairs, show_progress)

@@ -115,7 +115,7 @@ class Variant:
         more groups than layers.
         """
         groups, inner = self.num_groups, self.inner_group_num
-        if groups is None:      # each block is a layer
+        if groups is None:      # each block is a layer, and `inner` a factor
             return [[k] for k in range(inner * num_layers)]
         if groups > num_layers:
             raise ValueError(f'num_groups={groups} is more than the '
