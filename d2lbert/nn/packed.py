@@ -164,13 +164,17 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     if valid_lens is not None:
         check_whole(valid_lens, 'valid length')
         valid_lens = on_device(valid_lens, ctx)
-    if not _has_length_per_sequence(valid_lens):
-        return NotImplemented
     if encoder.quantized is not None:
         _check_not_recording()
+        if not _has_length_per_sequence(valid_lens):
+            raise ValueError("a net with precision='int8' needs a valid length "
+                             'for each sequence, (B,), not an array of shape '
+                             f'{valid_lens.shape}')
         host_lens = None if valid_lens is None else host(valid_lens)
         return on_device(encoder.quantized.encode_padded(
             host(tokens), host(segments), host_lens, layer), ctx)
+    if not _has_length_per_sequence(valid_lens):
+        return NotImplemented
     positions = onp.broadcast_to(onp.arange(T), (B, T))
     packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
                             for A in (tokens, segments, positions)),

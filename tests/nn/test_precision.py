@@ -165,6 +165,13 @@ def test_it_gives_no_gradients(tokenizer, compiled):
         net.encoder(ids, ids * 0, None)
 
 
+def test_it_takes_one_valid_length_for_each_text(tokenizer, compiled):
+    _, net = two_nets(tokenizer)
+    ids = np.ones((2, 5), 'int32')
+    with pytest.raises(ValueError, match=r'each sequence, .* of shape \(2, 5\)'):
+        net.encoder(ids, ids * 0, ids)
+
+
 def test_an_unknown_precision_is_refused(tokenizer, tmp_path, capsys):
     for call in (lambda: set_precision(None, 'int4'),
                  lambda: d2l.load_pretrained(tmp_path, precision='int4'),
