@@ -8,7 +8,7 @@ An `Encoded` is the result of a tokenizer (pretrained/tokenizers/).
 
 Numbers: N examples, B examples in a batch, T tokens in an example or in the
 longest example of a batch, C texts to choose from, K scores of a text or of a
-token, W windows over a context, M tokens of a context.
+token, W windows over a context, M tokens of a context, m of them in a window.
 """
 from typing import Any, NamedTuple, Optional
 
@@ -27,7 +27,10 @@ IGNORED = -1
 
 
 class Inputs(NamedTuple):
-    """N encoded examples: each field has N entries, or is None."""
+    """N encoded examples: each field has N entries, or is None.
+
+    The comments describe one entry.
+    """
 
     tokens: list        # (T,) int32; for 'choice' (C, T), padded
     segments: list      # like tokens
@@ -53,15 +56,8 @@ class Batch(NamedTuple):
     tokens_X: Any       # (B, T) int32; for 'choice' (B, C, T)
     segments_X: Any     # like tokens_X
     valid_lens_x: Any   # (B,) int32; for 'choice' (B, C)
-    labels_Y: Any       # (B,), (B, T) or (B, 2); None: no labels
-
-    @property
-    def lens(self):
-        """`valid_lens_x`, the number of real tokens of each text.
-
-        Unlike `Inputs.lens`, for 'choice' there is a number for each text.
-        """
-        return self.valid_lens_x
+    labels_Y: Any       # (B,), for 'tag' (B, T), for 'span' (B, 2); None: no
+                        # labels
 
 
 def inputs_of(encoded, labels=None, sources=None):
@@ -84,8 +80,9 @@ def choice_inputs(encoded, num_choices, labels=None):
     return Inputs(
         [pad_rows([one.ids for one in group]) for group in groups],
         [pad_rows([one.segments for one in group]) for group in groups],
-        labels, None, [onp.array([len(one.ids) for one in group], 'int32')
-                       for group in groups])
+        labels, choice_lens=[
+            onp.array([len(one.ids) for one in group], 'int32')
+            for group in groups])
 
 
 def batch_of(inputs, indices):
@@ -93,14 +90,15 @@ def batch_of(inputs, indices):
     if inputs.choice_lens is not None:
         return _batch_of_choices(inputs, indices)
     lens = onp.array([len(inputs.tokens[k]) for k in indices], dtype='int32')
-    # Padding is token 0, which every vocabulary has; it changes no score
+    # Padding is token 0, which every vocabulary has. Padding changes no score
     tokens = pad_rows([inputs.tokens[k] for k in indices])
     segments = pad_rows([inputs.segments[k] for k in indices])
     labels = None
     if inputs.labels is not None:
         labels = [inputs.labels[k] for k in indices]
+        is_array = onp.ndim(labels[0]) > 0      # for 'tag' and 'span'
         # Only the labels of 'tag' differ in length, and need padding
-        if onp.ndim(labels[0]) and len({len(tags) for tags in labels}) > 1:
+        if is_array and len({len(tags) for tags in labels}) > 1:
             labels = [onp.pad(tags, (0, tokens.shape[1] - len(tags)),
                               constant_values=IGNORED) for tags in labels]
         labels = onp.array(labels)
@@ -111,13 +109,16 @@ def _batch_of_choices(inputs, indices):
     """`batch_of` for 'choice'."""
     T = max(inputs.tokens[k].shape[1] for k in indices)
 
-    def padded(arrays):
-        return onp.stack([onp.pad(arrays[k], (
-            (0, 0), (0, T - arrays[k].shape[1]))) for k in indices])
-    return Batch(padded(inputs.tokens), padded(inputs.segments),
-                 onp.stack([inputs.choice_lens[k] for k in indices]),
-                 None if inputs.labels is None
-                 else onp.array([inputs.labels[k] for k in indices]))
+    def stacked(arrays):
+        """Pad some arrays (C, up to T) on the right; return (B, C, T)."""
+        return onp.stack([
+            onp.pad(arrays[k], ((0, 0), (0, T - arrays[k].shape[1])))
+            for k in indices])
+    labels = None
+    if inputs.labels is not None:
+        labels = onp.array([inputs.labels[k] for k in indices])
+    return Batch(stacked(inputs.tokens), stacked(inputs.segments),
+                 onp.stack([inputs.choice_lens[k] for k in indices]), labels)
 
 
 def shuffled_batches(lens, batch_size, bucket, *seed):
@@ -126,8 +127,9 @@ def shuffled_batches(lens, batch_size, bucket, *seed):
     lens (N,): the number of tokens of each example. Every example is in one
     batch. The examples are shuffled and divided into groups of `bucket` *
     batch_size. If bucket > 1, each group is sorted by length. Groups are cut
-    into batches of batch_size, where only the last batch may be smaller.
-    Finally the batches are shuffled. Equal arguments give equal batches.
+    into batches of batch_size, where only the last batch of the last group may
+    be smaller. Finally the batches are shuffled. seed: any values; equal
+    arguments give equal batches.
     """
     rng = onp.random.RandomState(derive_seed('epoch', *seed))
     order = rng.permutation(len(lens))
@@ -145,13 +147,14 @@ def scoring_batches(lens):
     """Yield the batches for scoring, each an array of example indices.
 
     lens (N,): the number of tokens of each example. The examples are sorted by
-    length, so that batches need little padding.
+    length, so that batches need little padding. A batch has at most
+    MAX_EXAMPLES examples and MAX_TOKENS tokens, but at least one example.
     """
     order, begin = onp.argsort(lens, kind='stable'), 0
     while begin < len(order):
-        total_lens = onp.cumsum(lens[order[begin:begin + MAX_EXAMPLES]])
-        # At most MAX_TOKENS tokens in all, but at least one example
-        size = max(1, int(onp.searchsorted(total_lens, MAX_TOKENS, 'right')))
+        # Entry k is the number of tokens in a batch of k + 1 examples
+        batch_tokens = onp.cumsum(lens[order[begin:begin + MAX_EXAMPLES]])
+        size = max(1, int(onp.searchsorted(batch_tokens, MAX_TOKENS, 'right')))
         yield order[begin:begin + size]
         begin += size
 
@@ -161,7 +164,7 @@ def scoring_batches(lens):
 class Window(NamedTuple):
     """A question with a part of its context, encoded as an input of the net.
 
-    m: the number of context tokens in this window.
+    m: the number of tokens of this part.
     """
 
     question_index: int
@@ -170,12 +173,12 @@ class Window(NamedTuple):
     context_begin: int      # position in ids of the first context token
     offsets: Any            # (m, 2) int: (begin, end) of each context token in
                             # characters of the context
-    central: Any            # (m,) bool: True if `_central_windows` chooses
-                            # this window for the token
+    is_central: Any         # (m,) bool: True if, of all windows with the
+                            # token, `_central_windows` chooses this one
     target: Optional[tuple]     # positions in ids of the answer's first and
                                 # last token; (0, 0): there is no answer, or
-                                # it is not wholly in this window; None: the
-                                # answer is unknown
+                                # this window does not have all of it; None:
+                                # the answer is unknown
 
     @property
     def has_answer(self):
@@ -210,11 +213,10 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     The first answer with a known position is the target.
 
     max_len: maximum of T. stride: number of context tokens from the start of a
-    window to the start of the next window. If a window has room for fewer
-    context tokens, their number is used instead. max_question: maximum number
-    of tokens of a question; the rest is cut off. Raises ValueError for a
-    stride or max_question below 1, or if max_len leaves no tokens for the
-    context.
+    window to the start of the next window, or fewer if a window has no room
+    for `stride` context tokens. max_question: maximum number of tokens of a
+    question; the rest is cut off. Raises ValueError for a stride or
+    max_question below 1, or if max_len leaves no tokens for the context.
     """
     if stride < 1 or max_question < 1:
         raise ValueError(f'stride {stride} and max_question {max_question} '
@@ -257,19 +259,18 @@ def _answer_span(answers, offsets):
     Returns () if `answers` is empty, and None if the position is unknown.
     answers: a list of `Answer`. offsets: as in `_TextTokens`.
     """
+    if not answers:
+        return ()
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
-        return None if answers else ()
-    # argmax gives 0 also if no token ends after the answer's beginning. The
-    # last condition below finds this case
-    first = int((offsets[:, 1] > answer.begin).argmax()) if len(
-        offsets) else 0
-    starts_before_end = onp.flatnonzero(offsets[:, 0] < answer.end)
-    last = int(starts_before_end[-1]) if len(starts_before_end) else -1
-    # True if the tokenizer dropped all characters of the answer
-    if first > last or offsets[first, 1] <= answer.begin:
         return None
-    return first, last
+    end_after_begin = onp.flatnonzero(offsets[:, 1] > answer.begin)
+    begin_before_end = onp.flatnonzero(offsets[:, 0] < answer.end)
+    if not len(end_after_begin) or not len(begin_before_end):
+        return None
+    first, last = int(end_after_begin[0]), int(begin_before_end[-1])
+    # first > last: the tokenizer dropped all characters of the answer
+    return None if first > last else (first, last)
 
 
 class _PairTemplate:
@@ -277,26 +278,28 @@ class _PairTemplate:
 
     special: a list of three pairs (ids, segments), for the special tokens
     before, between and after the two texts. num_special: the number of all
-    special tokens. segments: the segment of each text.
+    special tokens. text_segments: the segment of each text, two numbers.
     """
 
     def __init__(self, tokenizer):
         encoded = tokenizer.encode('a', 'a')
         is_text = [word is not None for word in encoded.words]
-        a = is_text.index(True)             # where the first text begins
+        # a, b: where the first and the second text begin
+        a = is_text.index(True)
         a_end = is_text.index(False, a)
-        b = is_text.index(True, a_end)      # where the second text begins
+        b = is_text.index(True, a_end)
         b_end = is_text.index(False, b)
         self.special = [(encoded.ids[i:j], encoded.segments[i:j])
                         for i, j in ((0, a), (a_end, b), (b_end, None))]
-        self.segments = encoded.segments[a], encoded.segments[b]
+        self.text_segments = encoded.segments[a], encoded.segments[b]
         self.num_special = sum(len(ids) for ids, _ in self.special)
 
     def windows(self, k, question, context, span, max_len, stride):
         """Yield the `Window`s of question k.
 
-        question: token ids; context: `_TextTokens`; span: as `_answer_span`
-        returns it; max_len, stride: as for `answer_windows`.
+        question: token ids. context: `_TextTokens`. span: as `_answer_span`
+        returns it, or None if the answers are unknown. max_len, stride: as for
+        `answer_windows`.
         """
         M = len(context.ids)
         max_context = max_len - self.num_special - len(question)
@@ -321,8 +324,8 @@ class _PairTemplate:
             yield Window(
                 k,
                 [*first, *question, *middle, *context.ids[begin:end], *last],
-                [*first_segments, *[self.segments[0]] * len(question),
-                 *middle_segments, *[self.segments[1]] * (end - begin),
+                [*first_segments, *[self.text_segments[0]] * len(question),
+                 *middle_segments, *[self.text_segments[1]] * (end - begin),
                  *last_segments],
                 context_begin, context.offsets[begin:end],
                 window_of_token[begin:end] == w, target)
@@ -335,13 +338,14 @@ def _central_windows(begins, ends, M):
     are (W,). As published, the score of a window for a token is min(before,
     after) + 0.01 * length: the window has `length` context tokens, `before` of
     them before the token and `after` of them after it. The window with the
-    highest score is chosen, of several the first.
+    highest score is chosen; in a tie, the first.
     """
     tokens = onp.arange(M)
     before = tokens - begins[:, None]                       # (W, M)
     after = ends[:, None] - 1 - tokens
     scores = onp.minimum(before, after) + .01 * (ends - begins)[:, None]
-    is_outside = (before < 0) | (after < 0)     # the token is not in w
+    # The token is not in the window; other scores are above 0
+    is_outside = (before < 0) | (after < 0)
     return onp.where(is_outside, -1, scores).argmax(0)
 
 
@@ -352,9 +356,9 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
     windows: all windows of `answer_windows`. begin_scores: for each window an
     array (T,), or longer if padded, with the net's score of each token as the
     first token of the answer. end_scores: the same for the last token.
-    contexts: a str for each
-    question. max_answer: maximum number of tokens of an answer. A span must
-    begin at a token that is `central` in the window.
+    contexts: a str for each question. max_answer: maximum number of tokens of
+    an answer. A span must begin at a token for which `Window.is_central` is
+    True.
 
     null: True if a question may have no answer. The answer is then '' if the
     lowest score of position 0 among the question's windows is above the score
@@ -370,7 +374,7 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
                              float(begin_row[0] + end_row[0]))
         in_context = slice(window.context_begin, window.context_begin + m)
         # The score of each context token as first and as last token of a span
-        first_scores = onp.where(window.central, onp.asarray(
+        first_scores = onp.where(window.is_central, onp.asarray(
             begin_row[in_context], 'f8'), -onp.inf)
         last_scores = onp.asarray(end_row[in_context], 'f8')
         # distance: from the first to the last token; 0 for a single token
@@ -385,7 +389,8 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
     for (score, begin, end), null_score, context in zip(best, null_scores,
                                                         contexts):
         has_no_span = score == -onp.inf
-        if has_no_span or null and null_score > score + threshold:
+        prefers_null = null and null_score > score + threshold
+        if has_no_span or prefers_null:
             guesses.append(Guess('', 0, 0, score, null_score))
         else:
             guesses.append(Guess(context[begin:end], begin, end, score,
@@ -436,15 +441,15 @@ def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
     net: a `FineTuned` (pretrained/heads.py). The scores are (K,) for a whole
     text, (C,) for 'choice' and (T, K) for tokens. Dropout is off. On the same
     devices, equal inputs have bitwise equal outputs. advance: a function that
-    is called with the number of examples scored since its last call.
+    is called after each batch with the number of its examples.
     """
     outputs = [None] * len(inputs.tokens)
     batches = list(scoring_batches(inputs.lens))
     with autograd.pause():
         for begin in range(0, len(batches), len(devices)):
-            # Every device has a batch before the host waits for the first one
+            # Start a batch on every device before waiting for scores
             pending = [
-                (indices, *_scores(net, batch_of(inputs, indices), device))
+                (indices, *_score(net, batch_of(inputs, indices), device))
                 for indices, device in zip(
                     batches[begin:begin + len(devices)], devices)]
             for indices, scores, bounds in pending:
@@ -457,26 +462,28 @@ def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
     return outputs
 
 
-def _scores(net, batch, device):
+def _score(net, batch, device):
     """Score a `Batch`: return the scores, on the device, and bounds.
 
-    Example b has the rows scores[bounds[b]:bounds[b + 1]]; if bounds is None,
-    it has the row scores[b].
+    Example b has the rows scores[bounds[b]:bounds[b + 1]]. If bounds is None,
+    example b has the row scores[b].
     """
-    X, begins, _ = encode(net, batch, device)
+    X, begins, lens = run_encoder(net, batch, device)
     if net.kind in TEXT_KINDS:
         return net.score_texts(X, begins, len(batch.tokens_X)), None
-    lens = batch.lens
     bounds = onp.concatenate([[0], onp.cumsum(lens)])
     rows = onp.concatenate([onp.arange(begin, begin + length)
                             for begin, length in zip(begins, lens)])
     return net.score(X, rows), bounds
 
 
-def encode(net, batch, device):
-    """Encode a `Batch`: return (X, begins) of `FineTuned.encode`, and lens."""
+def run_encoder(net, batch, device):
+    """Call `FineTuned.encode` for a `Batch`; return (X, begins, lens).
+
+    X, begins: as `FineTuned.encode` returns them. lens: `Batch.valid_lens_x`.
+    """
     def put(A):
         return on_device(A, device, 'int32')
     X, begins = net.encode(put(batch.tokens_X), put(batch.segments_X),
                            put(batch.valid_lens_x))
-    return X, begins, batch.lens
+    return X, begins, batch.valid_lens_x

@@ -8,8 +8,8 @@ from pathlib import Path
 from d2lbert.finetuning import metrics
 from d2lbert.finetuning.batches import (
     batch_of,
-    encode,
     outputs_of,
+    run_encoder,
     shuffled_batches,
 )
 from d2lbert.finetuning.datasets import folder_of, pretrained_model, read_part
@@ -168,7 +168,7 @@ class FineTuning(Objective):
 
     def shard_losses(self, net, batch, devices):
         """For each device with examples, [(mean loss, number of losses)]."""
-        return [[net.losses(*encode(net, part, device), part.labels_Y)]
+        return [[net.losses(*run_encoder(net, part, device), part.labels_Y)]
                 for part, device in shards(batch, devices)]
 
     def evaluate(self, net, devices):

@@ -59,7 +59,7 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
     pairs: the second texts; for a model of answers, the texts to search; for
     a model of choices, a list of endings for each text, equally many for all.
     show_progress: as for `encode` (pretrained/encoding.py). Raises ValueError
-    and TypeError.
+    or TypeError for texts that the model cannot take.
     """
     about, tokenizer = net.about, as_tokenizer(tokenizer)
     if about is None:
@@ -67,7 +67,7 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
                          'fine-tune it with d2l.finetune or d2lbert finetune')
     texts = items_of(texts)
     pairs = None if pairs is None else items_of(pairs, 'pairs')
-    data = data_of(about, texts, pairs)
+    data = _unlabelled_data(about, texts, pairs)
     _check_no_text_is_empty('texts', texts)
     _check_no_text_is_empty('pairs', pairs or ())
     codec = CODECS[about.kind](about, tokenizer)
@@ -79,29 +79,34 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
 
 
 def _check_no_text_is_empty(name, texts):
-    """Raise ValueError for an empty text; name: 'texts' or 'pairs'."""
+    """Raise ValueError for an empty text, or an empty list in its place.
+
+    name: 'texts' or 'pairs'.
+    """
     for k, text in enumerate(texts):
-        if not (text.strip() if isinstance(text, str) else text):
+        content = text.strip() if isinstance(text, str) else text
+        if not content:
             raise ValueError(f'{name}[{k}] is empty: leave it out, or give '
                              'some words')
 
 
-def data_of(about, texts, pairs=None, path='the texts'):
+def _unlabelled_data(about, texts, pairs):
     """Convert texts to the type that `read_task` returns, without labels.
 
-    about: the model's task. texts, pairs: as for `predict`. path: the name of
-    the texts in messages.
+    about: the model's task. texts, pairs: as for `predict`.
     """
+    path = 'the texts'      # for messages, in place of the path of a file
+    has_pairs = pairs is not None
     # about.pair is None if the model takes both single texts and pairs
-    if about.pair is not None and about.pair != (pairs is not None):
+    if about.pair is not None and about.pair != has_pairs:
         owner = f'task {about.task}' if about.task else 'this model'
         raise ValueError(
             f'{owner} has ' + (
                 'pairs of texts: give the second texts, too' if about.pair
                 else 'one text each: give no second texts'))
-    if pairs is not None and len(pairs) != len(texts):
+    if has_pairs and len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '
-                         f'{len(texts)} first texts: give as many')
+                         f'{len(texts)} first texts: give equally many')
     if not texts:
         raise ValueError('there is no text: give at least one')
     if about.kind == 'choice':
@@ -129,8 +134,8 @@ def _checked_endings(pairs):
             raise ValueError('each text needs a list of two or more texts '
                              f'that may follow it, not {short_repr(endings)}')
     if len({len(endings) for endings in pairs}) > 1:
-        raise ValueError('all texts need as many endings: predict texts with '
-                         'more or fewer endings in another call')
+        raise ValueError('all texts need equally many endings: predict texts '
+                         'with more or fewer endings in another call')
     return [tuple(endings) for endings in pairs]
 
 
@@ -143,7 +148,8 @@ def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
     for `load_pretrained`. Returns a named tuple: the mean loss and the task's
     metrics.
     """
-    return next(evaluations(folder, data, devices, part, precision))[1]
+    _, figures = next(evaluations(folder, data, devices, part, precision))
+    return figures
 
 
 def evaluations(folder, data=None, devices='auto', part='dev',
@@ -166,9 +172,9 @@ def evaluations(folder, data=None, devices='auto', part='dev',
             IndexError) as error:
         raise RunError(f'{Path(folder) / "config.json"} does not describe a '
                        f'run: {error!r}') from None
-    examples = read_part(
-        net.about.task, folder_of(net.about.task, run_data) if data is None
-        else data, part, columns, tokenizer, net.about.labels)
+    source = folder_of(net.about.task, run_data) if data is None else data
+    examples = read_part(net.about.task, source, part, columns, tokenizer,
+                         net.about.labels)
     codec = CODECS[net.about.kind](net.about, tokenizer)
     inputs = codec.inputs(examples)
     if inputs.labels is None:
@@ -179,20 +185,23 @@ def evaluations(folder, data=None, devices='auto', part='dev',
                        'trained: name a folder or file with --data')
     yield net.about.task, evaluate(net, codec, inputs, examples, device_list,
                                    'evaluating')
-    # The files of extra tests have GLUE's layout and are near the data folder
+    # The files of extra tests have GLUE's layout and are near the data folder.
+    # A table with `columns`, a downloaded task or a single file has no such
+    # files
     data_folder = run_data if data is None else data
     if (columns is not None or data_folder is None
             or Path(data_folder).is_file()):
         return
-    for task in with_extra_tests(net.about.task)[1:]:
-        path = find_nearby(task, data_folder, part)
+    _, *extra_tests = with_extra_tests(net.about.task)
+    for test in extra_tests:
+        path = find_nearby(test, data_folder, part)
         if path is None:
             continue
-        examples = read_task(task, path, part, labels=net.about.labels)
-        codec = CODECS[task.kind](net.about._replace(
-            task=task.name, metrics=task.metrics), tokenizer)
-        yield task.name, evaluate(net, codec, codec.inputs(examples), examples,
-                                  device_list, f'evaluating {task.name}')
+        examples = read_task(test, path, part, labels=net.about.labels)
+        codec = CODECS[test.kind](net.about._replace(
+            task=test.name, metrics=test.metrics), tokenizer)
+        yield test.name, evaluate(net, codec, codec.inputs(examples), examples,
+                                  device_list, f'evaluating {test.name}')
 
 
 # For the command `d2lbert predict`
@@ -243,8 +252,9 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
                              f'lines, and {file} is a table: leave them out')
         texts, pairs = _read_csv(file, Path(folder))
     else:
-        texts, pairs = read_lines(file, about.pair, skip_empty, text_field,
-                                  about.kind == 'choice')
+        texts, pairs = _read_text_lines(
+            file, about.pair, skip_empty, text_field,
+            has_choices=about.kind == 'choice')
     predictions = predict(net, tokenizer, texts, pairs, True)
     if out is not None and Path(out).suffix.lower() in ROW_FORMATS:
         with writing(out, force) as partial_path:
@@ -252,13 +262,15 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
                 about, texts, predictions))
         return
     if out is None and print_row is not None:
-        for row in _rows(about, texts, predictions, top is not None, top):
+        for row in _rows(about, texts, predictions,
+                         with_shares=top is not None, top=top):
             print_row(row)
         return
     # As in CoNLL files, an empty line ends the words of a sentence
-    lines = [line for text, prediction in zip(texts, predictions)
-             for line in (*_lines(about, text, prediction, top),
-                          *[''] * (about.kind == 'tag'))]
+    sentence_end = [''] if about.kind == 'tag' else []
+    lines = []
+    for text, prediction in zip(texts, predictions):
+        lines += _lines(about, text, prediction, top) + sentence_end
     if out is None:
         print('\n'.join(lines))
         return
@@ -276,6 +288,7 @@ def _rows(about, texts, predictions, with_shares=False, top=None):
     for number, (text, prediction) in enumerate(zip(texts, predictions), 1):
         label = prediction.label
         if about.kind == 'tag':
+            # A word's `text` is the number of the sentence, from 1
             for word, tag in zip(text.split(), label):
                 yield dict(text=number, word=word, tag=tag)
         elif about.kind == 'regress':
@@ -302,7 +315,11 @@ def _probability_lines(prediction, top=None):
 
 
 def _lines(about, text, prediction, top=None):
-    """The lines that show a text's `Prediction`; top: as for `_likeliest`."""
+    """The lines that show a text's `Prediction`.
+
+    top: the number of labels to show with probabilities, on one line; None:
+    the predicted label alone, with its probability.
+    """
     label = prediction.label
     if about.kind == 'tag':
         return [f'{word}\t{tag}' for word, tag in zip(text.split(), label)]
@@ -334,8 +351,7 @@ def _read_csv(file, folder):
     return examples.texts_a, examples.texts_b
 
 
-def read_lines(file, has_pairs, skip_empty=False, text_field=None,
-               has_choices=False):
+def _read_text_lines(file, has_pairs, skip_empty, text_field, has_choices):
     """Read a text from each line: return texts, and second texts or None.
 
     has_pairs: True if a line also has a tab and a second text. has_choices,
@@ -352,14 +368,14 @@ def read_lines(file, has_pairs, skip_empty=False, text_field=None,
         note(source.skipped_note())
     if not has_pairs:
         return [line.text for line in lines], None
-    for name, text in lines:    # name: of the file and line, for messages
+    for place, text in lines:   # place: the file and the line, for messages
         num_tabs = text.count('\t')
         if has_choices and num_tabs < 2:
-            raise ValueError(f'{name} has {num_tabs} tabs: expected '
+            raise ValueError(f'{place} has {num_tabs} tabs: expected '
                              'a text and two or more that may follow it, '
                              'with a tab before each of these')
         if not has_choices and num_tabs != 1:
-            raise ValueError(f'{name} has {num_tabs} tabs: expected '
+            raise ValueError(f'{place} has {num_tabs} tabs: expected '
                              'two texts with one tab between them')
     cells = [line.text.split('\t') for line in lines]
     if has_choices:
@@ -391,10 +407,11 @@ def write_submission(folder, data, out, devices='auto', force=False,
         raise UsageError(f'{folder} was not trained on a task of GLUE: --data '
                          f'is for test files of {names}; predict other texts '
                          'by --file')
-    out, tests_with_examples = Path(out), []
+    out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f'--out {out} is a file: with --data name a folder, '
                          'where the files of the submission go')
+    tests_with_examples = []
     for test in with_extra_tests(task):
         path = (find(test, data, 'test') if test is task
                 else find_nearby(test, data, 'test'))
@@ -412,6 +429,7 @@ def write_submission(folder, data, out, devices='auto', force=False,
                 'file as it is published')
         tests_with_examples.append((test, examples))
     codec = CODECS[net.about.kind](net.about, tokenizer)
+    # Predict all tests before a file is written
     submissions = [(test, _submission_lines(net, codec, test, examples))
                    for test, examples in tests_with_examples]
     out.mkdir(parents=True, exist_ok=True)

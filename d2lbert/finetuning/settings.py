@@ -6,7 +6,7 @@ settings, which the manual contains.
 """
 from d2lbert.finetuning.tasks.catalog import TASKS
 from d2lbert.training import settings as pretraining
-from d2lbert.training.settings import PATHS, Setting, checked, table
+from d2lbert.training.settings import PATHS, Setting, checked_values, table
 
 
 def _as_in_pretrain(name, default, **changed):
@@ -89,7 +89,7 @@ def complete(keywords):
     A missing seed is drawn at random. Returns a dict of all settings of a
     fine-tuning run. Raises ValueError.
     """
-    values = checked(SETTINGS, DEFAULTS, keywords)
+    values = checked_values(SETTINGS, DEFAULTS, keywords)
     missing = [meaning for name, meaning in _REQUIRED.items()
                if values[name] is None]
     if missing:

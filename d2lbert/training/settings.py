@@ -1,9 +1,8 @@
 """Define and check the settings of a pretraining run.
 
-`GROUPS` describes each setting once. From it come the keywords of
-`d2l.pretrain`, the flags of the command and their help, the checks, the
-settings that may change on resume, and the table in the manual, which
-`python -m d2lbert.training.settings` prints.
+`GROUPS` describes each setting once. The keywords of `d2l.pretrain`, the flags
+of the command, the checks and the table in the manual are derived from it.
+`python -m d2lbert.training.settings` prints the table.
 """
 import inspect
 import math
@@ -41,12 +40,14 @@ class Setting(NamedTuple):
     help: str
     metavar: str = 'N'
     learn: Any = None       # the default in the recipe learn, if different
-    least: Any = None       # an int is at least this, a float above this
+    least: Any = None       # an int must be at least this; a float must be
+                            # above this, not equal
     choices: tuple = ()     # the allowed values; (): all of the type
     share: bool = False     # True if the value must be below 1
-    several: bool = False   # True if a list of PATHS is allowed
+    several: bool = False   # True if a list of paths is allowed
     changeable: bool = False    # True if the value may change on resume
-    instead: Any = None     # name of a setting that replaces this if given
+    instead: Any = None     # name of another setting; this setting has no
+                            # effect if the other setting has a value
     earlier: str = ''       # an earlier name, which is still accepted
 
     @property
@@ -91,11 +92,12 @@ class Setting(NamedTuple):
 def _converted(name, value, kind):
     """Convert a value to `kind`: str, bool, int or float.
 
-    Raises TypeError or ValueError if that would change the value.
+    Raises TypeError or ValueError for a value of another kind, such as '5' for
+    an int, or 0.5.
     """
     if kind is str and isinstance(value, str):
         return value
-    # numpy.bool_ is not a bool
+    # By name, since numpy.bool_ is no subclass of bool
     if kind is bool and type(value).__name__ in ('bool', 'bool_'):
         return bool(value)
     if (kind in (int, float) and isinstance(value, numbers.Real)
@@ -112,17 +114,22 @@ def _converted(name, value, kind):
 
 
 def _checked_paths(name, paths):
-    """Return one path as a string, or several paths as a list of strings."""
+    """Return one path as a string, or several paths as a list of strings.
+
+    A list of one path counts as one path.
+    """
     if isinstance(paths, (list, tuple)):
         checked_paths = [_checked_paths(name, path) for path in paths]
         return checked_paths[0] if len(checked_paths) == 1 else checked_paths
-    if paths is None or isinstance(paths, (str, Path)):
-        return None if paths is None else str(paths)
+    if paths is None:
+        return None
+    if isinstance(paths, (str, Path)):
+        return str(paths)
     raise TypeError(f'{name} must be the path of a file, not a '
                     f'{type(paths).__name__}')
 
 
-#: All settings, in the groups of the command's help.
+#: {title of a group in the command's help: its settings}
 GROUPS = {
     'the text': (
         Setting('corpus', PATHS, 'wikitext-2', 'the text: wikitext-2, '
@@ -278,6 +285,8 @@ GROUPS = {
                 'keep, the last ones; 0: all', least=0, changeable=True),
     ),
 }
+
+#: {name: `Setting`}
 SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 
@@ -314,12 +323,12 @@ def complete(keywords):
     objective = SETTINGS['objective'].checked(
         keywords.get('objective', 'mlm+nsp'))
     rules = RULES[objective]
-    values = checked(SETTINGS, {
-        **RECIPES[recipe], **rules.defaults, 'recipe': recipe}, keywords)
+    defaults = {**RECIPES[recipe], **rules.defaults}
+    values = checked_values(SETTINGS, defaults, keywords)
     if 'log_interval' not in keywords and values['num_steps'] is not None:
-        # A short run gets more entries, so that its plot shows curves
-        values['log_interval'] = min(values['log_interval'], max(
-            1, values['num_steps'] // MIN_LOG_ENTRIES))
+        # A short run logs more often, so that its plot shows curves
+        max_interval = max(1, values['num_steps'] // MIN_LOG_ENTRIES)
+        values['log_interval'] = min(values['log_interval'], max_interval)
     rules.check(objective, values)
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
@@ -337,7 +346,7 @@ def complete(keywords):
         raise ValueError('data_dir (--data-dir) is the folder of '
                          'WikiText-2, and corpus (--corpus) names another '
                          'text: leave one of them out')
-    # A student gets missing sizes later, from its teacher
+    # A student's missing sizes come later, from its teacher
     if values['teacher'] is None:
         check_heads(values['num_hiddens'], values['num_heads'])
     return values
@@ -352,23 +361,25 @@ def check_heads(num_hiddens, num_heads):
             '(--num-heads)')
 
 
-def check_files(settings, values, named=()):
+def check_files(settings, values, known_names=()):
     """Raise ValueError if a file or folder of a setting does not exist.
 
     Call it before a text is fetched or read. settings: {name: `Setting`}.
-    values: {name: value}. named: names of texts or models, such as 'sample',
-    which are allowed in place of a path.
+    values: {name: value}. known_names: names of texts or models, such as
+    'sample', which are allowed in place of a path. Standard input, '-', is
+    always allowed.
     """
     for name, value in values.items():
         if settings[name].kind != PATHS or value is None:
             continue
-        for path in value if isinstance(value, list) else [value]:
-            if path not in (*named, '-') and not os.path.exists(
+        paths = value if isinstance(value, list) else [value]
+        for path in paths:
+            if path not in (*known_names, '-') and not os.path.exists(
                     os.path.expanduser(path)):
                 raise ValueError(
                     f'there is no file or folder {path}: name an existing '
                     f'one for {name} (--{_flag(name)})' + did_you_mean(
-                        path, named))
+                        path, known_names))
 
 
 def _check_distillation(values):
@@ -400,11 +411,12 @@ def check_clock(minutes, num_workers):
                          '(--num-steps) in place of it')
 
 
-def checked(settings, defaults, keywords):
+def checked_values(settings, defaults, keywords):
     """The value of each setting, checked: from `keywords`, else `defaults`.
 
     settings: {name: `Setting`}, among them seed, batch_size and accumulate.
-    A missing seed is drawn.
+    A missing seed is drawn. A setting that another one replaces
+    (`Setting.instead`) gets the value None.
     """
     unknown = sorted(set(keywords) - set(settings))
     if unknown:
@@ -414,9 +426,10 @@ def checked(settings, defaults, keywords):
     values = {**defaults, **keywords}
     if values['seed'] is None:
         values['seed'] = int.from_bytes(os.urandom(4), 'little')
-    # {setting: the given setting that replaces it}
+    # {setting: the setting with a value that replaces it}
     replaced = {name: setting.instead for name, setting in settings.items()
-                if values.get(setting.instead) is not None}
+                if setting.instead is not None
+                and values.get(setting.instead) is not None}
     for name, instead in replaced.items():
         if keywords.get(name) is not None:
             raise ValueError(
@@ -436,7 +449,7 @@ def _flag(name):    # without the two dashes
 
 
 def takes_settings(groups):
-    """Return a decorator that documents `**keywords` of a function.
+    """Return a decorator that documents the `**keywords` of a function.
 
     groups: {title: settings}, the settings that `**keywords` accepts.
 
@@ -445,32 +458,38 @@ def takes_settings(groups):
     """
     def decorate(function):
         signature = inspect.signature(function)
-        others = [parameter for parameter in signature.parameters.values()
-                  if parameter.kind is not parameter.VAR_KEYWORD]
-        other_names = {parameter.name for parameter in others}
-        lines, added = [], []
+        own_parameters = [
+            parameter for parameter in signature.parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD]
+        own_names = {parameter.name for parameter in own_parameters}
+        doc_lines, setting_parameters = [], []
         for title, settings in groups.items():
-            lines += ['', f'{title[0].upper()}{title[1:]}:', '']
+            doc_lines += ['', f'{title[0].upper()}{title[1:]}:', '']
             for setting in settings:
                 # 71 columns: `help` of a module indents a docstring by 8
-                lines += textwrap.wrap(
+                doc_lines += textwrap.wrap(
                     f'{setting.name}: {setting.help}'
                     + _bracketed_default(setting), 71,
                     subsequent_indent='    ', break_on_hyphens=False)
-                if setting.name not in other_names:
-                    added.append(inspect.Parameter(
+                # `finetune` has some settings as parameters, such as `task`
+                if setting.name not in own_names:
+                    setting_parameters.append(inspect.Parameter(
                         setting.name, inspect.Parameter.KEYWORD_ONLY,
                         default=setting.default, annotation=setting.type))
         function.__signature__ = signature.replace(
-            parameters=[*others, *added])
+            parameters=[*own_parameters, *setting_parameters])
         function.__doc__ = (inspect.cleandoc(function.__doc__) + '\n'
-                            + '\n'.join(lines) + '\n')
+                            + '\n'.join(doc_lines) + '\n')
         return function
     return decorate
 
 
 def _bracketed_default(setting):
-    """The default in brackets, for `help`: ' [512; 64 in learn]'."""
+    """The default in brackets, for `help`: ' [512; 64 in learn]'.
+
+    ' [True in learn]' for a bool that only this recipe sets; '' without a
+    default.
+    """
     if setting.default is None or setting.kind is bool:
         return ' [True in learn]' if setting.learn else ''
     return f' [{setting.default}' + (
@@ -478,7 +497,7 @@ def _bracketed_default(setting):
 
 
 def described_default(setting):
-    """The defaults of both recipes, for the manual: '512; 64'.
+    """The defaults in the recipes book and learn: '512; 64'.
 
     'in learn' for a bool that only this recipe sets; '' without a default.
     """
@@ -488,12 +507,13 @@ def described_default(setting):
     return text if setting.learn is None else f'{text}; {setting.learn}'
 
 
-def table(groups=None, default='default; in `learn`'):
+def table(groups=None, default_heading='default; in `learn`'):
     """The table of settings in the manual, in Markdown.
 
-    default: the heading of the second column.
+    groups: as for `takes_settings`; None: the settings of `pretrain`.
+    default_heading: the heading of the column of defaults.
     """
-    lines = [f'| setting | {default} | |', '|---|---|---|']
+    lines = [f'| setting | {default_heading} | |', '|---|---|---|']
     for title, settings in (groups or GROUPS).items():
         lines.append(f'| *{title}* | | |')
         lines += [f'| `{setting.name}` | {described_default(setting)} | '

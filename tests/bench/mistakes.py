@@ -945,7 +945,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if span and begin <= span[0] < end:',
      'test_answers_go_to_places_and_come_back'),
     ('a span begins in any window that has it',
-     'first_scores = onp.where(window.central,',
+     'first_scores = onp.where(window.is_central,',
      'first_scores = onp.where(True,',
      'test_the_best_span_is_that_of_all_spans'),
     ('the window that is surest of no answer decides',

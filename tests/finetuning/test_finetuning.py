@@ -185,7 +185,7 @@ def test_each_example_is_trained_on_once_in_an_epoch(given):
         rows = sorted(
             tuple(tokens[:n]) for _, batch in
             run.objective.batches(epoch, (0, 0))
-            for tokens, n in zip(batch.tokens_X, batch.lens))
+            for tokens, n in zip(batch.tokens_X, batch.valid_lens_x))
         assert rows == sorted(map(tuple, run.objective.train.tokens))
 
 

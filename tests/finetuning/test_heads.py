@@ -6,7 +6,7 @@ import numpy as onp
 import pytest
 from models import LABELS
 
-from d2lbert.finetuning.batches import encode
+from d2lbert.finetuning.batches import run_encoder
 from d2lbert.machine.backend import autograd, mx, np, npx
 from d2lbert.pretrained.folders import load_pretrained
 from d2lbert.pretrained.heads import FineTuned
@@ -17,7 +17,7 @@ KINDS = list(LABELS)
 
 
 def loss_of(net, batch):
-    X, begins, lens = encode(net, batch, npx.cpu())
+    X, begins, lens = run_encoder(net, batch, npx.cpu())
     return net.losses(X, begins, lens, batch.labels_Y)
 
 
@@ -25,7 +25,7 @@ def rows_of(net, batch):
     """(T, H) of each text by itself, float64."""
     found = []
     for tokens, segments, length in zip(batch.tokens_X, batch.segments_X,
-                                        batch.lens):
+                                        batch.valid_lens_x):
         X = net.encoder(tokens[None, :length], segments[None, :length],
                         onp.array([length]))
         found.append(X[0].asnumpy().astype('f8'))
@@ -51,8 +51,7 @@ def test_a_text_is_scored_by_the_hidden_layer_over_its_first_token(path):
     onp.testing.assert_allclose(float(loss), onp.mean(
         [share(s, k) for s, k in zip(scores, batch.labels_Y)]), 1e-5)
     onp.testing.assert_allclose(
-        net(batch.tokens_X, batch.segments_X, batch.lens).asnumpy(), scores,
-        1e-4, 1e-5)
+        net(*batch[:3]).asnumpy(), scores, 1e-4, 1e-5)
 
 
 def test_the_loss_of_numbers_is_the_mean_square(path):
@@ -127,11 +126,11 @@ def test_padding_and_neighbours_change_nothing(kind, path):
     scores = net(*batch[:3]).asnumpy()
     wide = [onp.pad(X, ((0, 0), (0, 6)), constant_values=1)
             for X in batch[:2]]
-    padded = net(*wide, batch.lens).asnumpy()
+    padded = net(*wide, batch.valid_lens_x).asnumpy()
     alone = [net(*[X[b:b + 1, :n] for X in batch[:2]],
-                 batch.lens[b:b + 1]).asnumpy()[0]
-             for b, n in enumerate(batch.lens)]
-    for b, n in enumerate(batch.lens):
+                 batch.valid_lens_x[b:b + 1]).asnumpy()[0]
+             for b, n in enumerate(batch.valid_lens_x)]
+    for b, n in enumerate(batch.valid_lens_x):
         real = slice(None) if scores.ndim == 2 else slice(n)
         for other in (padded[b], alone[b]):
             onp.testing.assert_allclose(scores[b][real], other[real], 1e-4,

@@ -63,9 +63,10 @@ def test_batches_for_scoring_are_complete_and_bounded():
 @pytest.mark.parametrize('kind', models.LABELS)
 def test_a_batch_is_the_examples_side_by_side(kind):
     whole = models.batch(kind)
-    inputs = Inputs(*[[row[:n] for row, n in zip(X, whole.lens)]
+    inputs = Inputs(*[[row[:n] for row, n in zip(X, whole.valid_lens_x)]
                       for X in whole[:2]],
-                    [row[:n] for row, n in zip(whole.labels_Y, whole.lens)]
+                    [row[:n] for row, n in zip(whole.labels_Y,
+                                               whole.valid_lens_x)]
                     if kind == 'tag' else whole.labels_Y)
     for a, b in zip(batch_of(inputs, range(4)), whole):
         onp.testing.assert_array_equal(a, b)

@@ -98,7 +98,8 @@ def batch():
     """Two examples of three endings, of unlike lengths."""
     one = models.batch('classify', (7, 2, 5, 9, 3, 4))
     return Batch(one.tokens_X.reshape(2, 3, -1),
-                 one.segments_X.reshape(2, 3, -1), one.lens.reshape(2, 3),
+                 one.segments_X.reshape(2, 3, -1),
+                 one.valid_lens_x.reshape(2, 3),
                  onp.array([2, 0])), one
 
 
@@ -151,7 +152,7 @@ def test_examples_of_unlike_lengths_share_a_batch():
     assert some.tokens_X.tolist() == [
         [[1, 2, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6]],
         [[1, 2, 3, 0, 0, 0], [1, 0, 0, 0, 0, 0]]]
-    assert some.lens.tolist() == [[2, 6], [3, 1]]
+    assert some.valid_lens_x.tolist() == [[2, 6], [3, 1]]
     assert some.labels_Y.tolist() == [0, 1]
 
 
@@ -186,7 +187,7 @@ def test_a_run_learns_is_evaluated_and_chooses(folder, swag, tmp_path,
                        data.endings) == found
     for text, sentence in (
             ('a\tb\n', 'line 1 has 1 tabs'),
-            ('a\tb\tc\nd\te\tf\tg\n', 'as many endings')):
+            ('a\tb\tc\nd\te\tf\tg\n', 'equally many endings')):
         lines.write_text(text)
         assert main(['predict', str(run), '--file', str(lines)]) == 1
         assert sentence in capsys.readouterr().err

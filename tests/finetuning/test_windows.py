@@ -118,7 +118,7 @@ def test_windows_are_those_of_the_published_code(
             best = max(range(len(some)), key=shown.__getitem__)
             assert [j for j, (w, (_, _, begin)) in enumerate(zip(
                 some, expected)) if begin <= piece < begin + len(w.offsets)
-                and w.central[piece - begin]] == [best]
+                and w.is_central[piece - begin]] == [best]
     assert k == len(windows)
 
 
@@ -247,7 +247,7 @@ def test_the_best_span_is_that_of_all_spans():
                 none = min(b[0] + e[0] for _, b, e in some)
                 score, begin, end = max(
                     (b[4 + i] + e[4 + j], w.offsets[i, 0], w.offsets[j, 1])
-                    for w, b, e in some for i in range(9) if w.central[i]
+                    for w, b, e in some for i in range(9) if w.is_central[i]
                     for j in range(i, min(9, i + max_answer)))
                 expected = Guess(contexts[k][begin:end], begin, end, score,
                                  none)

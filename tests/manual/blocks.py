@@ -58,7 +58,7 @@ def chapter(file, *words, without=()):
 
 def settings():
     from d2lbert.training.settings import table
-    return table(default='default')
+    return table(default_heading='default')
 
 
 def finetune_settings():
