@@ -12,8 +12,8 @@ from d2lbert.finetuning.objective import digest, evaluate
 from d2lbert.finetuning.task_kinds import CODECS, Prediction
 from d2lbert.finetuning.tasks.catalog import (
     TASKS,
-    find,
-    find_nearby,
+    find_file,
+    find_file_nearby,
     read_task,
     with_extra_tests,
 )
@@ -194,7 +194,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
         return
     _, *extra_tests = with_extra_tests(net.about.task)
     for test in extra_tests:
-        path = find_nearby(test, data_folder, part)
+        path = find_file_nearby(test, data_folder, part)
         if path is None:
             continue
         examples = read_task(test, path, part, labels=net.about.labels)
@@ -413,8 +413,8 @@ def write_submission(folder, data, out, devices='auto', force=False,
                          'where the files of the submission go')
     tests_with_examples = []
     for test in with_extra_tests(task):
-        path = (find(test, data, 'test') if test is task
-                else find_nearby(test, data, 'test'))
+        path = (find_file(test, data, 'test') if test is task
+                else find_file_nearby(test, data, 'test'))
         if path is None:
             note(f'{data} has no test part of {test.name}: '
                  f'{test.submission} is not written')

@@ -46,8 +46,9 @@ def test_other_columns_are_chosen_by_number(tmp_path):
     found = read_task('tag', path, columns='text=1,label=2')
     assert found.words == [['New\xa0Lagos', 'is']]
     assert found.tags == [['B-LOC', 'O']]
-    assert read_conll(path, column=0, word=-1).words == [['B-LOC', 'O']]
-    assert read_conll(path, column=None, word=1)[:3] == (
+    found_words = read_conll(path, tag_column=0, word_column=-1).words
+    assert found_words == [['B-LOC', 'O']]
+    assert read_conll(path, tag_column=None, word_column=1)[:3] == (
         found.words, None, None)
 
 
@@ -66,9 +67,9 @@ def test_the_training_part_has_all_tags(tmp_path):
     ('a O\n\nb x O\n', {}, 'line 3: 3 columns where the lines before have 2'),
     ('a\n', {}, 'line 1: 1 columns; expected words in column 0 and tags in '
      'column -1'),
-    ('a b\n', dict(column=2), 'line 1: 2 columns; .* tags in column 2'),
-    ('a b\n', dict(word=1), 'words in column 1 and tags in column -1'),
-    ('a b\n', dict(column=0), 'column 0 cannot be both words and tags'),
+    ('a b\n', dict(tag_column=2), 'line 1: 2 columns; .* tags in column 2'),
+    ('a b\n', dict(word_column=1), 'words in column 1 and tags in column -1'),
+    ('a b\n', dict(tag_column=0), 'column 0 cannot be both words and tags'),
     ('\n-DOCSTART- O\n', {}, 'has no words'),
     ('', {}, 'is empty'),
     (b'a\xff O\n', {}, 'line 1: byte 2'),

@@ -251,8 +251,8 @@ def test_missing_files_are_reported(tmp_path, task, part, words):
     ('stsb', 'sentence1\tsentence2\tscore\na\tb\thigh\n',
      "line 2: the label is 'high'; expected a number$"),
     ('sst2', 'index\tsentence\n0\ta\n', "no column 'label'"),
-    ('qnli', 'a\tb\n', 'not laid out as task qnli: neither .* question, sent'
-     'ence, nor .* 4 or 3 columns'),
+    ('qnli', 'a\tb\n', 'not laid out as task qnli: its first line .* question'
+     ', sentence, and no .* 4 or 3 columns'),
     ('rte', 'index\tsentence1\tsentence2\tlabel\n1\ta\n', 'no examples'),
 ])
 def test_another_layout_is_reported(tmp_path, task, content, words):
@@ -306,7 +306,7 @@ def test_the_diagnostic_set_is_read_with_its_labels(tmp_path):
                   'index sentence1 sentence2', ['0', A, B])
     assert read_task('ax', tmp_path, 'test').path == str(other)
     beside = tmp_path / 'MNLI'
-    found = catalog.find_nearby(catalog.EXTRA_TESTS['ax'], beside, 'dev')
+    found = catalog.find_file_nearby(catalog.EXTRA_TESTS['ax'], beside, 'dev')
     assert found == path
     with pytest.raises(TaskError, match='no train part of task ax'):
         read_task('ax', tmp_path, 'train')

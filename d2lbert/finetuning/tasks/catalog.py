@@ -52,10 +52,10 @@ class Task(NamedTuple):
                                             # None: the same
     no_label: Optional[str] = None      # a missing label as files write it;
                                         # None: every example has a label
-    column_orders: tuple = ()   # lists of names: the possible columns of files
-                                # without a header
-    synonyms: tuple = ()        # (name in some headers, name in the fields
-                                # above) of columns
+    column_orders: tuple = ()   # tuples of names: the possible columns, in
+                                # order, of a file without a header
+    synonyms: tuple = ()        # pairs (other name of a column in some
+                                # headers, its name in the fields above)
 
     # For GLUE's leaderboard
     submission: str = ''        # name of the submission file
@@ -109,6 +109,7 @@ TASKS = {task.name: task for task in (
     _glue('mrpc', 'MRPC', ('not_equivalent', 'equivalent'),
           ('f1', 'accuracy'), ('#1 String', '#2 String'), 'Quality',
           ('Quality,#1 ID,#2 ID,#1 String,#2 String',),
+          # The original files have no dev part, see `_original_mrpc`
           more_files=(['msr_paraphrase_train.txt'],
                       ['msr_paraphrase_train.txt'],
                       ['msr_paraphrase_test.txt']), file_labels=_BINARY),
@@ -134,7 +135,7 @@ TASKS = {task.name: task for task in (
           file_labels=_BINARY),
     _mnli('mnli', 'matched', 'MNLI-m.tsv')._replace(
         extra_tests=('mnli_mm', 'ax')),
-    # The order of the labels is the book's, unlike MNLI's
+    # The order of the labels is the book's, and differs from MNLI's
     _glue('snli', 'SNLI', ('entailment', 'contradiction', 'neutral'),
           ('accuracy',), ('sentence1', 'sentence2'), 'gold_label',
           ('gold_label,sentence1_binary_parse,sentence2_binary_parse,'
@@ -169,8 +170,9 @@ EXTRA_TESTS = {task.name: task for task in (
                    ('Label', 'label')), submission='AX.tsv'),
 )}
 
-#: The tasks of TASKS also accept files named by a stem and an extension. STEMS
-#: has the stems for each of PARTS, EXTENSIONS {kind of task: extensions}.
+#: The tasks of TASKS also accept files whose name is a stem and an extension,
+#: as valid.csv. STEMS has the stems for each of PARTS, and EXTENSIONS is
+#: {kind of task: extensions}.
 STEMS = ('train',), ('dev', 'valid', 'validation', 'val'), ('test',)
 EXTENSIONS = {'classify': ('.tsv', '.csv', '.txt'),
               'regress': ('.tsv', '.csv', '.txt'), 'choice': ('.csv',),
@@ -185,10 +187,11 @@ PUBLISHED_FILES = {
              ('dev-v1.1.json', 'dev-v2.0.json'), ())}
 
 
-def task_of(name):
-    """The `Task` with this name; a `Task` is returned unchanged."""
-    if isinstance(name, Task):
-        return name
+def task_of(name_or_task):
+    """The `Task` with a name; a `Task` is returned unchanged."""
+    if isinstance(name_or_task, Task):
+        return name_or_task
+    name = name_or_task
     try:
         return EXTRA_TESTS[name] if name in EXTRA_TESTS else TASKS[name]
     except (KeyError, TypeError):
@@ -196,17 +199,17 @@ def task_of(name):
                         f'{", ".join(TASKS)}') from None
 
 
-def with_extra_tests(name):
-    """A list: the `Task` with this name, then its extra tests."""
-    task = task_of(name)
+def with_extra_tests(name_or_task):
+    """A list: a `Task`, then its extra tests."""
+    task = task_of(name_or_task)
     return [task, *(EXTRA_TESTS[test] for test in task.extra_tests)]
 
 
-def find_nearby(task, folder, part):
-    """`find` in a folder or its parent folder; None if no file is found."""
+def find_file_nearby(task, folder, part):
+    """`find_file` in a folder or its parent; None if no file is found."""
     for candidate in (Path(folder), Path(folder).absolute().parent):
         try:
-            return find(task, candidate, part)
+            return find_file(task, candidate, part)
         except TaskError:
             continue
     return None
@@ -235,14 +238,15 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
     Lines with missing or extra columns are skipped with a warning.
 
     MRPC is read in the layout of GLUE, or from msr_paraphrase_*.txt. In the
-    latter case the development part is the examples that dev_ids.tsv lists, or
-    without this file the test part. Raises `TaskError`, a ValueError.
+    latter case the development part is the examples that dev_ids.tsv lists. If
+    this file is missing, the development part is the test part. Raises
+    `TaskError`, a ValueError.
     """
     task = task_of(task)
     if part not in PARTS:
         raise TaskError(f'there is no part {part!r}: choose one of '
                         f'{", ".join(PARTS)}')
-    path = find(task, folder, part)
+    path = find_file(task, folder, part)
     if task.kind == 'span':
         _check_no_columns(task, columns)
         return read_squad(path)
@@ -262,6 +266,7 @@ def _check_no_columns(task, columns):
 
 
 def _read_tags(path, part, columns, labels):
+    """The `Sentences` of a file; columns: a `Columns`, or None."""
     if columns is None:
         return read_conll(path, labels=labels)
     if (columns.pair is not None or columns.header
@@ -293,11 +298,11 @@ def _read_table(task, path, part, columns, labels):
         raise TaskError(f'task {task.name} has no layout of its own: name '
                         'the columns of texts and labels by --columns, as '
                         'text=1,label=0')
-    if task.pair is not None and task.pair != (indices.pair is not None):
-        raise TaskError(f'task {task.name} takes '
-                        f'{"pairs: give" if task.pair else "one text: leave"} '
-                        f'pair=... {"in" if task.pair else "out of"} '
-                        '--columns')
+    has_pairs = indices.pair is not None
+    if task.pair is not None and task.pair != has_pairs:
+        raise TaskError(f'task {task.name} takes ' + (
+            'pairs: give pair=... in --columns' if task.pair
+            else 'one text: leave pair=... out of --columns'))
     if indices.label is None and part != 'test':
         raise TaskError(
             f'{path} has no labels, which part {part} needs' + (
@@ -323,11 +328,13 @@ def _original_mrpc(path, part):
     """The file to read for a part of MRPC's original files, and a filter.
 
     path: of msr_paraphrase_train.txt. The filter is a function of the cells of
-    a row; it returns True for a row of this part. None: keep all rows.
+    a row, which returns True for a row of this part. A filter None keeps all
+    rows.
     """
     dev_ids = path.with_name('dev_ids.tsv')
     if dev_ids.is_file():
-        # An example is identified by the ids of its two texts
+        # The ids of the two texts of an example: columns 0 and 1 of dev_ids,
+        # and 1 and 2 of the training file
         held_out = {tuple(cells[:2]) for _, cells in tables.rows_of(dev_ids)}
         return path, lambda cells: (
             (tuple(cells[1:3]) in held_out) == (part == 'dev'))
@@ -355,32 +362,31 @@ def _column_indices(task, path, head, part):
     has_header = set(task.text_columns) <= set(names)
     if not has_header:
         # Of two orders with equal length, the first is for labelled parts
-        # and the second for the test part. The dictionary keeps the order
-        # that comes later in the sequence below
+        # and the second for the test part. In the dictionary, the later of
+        # two such orders replaces the earlier one
         order_of_length = {len(order): order for order in (
             orders if part == 'test' else reversed(orders))}
         names = next((order_of_length[len(cells)] for _, cells in head
                       if len(cells) in order_of_length), None)
     if names is None:
         raise TaskError(
-            f'{path} is not laid out as task {task.name}: neither has its '
-            f'first line the names {", ".join(task.text_columns)}, nor has '
-            f'any line {" or ".join(str(len(order)) for order in orders)} '
-            'columns with tabs between them; describe another layout by '
-            '--columns')
+            f'{path} is not laid out as task {task.name}: its first line '
+            f'lacks the names {", ".join(task.text_columns)}, and no line has '
+            f'{" or ".join(str(len(order)) for order in orders)} columns with '
+            'tabs between them; describe another layout by --columns')
+    text, *pair = [names.index(name) for name in task.text_columns]
     label = (names.index(task.label_column) if task.label_column in names
              else None)
-    return tables.ColumnIndices(
-        *[names.index(name) for name in task.text_columns],
-        *[None] * (2 - len(task.text_columns)), label, len(names), has_header)
+    return tables.ColumnIndices(text, pair[0] if pair else None, label,
+                                len(names), has_header)
 
 
 # Files
 
-def find(task, folder, part):
+def find_file(task, folder, part):
     """The path of a part's file; raises `TaskError` if it is missing.
 
-    folder: as for `read_task`.
+    task: a `Task`. folder: as for `read_task`; a file is returned as it is.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -393,10 +399,9 @@ def find(task, folder, part):
         for name in names:
             if (task_folder / name).is_file():
                 return task_folder / name
-    # The message lists only published names, if the task has any
     expected = [name for name in names if not name.endswith(
         tuple(packing.ending for packing in PACKINGS))]
-    if task.files:
+    if task.files:      # list only these names, which come first
         expected = expected[:len(task.files[PARTS.index(part)])]
     raise TaskError(
         f'{folder} has no {part} part of task {task.name}: expected '
@@ -432,5 +437,6 @@ def _possible_names(task, part):
     if task.name not in EXTRA_TESTS:
         names += [stem + extension for stem in STEMS[k]
                   for extension in EXTENSIONS[task.kind]]
+    names = dict.fromkeys(names)    # without duplicates
     for ending in ('', *(packing.ending for packing in PACKINGS)):
-        yield from (name + ending for name in dict.fromkeys(names))
+        yield from (name + ending for name in names)

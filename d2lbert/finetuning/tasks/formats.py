@@ -5,6 +5,7 @@ CoNLL-2003 has a word and its tag on each line (Tjong Kim Sang and De Meulder
 (Rajpurkar et al. 2016; 2018 for 2.0, where a question may have no answer).
 SWAG has situations with four endings, one of them right (Zellers et al. 2018).
 """
+import itertools
 import json
 import re
 from typing import NamedTuple, Optional
@@ -33,28 +34,30 @@ class Sentences(NamedTuple):
     @property
     def tags(self):
         """The tags by name, lists of str; None: not given."""
-        return self.labels and [[self.labels_names[k] for k in indices]
-                                for indices in self.labels]
+        if self.labels is None:
+            return None
+        return [[self.labels_names[k] for k in indices]
+                for indices in self.labels]
 
 
-def read_conll(path, column=-1, word=0, labels=None):
+def read_conll(path, tag_column=-1, word_column=0, labels=None):
     """The `Sentences` of a file with a word and its tag on each line.
 
     Spaces or tabs separate columns, and empty lines separate sentences.
     Lines that begin with -DOCSTART- are skipped.
 
-    column: the column of the tags, from 0; negative numbers count from the
-    end; None: no tags. word: the column of the words. labels: the allowed
-    tags; None: the sorted tags of the file. Tags of any scheme are kept
-    unchanged.
+    tag_column: the column of the tags, from 0; negative numbers count from the
+    end; None: no tags. word_column: likewise, the column of the words. labels:
+    the allowed tags; None: the sorted tags of the file. Tags of any scheme are
+    kept unchanged.
 
     Raises `TaskError`, with the line number, for a tag that is not allowed or
     a wrong number of columns.
     """
-    if column is not None and column == word:
-        raise TaskError(f'column {word} cannot be both words and tags')
+    if tag_column is not None and tag_column == word_column:
+        raise TaskError(f'column {word_column} cannot be both words and tags')
     words = []      # a list for each sentence
-    tags = []       # likewise, (line number, tag) of each word
+    tags = []       # a list of (line number, tag) for each sentence
     width = None    # number of columns, once it is known
     begins_sentence = True
     for number, line in enumerate(text_files.lines(path), 1):
@@ -74,29 +77,30 @@ def read_conll(path, column=-1, word=0, labels=None):
             tags.append([])
             begins_sentence = False
         try:
-            words[-1].append(cells[word])
-            tags[-1].append(None if column is None
-                            else (number, cells[column]))
+            words[-1].append(cells[word_column])
+            tags[-1].append(None if tag_column is None
+                            else (number, cells[tag_column]))
             has_columns = True
         except IndexError:
             has_columns = False
-        # `word` and `column` may be one column if a number is negative
-        if not has_columns or column is not None and (
-                column % width == word % width):
+        # A negative and a positive number may name one column
+        is_same_column = tag_column is not None and (
+            tag_column % width == word_column % width)
+        if not has_columns or is_same_column:
             raise TaskError(
                 f'{path}, line {number}: {len(cells)} columns; expected words '
-                f'in column {word} and tags in column {column}, counted from '
-                '0 (-1 is the last): give their numbers by --columns, as '
-                'text=0,label=3')
+                f'in column {word_column} and tags in column {tag_column}, '
+                'counted from 0 (-1 is the last): give their numbers by '
+                '--columns, as text=0,label=3')
     if not words:
         raise TaskError(f'{path} has no words: expected in each line a word '
                         'and its tag')
-    if column is None:
+    if tag_column is None:
         return Sentences(words, None, labels and tuple(labels), 0, str(path))
     names = tuple(labels) if labels else tuple(sorted(
         {tag for sentence in tags for _, tag in sentence}))
     index_of = {name: k for k, name in enumerate(names)}
-    for number, tag in (pair for sentence in tags for pair in sentence):
+    for number, tag in itertools.chain.from_iterable(tags):
         if tag not in index_of:
             raise TaskError(
                 f'{path}, line {number}: the tag is {name_list([tag])}; '
@@ -126,8 +130,8 @@ class Questions(NamedTuple):
                                 # None: the file has no answers
     ids: list                   # str
     impossible: bool            # True if questions may be unanswerable
-    skipped: int                # number of questions with answers, but none at
-                                # its given position
+    skipped: int                # number of questions whose answers are all at
+                                # other positions than given
     path: str                   # of the file, for messages
     labels_names, has_pairs = None, True    # as in `Examples`
 
@@ -163,22 +167,21 @@ def read_squad(path):
                 ids.append(reader.text(qa, 'id', at_qa))
                 # SQuAD 2.0 has this key for all questions, SQuAD 1.1 for none
                 impossible |= 'is_impossible' in qa
-                answers.append([] if qa.get('is_impossible') is True else
-                               None if 'answers' not in qa else
-                               reader.answers(qa, context, at_qa))
+                answers.append(reader.answers(qa, context, at_qa))
     if not questions:
         raise TaskError(f'{path} has no questions')
     if len(set(ids)) < len(ids):
         seen = set()    # `seen.add` returns None, which is false
         repeated = next(i for i in ids if i in seen or seen.add(i))
         raise TaskError(f'{path} has two questions with the id {repeated!r}')
-    skipped = sum(bool(listed) and all(a.begin is None for a in listed)
-                  for listed in answers)
+    # A question's answers may be [] or None
+    skipped = sum(bool(accepted) and all(a.begin is None for a in accepted)
+                  for accepted in answers)
     if skipped:
         warn(f'{path}: the answers of {skipped:,} questions are not at their '
              'places in the text; these questions are not trained on')
     if None in answers:
-        if any(listed is not None for listed in answers):
+        if any(accepted is not None for accepted in answers):
             raise TaskError(f'{path}: question {ids[answers.index(None)]!r} '
                             "has no 'answers', and others have")
         answers = None
@@ -223,7 +226,7 @@ class _JSONReader:
         if not isinstance(value, str):
             self._raise_error(at, f'has no text {key!r}')
         try:
-            value.encode()
+            value.encode()      # only to find half of a surrogate pair
         except UnicodeEncodeError as error:
             raise TaskError(
                 f'{self.path}: the {key!r} of {at} has half of a character, '
@@ -231,7 +234,14 @@ class _JSONReader:
         return value
 
     def answers(self, qa, context, at):
-        """The `Answer`s of `qa`, an object of the list 'qas'."""
+        """The `Answer`s of `qa`, an object of the list 'qas'.
+
+        Returns [] for an unanswerable question, and None without 'answers'.
+        """
+        if qa.get('is_impossible') is True:
+            return []
+        if 'answers' not in qa:
+            return None
         answers = []
         for answer, at_answer in self.objects(qa, 'answers', at):
             text = self.text(answer, 'text', at_answer)
@@ -278,8 +288,9 @@ def read_swag(path, part='train'):
         raise TaskError(
             f'{path} is not laid out as task swag: its first line has no '
             f'column {", ".join(missing)}; expected the CSV file as published')
-    index_of = {name: head.index(name) for name in (*needed, LABEL)
-                if name in head}
+    has_labels = LABEL in head      # `needed` lacks LABEL for 'test'
+    index_of = {name: head.index(name) for name in (
+        [*needed, LABEL] if has_labels else needed)}
     texts, endings = [], []
     lines_labels = []       # (line number, label) of each example
     for number, cells in rows:
@@ -292,12 +303,12 @@ def read_swag(path, part='train'):
         texts.append(row[FIRST])
         endings.append(tuple(f'{row[SECOND]} {row[name]}'.strip()
                              for name in ENDINGS))
-        if LABEL in index_of:
+        if has_labels:
             lines_labels.append((number, row[LABEL]))
     if not texts:
         raise TaskError(f'{path} has a header and no examples')
     labels = None
-    if LABEL in index_of:
+    if has_labels:
         labels = tables.class_indices(
             path, lines_labels, [str(k) for k in range(len(ENDINGS))])
     return Choices(texts, endings, labels, 0, str(path))

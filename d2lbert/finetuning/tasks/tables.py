@@ -66,19 +66,21 @@ class Columns(NamedTuple):
         if header not in (None, True, False, 'yes', 'no'):
             raise TaskError(f'header={header} in --columns: expected yes or '
                             'no')
-        # The roles of the columns without a role
-        roles = {1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
+        # The number of columns without a role determines their roles
+        implied_roles = {1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
             len(without_role), ())
-        all_roles = {*by_role, *roles}
-        if (by_role and without_role
-                or '' in (*by_role.values(), *without_role)
-                or 'text' not in all_roles or all_roles - set(ROLES)):
+        all_roles = {*by_role, *implied_roles}
+        is_mixed = by_role and without_role
+        has_empty_name = '' in (*by_role.values(), *without_role)
+        has_unknown_role = all_roles - set(ROLES)
+        if (is_mixed or has_empty_name or has_unknown_role
+                or 'text' not in all_roles):
             raise TaskError(
                 'expected --columns with roles, as text=1,label=0 or '
                 'text=premise,pair=hypothesis,label=label, or one to three '
                 'names, as sentence,label')
         by_role = {role: _number_or_name(column) for role, column
-                   in (*by_role.items(), *zip(roles, without_role))}
+                   in (*by_role.items(), *zip(implied_roles, without_role))}
         if len(set(by_role.values())) < len(by_role):
             raise TaskError('--columns gives one column two roles')
         header = {'yes': True, 'no': False}.get(header, header)
@@ -105,9 +107,9 @@ def _split_roles(columns):
     return dict(with_role), [part for part in parts if '=' not in part]
 
 
-def _number_or_name(name):
+def _number_or_name(column):
     """Convert a column of --columns to an int if possible, else to a name."""
-    text = str(name).strip()
+    text = str(column).strip()
     return int(text) if text.isascii() and text.isdigit() else text
 
 
@@ -220,6 +222,7 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     num_unlabelled = num_dropped = 0
     for number, cells in itertools.islice(rows_of(path), num_header_rows,
                                           None):
+        # Extra cells may be empty
         if len(cells) <= last_index or any(cells[indices.width:]):
             misfits.append((number, len(cells)))
         elif keep_row is not None and not keep_row(cells):
@@ -246,20 +249,22 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     _warn_of_skipped(path, misfits, num_unlabelled, no_label, indices.width)
     labels = None
     if indices.label is not None and kind == 'regress':
-        labels = [_number_of(path, line, text) for line, text in lines_labels]
+        labels = [_as_float(path, number, label)
+                  for number, label in lines_labels]
     elif indices.label is not None:
         if names is None:
             _check_is_no_header(path, indices, lines_labels)
             names = _class_names(path, lines_labels)
         labels = class_indices(path, lines_labels, names, file_labels)
+    has_classes = kind != 'regress' and names is not None
     return Examples(
         texts_a, texts_b if indices.pair is not None else None, labels,
-        None if kind == 'regress' or names is None else tuple(names),
+        tuple(names) if has_classes else None,
         len(misfits) + num_unlabelled, str(path))
 
 
 def _class_names(path, lines_labels):
-    """The sorted names of the classes, which are the labels of a file.
+    """The sorted labels of a file, as the names of the classes.
 
     lines_labels: (line number, label) of each example, also in the functions
     below.
@@ -287,17 +292,18 @@ def _warn_of_skipped(path, misfits, num_unlabelled, no_label, width):
 
 
 def class_indices(path, lines_labels, names, file_labels=None):
-    """The class index of each label; arguments are as for `examples_of`."""
+    """The class index of each label.
+
+    names, file_labels: as for `examples_of`.
+    """
     index_of = {name: k for k, name in enumerate(file_labels or names)}
-    try:
-        return [index_of[label] for _, label in lines_labels]
-    except KeyError:
-        number, label = next(pair for pair in lines_labels
-                             if pair[1] not in index_of)
-    found = f'is {name_list([label])}' if label else 'is missing'
-    raise TaskError(
-        f'{path}, line {number}: the label {found}; expected one '
-        f'of {name_list(index_of)}')
+    for number, label in lines_labels:
+        if label not in index_of:
+            found = f'is {name_list([label])}' if label else 'is missing'
+            raise TaskError(
+                f'{path}, line {number}: the label {found}; expected one '
+                f'of {name_list(index_of)}')
+    return [index_of[label] for _, label in lines_labels]
 
 
 def name_list(names):
@@ -307,30 +313,31 @@ def name_list(names):
     return ', '.join(names[:12] + ['...'] * (len(names) > 12))
 
 
-def _number_of(path, number, text):
-    """Convert `text`, the label in line `number`, to a float."""
+def _as_float(path, number, label):
+    """Convert `label`, a str in line `number`, to a finite float."""
     try:
-        score = float(text)
+        value = float(label)
     except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
+        value = math.nan
+    if not math.isfinite(value):
         raise TaskError(
-            f'{path}, line {number}: the label is {name_list([text])}; '
+            f'{path}, line {number}: the label is {name_list([label])}; '
             'expected a number'
             + (' (if line 1 has the names of columns, give these names, or '
                'add header=yes to --columns)' if number == 1 else ''))
-    return score
+    return value
 
 
 def _check_is_no_header(path, indices, lines_labels):
     """Raise `TaskError` if the label in line 1 looks like a column's name.
 
-    This is so if no other row has this label, but another label occurs twice.
+    It does if no other row has this label, but another label occurs twice.
     """
     number, first = lines_labels[0]
     rest = [label for _, label in lines_labels[1:]]
+    has_repeated = len(set(rest)) < len(rest)
     if (number == 1 and indices.header is None and first not in rest
-            and len(set(rest)) < len(rest)):
+            and has_repeated):
         raise TaskError(
             f'{path}, line 1: the label {name_list([first])} occurs nowhere '
             'else: if these are the names of columns, add header=yes to '
