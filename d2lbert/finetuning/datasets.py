@@ -37,7 +37,7 @@ TASKS_IN_MEMORY = 'classify', 'regress', 'tag'
 IN_MEMORY = 'a net in memory'
 
 
-def pretrained_model(model, heads):
+def load_named_model(model, heads):
     """Load the net and the tokenizer that the setting `model` names.
 
     model: a folder or run, as for `load_model`; or the book's bert.small or

@@ -12,7 +12,7 @@ from d2lbert.finetuning.batches import (
     run_encoder,
     shuffled_batches,
 )
-from d2lbert.finetuning.datasets import folder_of, pretrained_model, read_part
+from d2lbert.finetuning.datasets import folder_of, load_named_model, read_part
 from d2lbert.finetuning.task_kinds import CODECS
 from d2lbert.finetuning.tasks.catalog import TASKS, task_of
 from d2lbert.finetuning.tasks.tables import name_list
@@ -60,20 +60,17 @@ class FineTuning(Objective):
         # Seed the initial weights of the head and of parts that a folder lacks
         mx.random.seed(s['seed'] % 2 ** 31)
         if run_folder is None:
-            bert, self.tokenizer = (
-                pretrained_model(
-                    s['model'], ('pooler',) if task.kind in TEXT_KINDS else ())
-                if model is None else model.copied())
-            set_precision(bert, s['precision'])
+            bert, self.tokenizer = self._load_pretrained(task, model)
+            dropout = dropout_of(bert, task.kind)
         else:
-            self._net, self.tokenizer = net_of_run(run_folder)
+            self._net, self.tokenizer = load_net_and_tokenizer(run_folder)
+            dropout = self._net.about.dropout
         train, dev = self._read(task, folder)
         self.about = About(
             task.name, task.kind, pair=train.has_pairs,
             labels=train.labels_names, metrics=task.metrics,
             max_len=s['max_len'], stride=s['stride'], null=train.impossible,
-            dropout=(dropout_of(bert, task.kind) if run_folder is None
-                     else self._net.about.dropout))
+            dropout=dropout)
         if run_folder is None:
             check_kind(bert, task)
             self._net = FineTuned(bert, task.kind, self.about.num_scores,
@@ -89,7 +86,8 @@ class FineTuning(Objective):
                 f'({changes}): resume with the original data')
         check_max_len(self._net, self.about)
         self._codec = CODECS[task.kind](self.about, self.tokenizer)
-        # `self.train` and `self.dev` are the encoded `Inputs` of the data
+        # train and dev are data of `read_task`; `self.train` and `self.dev`
+        # are the encoded `Inputs` of these data
         self.train = self._codec.inputs(train, training=True)
         self.dev_data, self.dev = dev, self._codec.inputs(dev)
         if not self.train.tokens:
@@ -100,11 +98,21 @@ class FineTuning(Objective):
                                  'is nothing to learn or to compare with')
         # `Run` saves `vocab`; here this saves all files of the tokenizer
         self.vocab = TokenizerFiles(self.tokenizer)
-        self.Figures = figures_of(self.about)
+        self.Figures = figures_type(self.about)
         self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
         # An epoch has this many steps, and ends with an evaluation
         self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
         self.num_steps = s['num_epochs'] * self.eval_every
+
+    def _load_pretrained(self, task, model):
+        """Return (pretrained net, tokenizer); model: as for the class."""
+        if model is not None:
+            bert, tokenizer = model.copied()
+        else:
+            heads = ('pooler',) if task.kind in TEXT_KINDS else ()
+            bert, tokenizer = load_named_model(self.settings['model'], heads)
+        set_precision(bert, self.settings['precision'])
+        return bert, tokenizer
 
     def _read(self, task, folder):
         """Read the training part and the development part of the data."""
@@ -172,7 +180,7 @@ class FineTuning(Objective):
                 for part, device in shards(batch, devices)]
 
     def evaluate(self, net, devices):
-        """The loss and metrics on the development part."""
+        """The loss and metrics of a net on the development part."""
         return evaluate(net, self._codec, self.dev, self.dev_data, devices)
 
     def score(self, figures):
@@ -204,11 +212,12 @@ def evaluate(net, codec, inputs, data, devices, progress_title=None):
         outputs = outputs_of(net, inputs, devices, progress.update)
     values = metrics.score(task_of(codec.about.task), codec.true_labels(data),
                            codec.guesses(outputs, inputs, data))
-    return figures_of(codec.about)(codec.loss(outputs, inputs), **values)
+    Figures = figures_type(codec.about)
+    return Figures(codec.loss(outputs, inputs), **values)
 
 
-def figures_of(about):
-    """Make the named tuple type of a task: the mean loss, then its metrics."""
+def figures_type(about):
+    """Make a named tuple type: the mean loss, then the metrics of a task."""
     return namedtuple('Figures', ('loss', *about.metrics))
 
 
@@ -217,6 +226,7 @@ def first_examples(data, count):
 
     data: as `read_task` (tasks/catalog.py) returns it.
     """
+    # Each list has an entry for each example; other fields stay
     return data._replace(**{
         name: value[:count] for name, value in data._asdict().items()
         if isinstance(value, list)})
@@ -228,17 +238,18 @@ def dropout_of(bert, kind):
     The rate is from config.json of the folder that the model was loaded from,
     or else the default of the family, or else the rate of the encoder.
     """
+    text_dropout, token_dropout = family_of(bert.config).dropouts
+    # field: of config.json; dropout: the family's default, or None
+    field, dropout = text_dropout if kind in TEXT_KINDS else token_dropout
     loaded_folder = bert.pretrained     # None: not from a folder
-    # Entry 0 is for scores of texts, entry 1 for scores of tokens
-    field, dropout = family_of(bert.config).dropouts[kind not in TEXT_KINDS]
     if (loaded_folder is not None
             and loaded_folder.config.get(field) is not None):
         dropout = loaded_folder.config[field]
     return bert.config['dropout'] if dropout is None else dropout
 
 
-def net_of_run(folder):
-    """The net, without weights, and the tokenizer of a run to resume."""
+def load_net_and_tokenizer(folder):
+    """Return (net without weights, tokenizer) of a run to resume."""
     folder = Path(folder)
     try:
         config = read_json(folder / 'config.json')
@@ -288,6 +299,7 @@ class TokenizerFiles:
             return
         self.tokenizer.save(path.parent)
         if not path.is_file():      # only a WordPiece tokenizer writes it
+            # As JSON, since a token may contain a line break
             write_text(path, ''.join(f'{json.dumps(token)}\n' for token
                                      in self.tokenizer.idx_to_token))
 

@@ -1,11 +1,13 @@
 """Codecs: each encodes the data of a kind of task, and decodes the outputs.
 
 The method `inputs` turns the data that `read_task` (tasks/catalog.py) returns
-into `Inputs` (batches.py); only `Answers` uses its argument `training`. Three
-methods take the outputs of the net, a list of arrays as `outputs_of`
-(batches.py) returns it: `loss` returns the mean loss, `guesses` the predicted
-labels, and `predictions` a `Prediction` for each text. The functions of
-metrics.py compare the guesses with `true_labels`.
+into `Inputs` (batches.py). Three methods take the outputs of the net, a list
+of arrays as `outputs_of` (batches.py) returns it: `loss` returns the mean
+loss, `guesses` the predicted labels, and `predictions` a `Prediction` for each
+text. The functions of metrics.py compare the guesses with `true_labels`.
+
+A method has the same arguments in all codecs, although some codecs ignore
+`training`, `inputs` or `data`.
 """
 from typing import Any, NamedTuple
 
@@ -38,8 +40,8 @@ class Prediction(NamedTuple):
                         # or the index of the chosen ending
 
 
-class WholeTexts:
-    """Texts or pairs with a class ('classify') or a number ('regress').
+class TextCodec:
+    """For texts or pairs with a class ('classify') or a number ('regress').
 
     about: the task, an `About` (pretrained/heads.py), in all classes here.
     """
@@ -58,8 +60,8 @@ class WholeTexts:
                                == 'regress' else 'int32')
         return inputs_of(encoded, labels)
 
-    def encode(self, data, k):
-        """The `Encoded` of example k, not truncated, for `warn_of_cut`."""
+    def encode_untruncated(self, data, k):
+        """The `Encoded` of example k, for `warn_of_cut`."""
         return self.tokenizer.encode(
             data.texts_a[k], data.texts_b and data.texts_b[k])
 
@@ -71,8 +73,7 @@ class WholeTexts:
         outputs = onp.array(outputs, 'float64')
         if self.about.kind == 'regress':
             return float(((outputs[:, 0] - inputs.labels) ** 2).mean())
-        return float(-log_softmax(outputs)[
-            onp.arange(len(outputs)), inputs.labels].mean())
+        return _mean_cross_entropy(outputs, inputs.labels)
 
     def guesses(self, outputs, inputs, data):
         """A class index or a number for each example."""
@@ -99,8 +100,8 @@ class WholeTexts:
         return predictions
 
 
-class Endings:
-    """Texts with several endings, one of them right."""
+class EndingCodec:
+    """For texts with several endings, one of them right ('choice')."""
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
@@ -119,8 +120,8 @@ class Endings:
         return choice_inputs(encoded, C, None if data.labels is None
                              else onp.array(data.labels, 'int32'))
 
-    def encode(self, data, k):
-        """The `Encoded` of pair k, not truncated, for `warn_of_cut`.
+    def encode_untruncated(self, data, k):
+        """The `Encoded` of pair k, for `warn_of_cut`.
 
         Pair k is ending k % C of example k // C.
         """
@@ -133,8 +134,8 @@ class Endings:
 
         outputs: (N, C) scores of the C endings of N examples.
         """
-        return float(-log_softmax(onp.array(outputs, 'float64'))[
-            onp.arange(len(outputs)), inputs.labels].mean())
+        return _mean_cross_entropy(onp.array(outputs, 'float64'),
+                                   inputs.labels)
 
     def guesses(self, outputs, inputs, data):
         """The index of an ending for each example."""
@@ -157,8 +158,10 @@ class Endings:
         return predictions
 
 
-class Tags:
-    """Sentences with a tag for each word, predicted at the word's first token.
+class TagCodec:
+    """For sentences with a tag for each word ('tag').
+
+    The tag is predicted at the word's first token.
     """
 
     def __init__(self, about, tokenizer):
@@ -178,8 +181,8 @@ class Tags:
                       for one, tags in zip(encoded, data.labels)]
         return inputs_of(encoded, labels, sources=encoded)
 
-    def encode(self, data, k):
-        """The `Encoded` of sentence k, not truncated, for `warn_of_cut`."""
+    def encode_untruncated(self, data, k):
+        """The `Encoded` of sentence k, for `warn_of_cut`."""
         return self.tokenizer.encode_words(data.words[k])
 
     def loss(self, outputs, inputs):
@@ -190,8 +193,7 @@ class Tags:
         scores = onp.concatenate(outputs).astype('float64')
         labels = onp.concatenate(inputs.labels)
         has_label = labels >= 0
-        return float(-log_softmax(scores[has_label])[
-            onp.arange(has_label.sum()), labels[has_label]].mean())
+        return _mean_cross_entropy(scores[has_label], labels[has_label])
 
     def guesses(self, outputs, inputs, data):
         """A list of tag names for each sentence."""
@@ -206,7 +208,8 @@ class Tags:
         """A `Prediction` for each sentence.
 
         A word without a token, because it was cut off or the tokenizer drops
-        it, gets the tag O, or the first tag if the task has no O.
+        it, gets the tag O, or the first tag if the task has no O. The
+        probability of this tag is then 0.
         """
         names = self.about.labels
         default = names.index('O') if 'O' in names else 0
@@ -222,8 +225,11 @@ class Tags:
         return predictions
 
 
-class Answers:
-    """Questions about a text; the answer is a span of the text, or none."""
+class AnswerCodec:
+    """For questions about a text ('span').
+
+    The answer is a span of the text, or a question has no answer.
+    """
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
@@ -243,8 +249,8 @@ class Answers:
             windows = [one for one in windows if one.target is not None]
         labels = None
         if data.answers is not None:
-            labels = [onp.array(one.target or (-1, -1), 'int32')
-                      for one in windows]
+            labels = [onp.array((-1, -1) if one.target is None
+                                else one.target, 'int32') for one in windows]
         return inputs_of(windows, labels, sources=windows)
 
     def loss(self, outputs, inputs):
@@ -253,6 +259,7 @@ class Answers:
         outputs: (T, 2) scores of the T tokens of each window as first and
         last token of the answer. Windows with unknown answers do not count.
         """
+        # Each entry is two losses, of the first and of the last token
         losses = [-log_softmax(scores.T.astype('float64'))[[0, 1], target]
                   for scores, target in zip(outputs, inputs.labels)
                   if target[0] >= 0]
@@ -277,6 +284,12 @@ class Answers:
                 for one in best]
 
 
+def _mean_cross_entropy(scores, labels):
+    """The mean cross-entropy of scores (N, K) and class indices (N,)."""
+    log_probs = log_softmax(scores)[onp.arange(len(labels)), labels]
+    return float(-log_probs.mean())
+
+
 def warn_of_cut(codec, data, encoded, unit='examples'):
     """Log a warning with the number of truncated examples, if there are any.
 
@@ -288,12 +301,13 @@ def warn_of_cut(codec, data, encoded, unit='examples'):
     # Only entries with max_len tokens may have been truncated. Encoding them
     # again, in full, shows which ones were
     full = [k for k, one in enumerate(encoded) if len(one.ids) >= max_len]
-    num_cut = sum(len(codec.encode(data, k).ids) > max_len for k in full)
+    num_cut = sum(len(codec.encode_untruncated(data, k).ids) > max_len
+                  for k in full)
     if num_cut:
         warn(f'{data.path}: {num_cut:,} of {len(encoded):,} {unit} were cut '
              f'to {max_len} tokens (max_len)')
 
 
 #: {kind of task: class}
-CODECS = {'classify': WholeTexts, 'regress': WholeTexts, 'choice': Endings,
-          'tag': Tags, 'span': Answers}
+CODECS = {'classify': TextCodec, 'regress': TextCodec, 'choice': EndingCodec,
+          'tag': TagCodec, 'span': AnswerCodec}

@@ -13,7 +13,7 @@ from d2lbert.finetuning.batches import (
     shuffled_batches,
 )
 from d2lbert.finetuning.objective import FineTuning
-from d2lbert.finetuning.task_kinds import Answers
+from d2lbert.finetuning.task_kinds import AnswerCodec
 from d2lbert.finetuning.tasks.formats import Answer, Questions
 from d2lbert.pretrained.heads import About
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
@@ -92,7 +92,7 @@ def test_questions_with_lost_answers_are_neither_learnt_nor_in_the_loss():
     data = Questions(['a', 'a'], ['crane flies', 'crane flies'],
                      [[Answer('crane', 0)], [Answer('x', None)]], ['1', '2'],
                      False, 1, 'x.json')
-    kind = Answers(about, words)
+    kind = AnswerCodec(about, words)
     assert len(kind.inputs(data, training=True).tokens) == 1
     dev = kind.inputs(data)
     assert [label.tolist() for label in dev.labels] == [[3, 3], [-1, -1]]
