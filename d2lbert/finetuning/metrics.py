@@ -1,9 +1,10 @@
 """Compute the metrics of labelled tasks, as each task's authors define them.
 
 The best value of a metric is 1 (not 100). Without examples, metrics raise
-ValueError. Metrics of GLUE are from Wang et al. 2018, table 1. Metrics of
-entities are from the script conlleval of CoNLL-2000 and 2003. Metrics of
-answers are from the scripts of SQuAD 1.1 and 2.0. N: the number of examples.
+ValueError. Metrics of classes and numbers are GLUE's (Wang et al. 2018, table
+1). Metrics of entities are from the script conlleval of CoNLL-2000 and 2003.
+Metrics of answers are from the scripts of SQuAD 1.1 and 2.0. labels: the true
+values; guesses: the predictions; N: the number of examples.
 """
 import collections
 import re
@@ -51,8 +52,8 @@ def f1(labels, guesses, positive=1):
     """F1 of the class `positive`: 2 hits / (predicted + actual).
 
     labels, guesses: (N,). hits, predicted and actual are the numbers of true
-    positives, predicted positives and positives. Returns 0 without a hit,
-    even if no example is positive or predicted as positive.
+    positives, predicted positives and actual positives. Returns 0 without a
+    hit, even if predicted + actual is 0.
     """
     labels, guesses = _checked_arrays(labels, guesses)
     is_actual, is_predicted = labels == positive, guesses == positive
@@ -61,7 +62,7 @@ def f1(labels, guesses, positive=1):
 
 
 def _f1(hits, predicted, actual):
-    """F1 of three numbers of examples, as in `f1`."""
+    """F1 of three counts, defined in `f1`."""
     return float(2 * hits / (predicted + actual)) if hits else 0.0
 
 
@@ -79,9 +80,11 @@ def matthews(labels, guesses):
     # The numbers of labels and of guesses of each class, (C,)
     actual = is_actual.sum(1).astype('f8')
     predicted = is_predicted.sum(1).astype('f8')
-    # The product of the variances of labels and guesses, up to a factor
+    # Covariance, and product of the variances, of labels and guesses; both up
+    # to a factor, which the quotient does not depend on
+    covariance = n * hits - actual @ predicted
     variances = (n * n - actual @ actual) * (n * n - predicted @ predicted)
-    return (float((n * hits - actual @ predicted) / variances ** 0.5)
+    return (float(covariance / variances ** 0.5)
             if variances else 0.0)
 
 
@@ -98,8 +101,9 @@ def pearson(labels, guesses):
         return float('nan')
     if any((x == x[0]).all() for x in arrays):
         return 0.0
+    deviations = [x - x.mean() for x in arrays]
     # Divide by the maximum first, so that squares do not overflow
-    x, y = (d / onp.abs(d).max() for d in (x - x.mean() for x in arrays))
+    x, y = (d / onp.abs(d).max() for d in deviations)
     r = (x @ y) / ((x @ x) * (y @ y)) ** 0.5
     return float(min(max(r, -1.0), 1.0))    # rounding may exceed 1
 
@@ -119,7 +123,9 @@ def spearman(labels, guesses):
 def ranks(x):
     """Ranks (N,) of the numbers x (N,), from 1; ties get their mean rank."""
     _, inverse, counts = onp.unique(x, return_inverse=True, return_counts=True)
-    return (onp.cumsum(counts) - (counts - 1) / 2)[inverse.reshape(-1)]
+    # The mean rank of each distinct number: its last rank is the cumsum
+    mean_ranks = onp.cumsum(counts) - (counts - 1) / 2
+    return mean_ranks[inverse.reshape(-1)]
 
 
 # Entities. A tag such as B-PER is a letter and an entity type. The letters are
@@ -135,11 +141,14 @@ SCHEMES = {'IOB2': 'BIO', 'BIOES': 'BIOES'}
 def entities(tags, scheme=None):
     """The entities of a sentence: a list of (type, begin, end) in words.
 
-    tags: one for each word. scheme None: the rules of conlleval, for IOB1,
-    IOB2, BIOES, BILOU and BMES. An entity begins at B or S, at a change of
-    type, and at an I or E that does not continue an entity. An entity ends at
-    E or S, before O or the next entity, and with the sentence. A tag outside
-    these schemes, for example a part of speech, is an entity of one word.
+    begin is the first word, and end the word after the last. tags: one for
+    each word.
+
+    scheme None: the rules of conlleval, for IOB1, IOB2, BIOES, BILOU and BMES.
+    An entity begins at B or S, at a change of type, and at an I or E that does
+    not continue an entity. An entity ends at E or S, before O or the next
+    entity, and with the sentence. A tag outside these schemes, for example a
+    part of speech, is an entity of one word.
 
     scheme 'IOB2' or 'BIOES': strict rules. An entity in IOB2 is B-X I-X ...;
     in BIOES it is S-X or B-X I-X ... E-X. Other sequences are no entities;
@@ -150,24 +159,25 @@ def entities(tags, scheme=None):
     found = []
     open_type, begin = None, 0      # open_type None: no entity is open
 
-    def close(end):
+    def add_if_open(end):
         if open_type is not None:
             found.append((open_type, begin, end))
     for k, tag in enumerate(tags):
         letter, tag_type = _split_tag(tag)
+        # Letter '': the tag is outside the schemes
         if letter in ('B', 'S', 'O', '') or open_type != tag_type:
-            close(k)
+            add_if_open(k)
             open_type = None if letter == 'O' else tag_type
             begin = k
         if letter in ('E', 'S', ''):
-            close(k + 1)
+            add_if_open(k + 1)
             open_type = None
-    close(len(tags))
+    add_if_open(len(tags))
     return found
 
 
 def _split_tag(tag):
-    """(letter of BIOES, type) of a tag; ('', tag) outside all schemes."""
+    """(letter of BIOES, type) of a tag; ('', tag) if it is in no scheme."""
     letter, _, tag_type = tag.partition('-')
     letter = LETTERS.get(letter, letter)
     is_known = letter in ('B', 'I', 'O', 'E', 'S')
@@ -182,23 +192,28 @@ def _strict_entities(tags, letters, scheme):
         letter, tag_type = _split_tag(tag)
         if letter == '' or letter not in letters:   # '' is in every str
             raise ValueError(f'the tag {tag!r} is not of the scheme {scheme}')
-        continues = letter in 'IE' and tag_type == open_type
-        # In IOB2 an entity ends if the next word does not continue it
-        if open_type is not None and not continues and 'E' not in letters:
+        continues_entity = letter in 'IE' and tag_type == open_type
+        # In IOB2, which has no E, an entity ends before a tag that does not
+        # continue it. In BIOES such an entity is incomplete, and dropped
+        if ('E' not in letters and open_type is not None
+                and not continues_entity):
             found.append((open_type, begin, k))
-        if continues and letter == 'E':
+        if continues_entity and letter == 'E':
             found.append((open_type, begin, k + 1))
         if letter == 'S':
             found.append((tag_type, k, k + 1))
         if letter == 'B':
             open_type, begin = tag_type, k
-        elif not (continues and letter == 'I'):
+        elif not (continues_entity and letter == 'I'):
             open_type = None
     return found
 
 
 def _entity_counts(labels, guesses, scheme):
-    """The numbers of hits, of predicted and of actual entities, (3,)."""
+    """The numbers of hits, of predicted and of actual entities, (3,).
+
+    Arguments are as for `entity_f1`.
+    """
     if len(labels) != len(guesses):
         raise ValueError(f'expected tags for {len(labels)} sentences, got '
                          f'tags for {len(guesses)}')
@@ -237,7 +252,8 @@ def entity_recall(labels, guesses, scheme=None):
 
 def tag_accuracy(labels, guesses):
     """Fraction of words with the right tag. Arguments as for `entity_f1`."""
-    # Only to raise ValueError if a sentence has another number of guesses
+    # Only to raise ValueError if a sentence has more or fewer guesses than
+    # words
     _entity_counts(labels, guesses, None)
     return accuracy([tag for tags in labels for tag in tags],
                     [tag for tags in guesses for tag in tags])
@@ -285,9 +301,10 @@ def _word_f1(answer, guess):
 
 
 def _mean_of_best(compare, answers, guesses):
-    """Mean over questions of the highest score of the guess with any answer.
+    """Mean over questions of the guess's highest score against an answer.
 
-    compare(answer, guess): the score of two `normalized` texts.
+    compare(answer, guess): the score of two `normalized` texts. answers,
+    guesses: as for `exact_match`.
     """
     if len(answers) != len(guesses):
         raise ValueError(f'expected guesses for {len(answers)} questions, '
@@ -298,8 +315,9 @@ def _mean_of_best(compare, answers, guesses):
         texts = [normalized(answer if isinstance(answer, str)
                             else answer.text) for answer in accepted]
         # Drop answers that normalize to ''; if no answer is left, '' is right
+        texts = [t for t in texts if t] or ['']
         best_scores.append(max(compare(text, normalized(guess))
-                               for text in [t for t in texts if t] or ['']))
+                               for text in texts))
     return sum(best_scores) / len(best_scores)
 
 

@@ -33,8 +33,10 @@ class AdamW(mx.optimizer.Optimizer):
     and Ba 2015, with bias correction in the rate). Decay is decoupled
     (Loshchilov and Hutter 2019): a step multiplies matrices by
     1 - learning_rate * wd. Biases and the parameters of LayerNorm do not
-    decay. clip_norm: limit of the norm of all gradients together, after
-    `rescale_grad`; 0 for none. ahead: True prepares an update while its
+    decay.
+
+    clip_norm: limit of the norm of all gradients together, after
+    `rescale_grad`; 0: no limit. ahead: True prepares an update while its
     gradients are still being computed. Set it only for loops that wait for
     all predictions before they start to compute gradients: a prediction may
     move a weight to other memory.
@@ -48,7 +50,7 @@ class AdamW(mx.optimizer.Optimizer):
                              'clip_norm in place of clip_gradient')
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.clip_norm, self.ahead = clip_norm, ahead
-        self.aggregate_num = 1 << 30    # parameters in one `update`: all
+        self.aggregate_num = 1 << 30    # `update` gets all parameters at once
 
     def create_state(self, index, weight):
         """Zeros for Adam's means of the gradient and of its square."""
@@ -139,33 +141,35 @@ class Updater(Stateful):
         accumulate = self.settings['accumulate']
         if accumulate > 1:
             zero_gradients(self.net, self.devices)
-        shard_terms, num_used = [[] for _ in batch_counts], 0
+        terms_of_loss, num_used = [[] for _ in batch_counts], 0
         for k in range(accumulate):
             part = part_of(worker_batch, k, accumulate)
             if not len(part[0]):    # there are fewer rows than parts
                 continue
             wait_for_last_step()
             with autograd.record():
-                # A list for each shard, of all its weighted losses
-                weighted = [
-                    [loss * (count / max(batch_count, 1))
-                     for (loss, count), batch_count in zip(
-                         pairs, batch_counts)]
+                # A list for each shard, of its weighted losses
+                losses_of_shard = [
+                    _weighted_losses(pairs, batch_counts)
                     for pairs in self.objective.shard_losses(
                         self.net, part, self.devices)]
-                sums = [self._sum_to_minimize(losses) for losses in weighted]
+                sums = [self._sum_to_minimize(losses)
+                        for losses in losses_of_shard]
             autograd.backward(sums)
             # The last part is the largest, so it uses the most devices
             num_used = len(sums)
-            for terms, losses in zip(shard_terms, zip(*weighted)):
-                terms += losses
-        if num_used < len(self.devices):    # the call alone takes about 1 ms
+            # zip(*...) gives, for each loss, its terms of all shards
+            for terms, new_terms in zip(terms_of_loss, zip(*losses_of_shard)):
+                terms += new_terms
+        # Without a shard, a device would add its gradient of the step before.
+        # The condition saves a call of about 1 ms
+        if num_used < len(self.devices):
             zero_gradients(self.net, self.devices[num_used:])
-        return shard_terms
+        return terms_of_loss
 
     def _sum_to_minimize(self, losses):
         """Sum a shard's losses, each times its factor in objective.weights."""
-        # sum() starts at the first loss, since adding 0 costs an operation
+        # No product with 1 and no sum with 0, which cost an operation each
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
         return sum(others, first)
@@ -183,9 +187,9 @@ class Updater(Stateful):
     def totals(self, losses, *extra_numbers):
         """The sums over all workers of each loss and each extra number.
 
-        losses: as `gradients` returns them. Waits for the devices. Raises
-        `RunError` if this worker has other settings or data than the first
-        worker.
+        losses: as `gradients` returns them. Waits for the devices. The first
+        call raises `RunError` if this worker has other settings or data than
+        the first worker.
         """
         numbers = [*(sum(map(float, terms)) for terms in losses),
                    *extra_numbers]
@@ -201,9 +205,13 @@ class Updater(Stateful):
         return sums.tolist()
 
     def _check_equals_first_worker(self, store, key, size):
-        """Compare a hash of settings and data with the first worker's."""
+        """Raise `RunError` if the first worker has other settings or data.
+
+        store, key: of the key-value store that sends a hash of them. size: of
+        all arrays with this key.
+        """
         # The hash of 31 bits is stored as two numbers that float32 can hold
-        # exactly. All arrays of this key must have the same size
+        # exactly. Further numbers are 0
         own_hash = np.zeros(size, dtype='float32')
         own_hash[:2] = np.array(divmod(derive_seed(
             self.settings, self.objective.fixed_entries), 1 << 16))
@@ -265,6 +273,16 @@ class Updater(Stateful):
                 for moment in moments)
             # The moments are on their device: MXNet need not copy them
             updater.states_synced[index] = True
+
+
+def _weighted_losses(pairs, batch_counts):
+    """The losses of a shard, each times the shard's share of the items.
+
+    pairs: (loss, number of items in the shard) for each loss. batch_counts:
+    for each loss, the number of items in the batch.
+    """
+    return [loss * (count / max(batch_count, 1))
+            for (loss, count), batch_count in zip(pairs, batch_counts)]
 
 
 def seed_dropout(*values):
