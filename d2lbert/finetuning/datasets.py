@@ -52,15 +52,16 @@ def load_named_model(model, heads):
     if vocab.idx_to_token[:len(first_tokens)] != first_tokens:
         raise ValueError(f'the vocabulary of {model} does not begin with '
                          f'{", ".join(first_tokens)}, so that a run folder '
-                         'cannot keep it: fine-tune it as the page does')
+                         "cannot keep it: fine-tune it as the book's page "
+                         'does')
     return bert, WholeWords(vocab)
 
 
-def folder_of(task, data):
-    """Check and return `data`, the folder of a task's files.
+def data_folder_of(task, data):
+    """Return `data`, the folder of a task's files; data None: download SNLI.
 
-    If data is None, SNLI is downloaded, and other tasks raise ValueError. A
-    file in place of a folder raises ValueError, too.
+    Raises ValueError if `data` is a file, or if it is None for another task
+    than SNLI.
     """
     if data is None and task_of(task).name == 'snli':
         return hub.download_extract('SNLI')
@@ -79,11 +80,11 @@ def read_part(task, data, part, columns, tokenizer, labels=None):
     For a whole-word tokenizer, SNLI is read from `SNLI_TREES`, as on the
     book's page.
     """
-    from_trees = (task_of(task).name == 'snli' and columns is None
+    uses_trees = (task_of(task).name == 'snli' and columns is None
                   and isinstance(tokenizer, WholeWords))
     examples = read_task(task, data, part,
-                         SNLI_TREES if from_trees else columns, labels)
-    if from_trees:
+                         SNLI_TREES if uses_trees else columns, labels)
+    if uses_trees:
         examples = examples._replace(
             texts_a=list(map(tree_words, examples.texts_a)),
             texts_b=list(map(tree_words, examples.texts_b)))
@@ -123,7 +124,7 @@ class ModelInMemory(NamedTuple):
         return cls(net, tokenizer, IN_MEMORY if loaded_folder is None
                    else str(loaded_folder.folder))
 
-    def copied(self):
+    def copy_to_train(self):
         """Return a float32 copy of the net to train, and the tokenizer."""
         copy = net_of({**self.net.config, 'precision': 'fp32'})
         params = copy._collect_params_with_prefix()
@@ -153,14 +154,15 @@ class DataInMemory(NamedTuple):
         if valid is None:
             raise ValueError('train needs valid=(texts, labels), too, to '
                              'choose the best epoch')
-        parts = {'train': _columns('train', train),
-                 'dev': _columns('valid', valid)}
-        column_counts = {len(columns) for columns in parts.values()}
-        has_pairs = column_counts == {3}
-        if len(column_counts) > 1:
+        parts = {'train': _checked_columns('train', train),
+                 'dev': _checked_columns('valid', valid)}
+        num_columns = len(parts['train'])
+        if len(parts['dev']) != num_columns:
             raise ValueError('train and valid must both have second texts, '
                              'or none')
-        first_label = parts['train'][-1][0]
+        has_pairs = num_columns == 3
+        *_, train_labels = parts['train']
+        first_label = train_labels[0]
         if task is None:
             task = ('tag' if isinstance(first_label, (list, tuple)) else
                     'regress' if isinstance(first_label, float)
@@ -170,11 +172,13 @@ class DataInMemory(NamedTuple):
                 f'task {task!r} takes its examples from files: for train and '
                 f'valid in memory choose {", ".join(TASKS_IN_MEMORY)}')
         if task == 'tag':
-            return cls(task, None, {f'{part}.txt': _conll(
-                part, *columns) for part, columns in parts.items()})
-        names = [role for role in ROLES if role != 'pair' or has_pairs]
-        return cls(task, ','.join(names), {f'{part}.csv': _csv(
-            task, names, columns) for part, columns in parts.items()})
+            return cls(task, None, {
+                f'{part}.txt': _conll_text(part, columns)
+                for part, columns in parts.items()})
+        header = [role for role in ROLES if role != 'pair' or has_pairs]
+        return cls(task, ','.join(header), {
+            f'{part}.csv': _csv_text(task, header, columns)
+            for part, columns in parts.items()})
 
     def write(self, folder):
         """Write the files to `folder`/data; returns this path as a str."""
@@ -186,15 +190,15 @@ class DataInMemory(NamedTuple):
 
 
 def is_task(name):
-    """True if `name` is a task's name; a model or a folder gives False."""
+    """True if `name` is the name of a task, not a model or a folder."""
     return isinstance(name, str) and name in TASKS
 
 
-def _columns(name, value):
+def _checked_columns(name, value):
     """The columns of a part, as equally long lists with at least one entry.
 
     name: 'train' or 'valid', an argument of `finetune`. value: the value of
-    this argument.
+    this argument. Raises TypeError or ValueError.
     """
     if not isinstance(value, (tuple, list)) or len(value) not in (2, 3):
         raise TypeError(f'{name} must be a pair (texts, labels), or (texts, '
@@ -207,20 +211,20 @@ def _columns(name, value):
     if len(set(lens)) > 1 or not lens[0]:
         found = ' and '.join(f'{length} {title}' for length, title
                              in zip(lens, titles))
-        raise ValueError(f'{name} has {found}: give as many of each, and at '
-                         'least one')
+        raise ValueError(f'{name} has {found}: give equally many of each, and '
+                         'at least one')
     return columns
 
 
-def _csv(task, names, columns):
-    """The text of a CSV file with the header `names`.
+def _csv_text(task, header, columns):
+    """The text of a CSV file with a header.
 
     columns: a list of texts, possibly a list of second texts, and a list of
     labels.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(names)
+    writer.writerow(header)
     for k, row in enumerate(zip(*columns)):
         *texts, label = row
         for text in texts:
@@ -240,7 +244,7 @@ def _csv(task, names, columns):
     return file.getvalue()
 
 
-def _conll(part, *columns):
+def _conll_text(part, columns):
     """The text of a file with a word and its tag on each line.
 
     part: 'train' or 'dev', for messages. columns: a list of texts and a list

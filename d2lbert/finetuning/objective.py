@@ -12,7 +12,11 @@ from d2lbert.finetuning.batches import (
     run_encoder,
     shuffled_batches,
 )
-from d2lbert.finetuning.datasets import folder_of, load_named_model, read_part
+from d2lbert.finetuning.datasets import (
+    data_folder_of,
+    load_named_model,
+    read_part,
+)
 from d2lbert.finetuning.task_kinds import CODECS
 from d2lbert.finetuning.tasks.catalog import TASKS, task_of
 from d2lbert.finetuning.tasks.tables import name_list
@@ -56,7 +60,7 @@ class FineTuning(Objective):
         self.settings = s = settings
         ops.check_precision(s['precision'])
         task = TASKS[s['task']]
-        folder = folder_of(task, s['data'])
+        folder = data_folder_of(task, s['data'])
         # Seed the initial weights of the head and of parts that a folder lacks
         mx.random.seed(s['seed'] % 2 ** 31)
         if run_folder is None:
@@ -107,7 +111,7 @@ class FineTuning(Objective):
     def _load_pretrained(self, task, model):
         """Return (pretrained net, tokenizer); model: as for the class."""
         if model is not None:
-            bert, tokenizer = model.copied()
+            bert, tokenizer = model.copy_to_train()
         else:
             heads = ('pooler',) if task.kind in TEXT_KINDS else ()
             bert, tokenizer = load_named_model(self.settings['model'], heads)

@@ -7,7 +7,7 @@ from typing import Any, Iterable, List, Optional
 
 from d2lbert.devices import parse_devices
 from d2lbert.finetuning.batches import outputs_of
-from d2lbert.finetuning.datasets import folder_of, read_part
+from d2lbert.finetuning.datasets import data_folder_of, read_part
 from d2lbert.finetuning.objective import digest, evaluate
 from d2lbert.finetuning.task_kinds import CODECS, Prediction
 from d2lbert.finetuning.tasks.catalog import (
@@ -172,7 +172,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
             IndexError) as error:
         raise RunError(f'{Path(folder) / "config.json"} does not describe a '
                        f'run: {error!r}') from None
-    source = folder_of(net.about.task, run_data) if data is None else data
+    source = data_folder_of(net.about.task, run_data) if data is None else data
     examples = read_part(net.about.task, source, part, columns, tokenizer,
                          net.about.labels)
     codec = CODECS[net.about.kind](net.about, tokenizer)
