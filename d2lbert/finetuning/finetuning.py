@@ -55,7 +55,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     of the runs are reported as mean ± standard deviation.
     """
     if train is not None and model is None and not is_task(task):
-        task, model = None, task    # the first argument is the model
+        task, model = None, task    # `finetune(model, train=...)`
     seeds = SEEDS.checked(seeds)
     if resume is not None and (out is not None or force or seeds > 1):
         raise ValueError('a resumed run stays in its folder, with the seeds '
@@ -106,7 +106,7 @@ def _examples_in_memory(train, valid, task, data, resume, keywords):
 
 
 def _write_examples(examples, settings, folder):
-    """Write a `DataInMemory` to a folder, and change the setting `data`."""
+    """Write a `DataInMemory` to a folder; set `data` to the path of it."""
     settings['data'] = examples.write(folder)
 
 
@@ -119,29 +119,32 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
     are as for `finetune`.
     """
     with failsafe_output(), StopRequest() as stop:
-        if resume is None:
-            settings = complete(keywords)
-            # `force` must not move aside the paths that the run reads
-            if examples is None:
-                create = RunFolder.create
-                paths_read = [settings['data'], settings['model']]
-            else:
-                create = functools.partial(
-                    RunFolder.create_with,
-                    functools.partial(_write_examples, examples, settings))
-                paths_read = [settings['model']]
-            run = Run(functools.partial(_objective, model=model), settings,
-                      devices, stop, callback=callback)
-            return run.carry_out(create, out, force, paths_read)
-        run = reopen_run(Path(resume), keywords, devices, stop,
-                         FINETUNING, callback)
-        run.make_objective = functools.partial(_objective, run_folder=run.out)
-        return run.carry_out()
+        if resume is not None:
+            run = reopen_run(Path(resume), keywords, devices, stop,
+                             FINETUNING, callback)
+            # The folder has the tokenizer and the config of the net
+            run.make_objective = functools.partial(_make_objective,
+                                                   run_folder=run.out)
+            return run.carry_out()
+        settings = complete(keywords)
+        # `force` must not move aside the paths that the run reads
+        if examples is None:
+            create = RunFolder.create
+            paths_read = [settings['data'], settings['model']]
+        else:
+            write = functools.partial(_write_examples, examples, settings)
+            create = functools.partial(RunFolder.create_with, write)
+            paths_read = [settings['model']]
+        run = Run(functools.partial(_make_objective, model=model), settings,
+                  devices, stop, callback=callback)
+        return run.carry_out(create, out, force, paths_read)
 
 
-def _objective(settings, vocab, run_folder=None, model=None):
+def _make_objective(settings, vocab, run_folder=None, model=None):
     """Make the objective of a run; ignore `vocab`, which `Run` passes, too."""
     return FineTuning(settings, run_folder, model)
 
 
-FINETUNING = RunType('finetune', _objective, complete, CHANGEABLE_ON_RESUME)
+#: The argument `run_type` of `reopen_run`
+FINETUNING = RunType('finetune', _make_objective, complete,
+                     CHANGEABLE_ON_RESUME)

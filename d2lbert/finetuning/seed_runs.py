@@ -53,11 +53,13 @@ def begin(run_once, settings, num_seeds, out, force, devices,
         out = new_run_folder()
     else:
         out = Path(out)
-        if out.exists() and not (force and has_seed_runs(out)):
+        has_runs = has_seed_runs(out)
+        may_replace = force and has_runs
+        if out.exists() and not may_replace:
             raise RunError(f'{out} exists already{_resume_hint(out)}: choose '
                            'another --out' + (
                                ', or give --force to move its runs aside'
-                               if has_seed_runs(out) else ''))
+                               if has_runs else ''))
         _make_folder(out)
     state = dict(settings=settings, seeds=[
         settings['seed'] + k for k in range(num_seeds)])
@@ -65,7 +67,7 @@ def begin(run_once, settings, num_seeds, out, force, devices,
         if write_data is not None:
             write_data(out)
         _write_state(out, state)
-        return _carry_out(run_once, out, state, force, devices)
+        return _carry_out(run_once, out, state, devices, force=force)
     except BaseException:
         # Remove the folder if no run has started
         if {path.name for path in out.iterdir()} <= {SEEDS_FILE, DATA}:
@@ -86,7 +88,7 @@ def _make_folder(out):
 
 
 def _resume_hint(out):
-    """A hint for an error message; '' if `out` has no unfinished runs."""
+    """A hint to resume `out`, for a message; '' without unfinished runs."""
     # SEEDS_FILE gets the entry `figures` after the last run
     if not has_seed_runs(out) or 'figures' in _read_state(out):
         return ''
@@ -100,24 +102,23 @@ def resume(run_once, out, keywords, devices):
     run_once: as for `begin`. keywords: the settings to change.
     """
     state = _read_state(out)
-    fixed = sorted(name for name, value in keywords.items()
-                   if name not in CHANGEABLE_ON_RESUME
-                   and value != state['settings'].get(name))
-    if fixed:
+    refused = sorted(name for name, value in keywords.items()
+                     if name not in CHANGEABLE_ON_RESUME
+                     and value != state['settings'].get(name))
+    if refused:
         raise ValueError(f'resumed runs keep their settings: '
-                         f'{", ".join(fixed)} cannot be changed, only '
+                         f'{", ".join(refused)} cannot be changed, only '
                          f'{", ".join(CHANGEABLE_ON_RESUME)} and devices')
     state['settings'].update(keywords)
-    return _carry_out(run_once, out, state, None, devices)
+    return _carry_out(run_once, out, state, devices, is_resumed=True)
 
 
-def _carry_out(run_once, out, state, force, devices):
+def _carry_out(run_once, out, state, devices, force=False, is_resumed=False):
     """Carry out the runs, print their metrics, and return `out`.
 
     state: the content of SEEDS_FILE, a dict with `settings` and `seeds`.
-    force: as for `finetune`; None: resume the runs that `out` has.
+    force: as for `finetune`. is_resumed: True to go on with the runs in `out`.
     """
-    is_resumed = force is None
     for k, seed in enumerate(state['seeds'], 1):
         folder = out / f'seed-{k}'
         settings = dict(state['settings'], seed=seed)
@@ -129,11 +130,13 @@ def _carry_out(run_once, out, state, force, devices):
             if progress == BEGUN:
                 changeable = {name: settings[name]
                               for name in CHANGEABLE_ON_RESUME}
-                run_once(None, False, folder, devices, changeable)
+                run_once(out=None, force=False, resume=folder,
+                         devices=devices, keywords=changeable)
             else:
                 # On resume, a run that `_progress_of` cannot use is replaced
                 replaces_run = (is_resumed or force) and folder.exists()
-                run_once(folder, replaces_run, None, devices, settings)
+                run_once(out=folder, force=replaces_run, resume=None,
+                         devices=devices, keywords=settings)
         except Stopped as stopped:
             raise Stopped(f'stopped in run {k} of {len(state["seeds"])}; go '
                           f'on with: d2lbert finetune --resume '
@@ -180,7 +183,7 @@ def _move_extra_runs(out, num_seeds):
 
 
 def means_and_deviations(figures):
-    """{metric: (mean, deviation)}; figures: {metric: value} for each run.
+    """{metric: (mean, deviation)}; figures: a list of {metric: value}, by run.
 
     deviation: the sample standard deviation, which divides by N - 1 for N
     runs. Mean and deviation are nan if a value is not finite.
@@ -188,10 +191,11 @@ def means_and_deviations(figures):
     statistics_of = {}
     for name in figures[0]:
         values = [run[name] for run in figures]
-        all_finite = all(map(math.isfinite, values))
-        statistics_of[name] = (
-            (statistics.mean(values), statistics.stdev(values))
-            if all_finite else (math.nan, math.nan))
+        if all(map(math.isfinite, values)):
+            statistics_of[name] = (statistics.mean(values),
+                                   statistics.stdev(values))
+        else:
+            statistics_of[name] = math.nan, math.nan
     return statistics_of
 
 

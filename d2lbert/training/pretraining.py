@@ -71,29 +71,31 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     if texts is not None:
         _check_texts_allowed(resume, keywords)
         content = _joined_texts(texts)
-        keywords['corpus'] = TEXTS      # `write` sets the whole path
+        keywords['corpus'] = TEXTS      # `write_texts` sets the whole path
 
         # `carry_out` calls this after the run's `settings` are defined below
-        def write(folder):
+        def write_texts(folder):
             write_text(folder / TEXTS, content)
             settings['corpus'] = str(folder / TEXTS)
-        create = functools.partial(RunFolder.create_with, write)
+        create = functools.partial(RunFolder.create_with, write_texts)
     with failsafe_output(), StopRequest() as stop:
-        if resume is None:
-            settings, make_objective = complete(keywords), _objective
-            if settings['teacher'] is not None:
-                teacher = Teacher.load(settings['teacher'])
-                settings = teacher.student_settings(keywords)
-                make_objective = functools.partial(_objective,
-                                                   teacher=teacher)
-            run = Run(make_objective, settings, devices, stop, wanted,
-                      callback)
-            # `texts` become a file of the run, which is no input
-            inputs = [settings[name] for name in INPUTS
-                      if name != 'corpus' or texts is None]
-            return run.carry_out(create, out, force, inputs)
-        return reopen_run(Path(resume), keywords, devices, stop,
-                          callback=callback).carry_out()
+        if resume is not None:
+            run = reopen_run(Path(resume), keywords, devices, stop,
+                             callback=callback)
+            return run.carry_out()
+        settings, make_objective = complete(keywords), _make_objective
+        if settings['teacher'] is not None:
+            teacher = Teacher.load(settings['teacher'])
+            # From `keywords`: `settings` has the book's sizes in place of the
+            # teacher's
+            settings = teacher.student_settings(keywords)
+            make_objective = functools.partial(make_objective,
+                                               teacher=teacher)
+        run = Run(make_objective, settings, devices, stop, wanted, callback)
+        # The file with `texts` is part of the run, not an input
+        inputs = [settings[name] for name in INPUTS
+                  if name != 'corpus' or texts is None]
+        return run.carry_out(create, out, force, inputs)
 
 
 def _check_texts_allowed(resume, keywords):
@@ -122,7 +124,7 @@ def _joined_texts(texts):
     return '\n\n'.join([*kept, ''])
 
 
-def _objective(settings, vocab, teacher=None):
+def _make_objective(settings, vocab, teacher=None):
     """Make the `Objective` of a run, with a teacher if `settings` name one.
 
     vocab: from the checkpoint of a resumed run; None for a new run. teacher:
@@ -147,7 +149,7 @@ class RunType(NamedTuple):
     changeable: Any         # names of settings that may change on resume
 
 
-PRETRAINING = RunType('pretrain', _objective, complete_saved,
+PRETRAINING = RunType('pretrain', _make_objective, complete_saved,
                       CHANGEABLE_ON_RESUME)
 
 
@@ -159,6 +161,7 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
     The other arguments are as for `Run`. Call `Run.carry_out` to go on.
     """
     is_folder = path.is_dir()
+    # A checkpoint is RUN/checkpoints/FILE
     folder = path if is_folder else path.parent.parent
     if not is_folder and path.parent != checkpoints.folder_of(folder):
         if not path.is_file():
@@ -191,20 +194,20 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
 def _check_sizes(path, run, folder):
     """Raise `CheckpointError` if a size is too large for the tensors.
 
-    The sizes of the net are in the settings and in config.json, and its
-    tensors in the checkpoint. A net of damaged sizes could need any amount of
-    memory.
+    The sizes of the net are in the settings and in config.json. The tensors of
+    the net are in the checkpoint. A net of damaged sizes could need any amount
+    of memory.
     """
     settings = dict(run.settings)
     if settings.get('share_layers'):
-        settings['num_groups'] = 1      # the net's name for share_layers
+        settings['num_groups'] = 1      # as in the config of such a net
     configs = [settings]
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         configs.append(dict(read_json(folder / 'config.json')['model']))
+    shapes = {name: array.shape
+              for name, array in run.checkpoint.arrays.items()}
     for config in configs:
-        checkpoints.check_net_sizes(path, config, {
-            name: array.shape for name, array
-            in run.checkpoint.arrays.items()})
+        checkpoints.check_net_sizes(path, config, shapes)
 
 
 def _resumed_settings(checkpoint, keywords, run_type):

@@ -41,8 +41,8 @@ def figures_of(out):
 
 
 def prepared(given, devices='cpu', **keywords):
-    return loops.prepared(finetuning._objective, complete(given(**keywords)),
-                          devices)
+    return loops.prepared(finetuning._make_objective,
+                          complete(given(**keywords)), devices)
 
 
 # What is learnt

@@ -75,7 +75,7 @@ def left(folder, data, tmp_path_factory):
 
 def undropped(folder, data):
     """A run that is ready to train, without dropout."""
-    run = loop.Run(finetuning._objective, complete(dict(
+    run = loop.Run(finetuning._make_objective, complete(dict(
         SETTINGS, data=str(data['sst2']), model=str(folder), task='sst2',
         num_epochs=3, lr=0.02, clip=0.3, weight_decay=1.0, bucket=16)), 'cpu')
     run.prepare()

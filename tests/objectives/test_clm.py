@@ -119,7 +119,7 @@ def test_figures_are_those_of_float64(path):
 
 
 def test_rows_are_the_text_itself(clm_run):
-    one = prepared_run(pretraining._objective, complete(TINY), 'cpu')
+    one = prepared_run(pretraining._make_objective, complete(TINY), 'cpu')
     _, batch = next(one.objective.batches(0, (0, 0)))
     vocab = one.objective.vocab
     cls, mask, sep = (vocab[name] for name in (

@@ -227,7 +227,7 @@ def test_figures_are_those_of_float64(objective, path):
 
 def prepared(objective, devices='cpu', **keywords):
     return loops.prepared(
-        pretraining._objective,
+        pretraining._make_objective,
         complete(dict(TINY, objective=objective, **keywords)), devices)
 
 

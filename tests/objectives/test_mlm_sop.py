@@ -19,7 +19,7 @@ ALBERT = dict(architecture='published', embedding_size=6, share_layers=True)
 
 
 def prepared(**keywords):
-    return loops.prepared(pretraining._objective,
+    return loops.prepared(pretraining._make_objective,
                           complete(dict(TINY, **keywords)))
 
 

@@ -71,7 +71,7 @@ def prepared(teacher, devices='cpu', **keywords):
     """A student before its first step."""
     there = Teacher.load(teacher)
     return loops.prepared(
-        functools.partial(pretraining._objective, teacher=there),
+        functools.partial(pretraining._make_objective, teacher=there),
         there.student_settings(dict(TINY, teacher=str(teacher), **keywords)),
         devices)
 
@@ -336,7 +336,7 @@ def test_one_that_is_otherwise_begins_anew_and_says_so(teacher, capsys):
         assert model_messages(capsys) == (
             'the student starts from random weights, because it differs '
             f'from its teacher {teacher} in {said}\n')
-        alone = loops.prepared(pretraining._objective, complete(dict(
+        alone = loops.prepared(pretraining._make_objective, complete(dict(
             TINY, **{**SIZES, **keywords})))
         for name, value in reference.parameters(alone.net).items():
             if alone.net.config['num_layers'] == run.net.config['num_layers']:
@@ -460,7 +460,7 @@ def test_two_workers_make_the_steps_of_one(teacher, tmp_path):
 def folder(tmp_path_factory):
     """A published BERT of word pieces, with random weights."""
     pytest.importorskip('tokenizers')
-    made = loops.prepared(pretraining._objective, complete(dict(
+    made = loops.prepared(pretraining._make_objective, complete(dict(
         TINY, **SIZES, num_layers=2, architecture='published',
         tokenizer='wordpiece', vocab_size=300)))
     redraw(made.net)
@@ -508,7 +508,7 @@ def test_heads_that_a_folder_lacks_do_not_change_who_it_is(folder, tmp_path):
     assert {teacher.sha256 for teacher in lacking} == {whole.sha256}
     assert lacking[0].lacks('nsp') and not whole.lacks('nsp')
     run = prepared(path, num_layers=2)
-    alone = loops.prepared(pretraining._objective, complete(dict(
+    alone = loops.prepared(pretraining._make_objective, complete(dict(
         TINY, **SIZES, num_layers=2, architecture='published',
         tokenizer='wordpiece', vocab=str(folder))))
     for name in ('hidden.weight', 'nsp.output.weight'):

@@ -69,7 +69,7 @@ def test_a_batch_in_parts_and_on_devices_gives_the_same_gradients(settings):
     found = []
     for devices, accumulate in ('cpu', 1), ('cpu', 4), ('cpu:2', 1):
         one = prepared_run(
-            pretraining._objective, complete(dict(
+            pretraining._make_objective, complete(dict(
                 settings, dropout=0.0, accumulate=accumulate,
                 eval_every=None)),
             devices)
@@ -84,7 +84,7 @@ def test_a_batch_in_parts_and_on_devices_gives_the_same_gradients(settings):
     dict(TINY['clm']), dict(TINY['denoise'], noise='masking')],
     ids=['clm', 'denoise'])
 def test_it_learns(more):
-    one = prepared_run(pretraining._objective, complete(dict(
+    one = prepared_run(pretraining._make_objective, complete(dict(
         more, num_hiddens=32, lr=0.02, num_steps=20, dropout=0.0,
         eval_every=None)), 'cpu')
     losses = [step(one)[0] for _ in range(20)]

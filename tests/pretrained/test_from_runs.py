@@ -31,7 +31,7 @@ RELATIVES = {
 
 def net_of(**keywords):
     """The net of a run, in which no weight has its initial value."""
-    net = loops.prepared(pretraining._objective, complete(dict(
+    net = loops.prepared(pretraining._make_objective, complete(dict(
         corpus='sample', max_len=40, num_hiddens=8, ffn_num_hiddens=12,
         tokenizer='wordpiece', vocab_size=300, seed=1, **keywords))).net
     rng = onp.random.RandomState(0)

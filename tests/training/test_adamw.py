@@ -353,7 +353,7 @@ def gradients_of(run):
 
 @pytest.mark.parametrize('devices, accumulate', [('cpu', 1), ('cpu:2', 2)])
 def test_a_run_decays_and_clips_as_its_settings_say(devices, accumulate):
-    run = loops.prepared(pretraining._objective, complete(dict(
+    run = loops.prepared(pretraining._make_objective, complete(dict(
         TINY, lr=0.01, warmup=0.5, decay='linear', weight_decay=2.0,
         clip=0.05, accumulate=accumulate)), devices)
     theirs = Reference(values_of(run), 2.0, 0.05)
@@ -372,8 +372,9 @@ def test_a_run_decays_and_clips_as_its_settings_say(devices, accumulate):
 
 
 def test_a_checkpoint_with_the_moments_of_mxnets_adam_goes_on(tmp_path):
-    before, after = (loops.prepared(pretraining._objective, complete(TINY))
-                     for _ in range(2))
+    before, after = (
+        loops.prepared(pretraining._make_objective, complete(TINY))
+        for _ in range(2))
     before.updater.trainer = gluon.Trainer(
         before.net.collect_params(), 'adam',
         {'learning_rate': TINY.get('lr', 0.01)})

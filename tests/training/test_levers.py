@@ -23,7 +23,7 @@ TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
 
 
 def prepared(**keywords):
-    return loops.prepared(pretraining._objective,
+    return loops.prepared(pretraining._make_objective,
                           complete(dict(TINY, **keywords)))
 
 
@@ -260,7 +260,7 @@ def test_frozen_and_tied_weights_are_averaged_once_or_not_at_all():
 def test_an_average_on_several_devices_is_that_of_one():
     found = []
     for devices in ('cpu', 'cpu:2'):
-        run = loops.prepared(pretraining._objective, complete(dict(
+        run = loops.prepared(pretraining._make_objective, complete(dict(
             TINY, average=0.6, lr=1e-4)), devices)
         step(run)
         with run.average.applied():

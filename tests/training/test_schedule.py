@@ -56,7 +56,7 @@ def test_a_cosine_falls_slowly_fast_and_slowly_again(warmup):
 
 
 def test_the_schedule_is_what_the_optimizer_is_told():
-    run = loops.prepared(pretraining._objective, complete(dict(
+    run = loops.prepared(pretraining._make_objective, complete(dict(
         TINY, lr=0.01, warmup=0.5, decay='linear', num_steps=6)))
     rates = []
     for _ in range(6):
@@ -242,4 +242,5 @@ def test_several_workers_have_no_clock_in_common(monkeypatch):
     monkeypatch.setenv('D2LBERT_NUM_WORKERS', '2')
     with pytest.raises(ValueError, match='minutes=1 is for one worker, whose '
                                          'clock counts, not for 2'):
-        loops.prepared(pretraining._objective, complete(dict(TINY, minutes=1)))
+        loops.prepared(pretraining._make_objective,
+                       complete(dict(TINY, minutes=1)))

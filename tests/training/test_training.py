@@ -55,7 +55,8 @@ LEVERS = dict(FULL, decay='cosine', mask_share=0.3, tie_embeddings=True,
 
 
 def prepared(devices='cpu', **keywords):
-    return loops.prepared(pretraining._objective, complete(keywords), devices)
+    return loops.prepared(pretraining._make_objective, complete(keywords),
+                          devices)
 
 
 # Resuming
