@@ -66,16 +66,16 @@ def draw_history(objective, history, xlim):
     xlim: the limits of the x axis, [first step, last step], or None.
     """
     legend = list(objective.losses)
-    # There are more losses than `plotted` figures if a run has a teacher
     if objective.eval_every:
-        legend += [f'held-out {name}' for name, _ in zip(
-            objective.losses, objective.plotted)]
+        # With a teacher, there are more losses than `plotted` figures
+        with_figure = objective.losses[:len(objective.plotted)]
+        legend += [f'held-out {name}' for name in with_figure]
     animator = Animator(xlabel='step', ylabel='loss', legend=legend,
                         xlim=xlim, fmts=LINE_STYLES, quiet=workers.rank() != 0,
                         # Taller if the legend is below the axes
                         figsize=(3.5, 2.5 if len(legend) <= 2 else 3.1))
-    for step, *means in zip(history.step, *(
-            getattr(history, name) for name in objective.losses)):
+    curves = [getattr(history, name) for name in objective.losses]
+    for step, *means in zip(history.step, *curves):
         animator.add(step, means)
     for step, figures in history.held_out.items():
         plot_held_out(animator, objective, step, figures)
@@ -104,7 +104,8 @@ class CallbackHook:
         if not wants_end or is_last:
             return
         history.is_ended = True
-        if history.step[-1:] != [step]:     # not logged yet
+        is_logged = history.step[-1:] == [step]
+        if not is_logged:
             history.log(step)
             run.animator.add(step, history.means)
         if step not in history.held_out:
@@ -122,6 +123,7 @@ class LogHook:
         if workers.rank() == 0:
             run.folder.append('losses.csv', run.history.last_csv_row(
                 step, has_held_out(run)))
+            # `log` does nothing for None, if there is no warning
             log(run, run.growth.warning_after(step), warn)
 
 
@@ -135,7 +137,7 @@ class SaveHook:
 
     def __init__(self):
         self.request, self._saved_at = 0, time.monotonic()
-        self._has_saved = False
+        self._clock_has_saved = False   # True after a checkpoint of the clock
 
     def own_request(self, run):
         """The request of this worker, by its signals and its clock."""
@@ -144,7 +146,7 @@ class SaveHook:
         return STOP * (run.stop.signal is not None) + SAVE * is_due
 
     def after(self, run, step, is_last):
-        """Save if it is due; raises `Stopped` after a request to stop."""
+        """Save a checkpoint if one is due; raises `Stopped` if requested."""
         every = run.settings['save_every']
         request = (self.own_request(run) if workers.num_workers() == 1
                    else self.request)
@@ -153,8 +155,8 @@ class SaveHook:
             is_due = step % every == 0 or is_last
         else:
             # Save the last step only if the clock has saved an earlier step
-            is_due = request & SAVE or (is_last and self._has_saved)
-            self._has_saved |= bool(is_due)
+            is_due = request & SAVE or (is_last and self._clock_has_saved)
+            self._clock_has_saved |= bool(is_due)
         if is_due or must_stop:
             self._save(run, step)
         if must_stop:
@@ -170,13 +172,15 @@ class SaveHook:
             for stateful in run.stateful:
                 state.update(stateful.state())
                 arrays.update(stateful.arrays())
-            checkpoints.save(
-                run.out, step, state, arrays,
+            # Of the checkpoints of the clock, only the last is kept
+            num_kept = (
                 run.settings['keep'] if run.settings['save_every'] else 1)
+            checkpoints.save(run.out, step, state, arrays, num_kept)
             run.stop.last_words = STOPPED_WITH_CHECKPOINT
 
     @staticmethod
     def _stop_message(run, step):
+        """The message of `Stopped`; '' except in the first worker."""
         if workers.rank() != 0:
             return ''
         if workers.num_workers() > 1:

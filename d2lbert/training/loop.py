@@ -48,14 +48,15 @@ class Run:
                  wanted=None, callback=None):
         self.make_objective, self.settings = make_objective, settings
         self.devices, self.stop = parse_devices(devices), stop or StopRequest()
-        self.wanted, self.folder, self.checkpoint = wanted, None, None
-        self.steps_taken = 0
+        self.wanted, self.checkpoint = wanted, None
+        self.folder = None      # a `RunFolder` in the first worker
+        self.steps_taken = 0    # by this process
         self.user_hooks = [] if callback is None else [CallbackHook(callback)]
 
     @property
     def out(self):
         """The path of the run folder; None except in the first worker."""
-        return self.folder and self.folder.path
+        return None if self.folder is None else self.folder.path
 
     def open_folder(self, create, *args):
         """In the first worker, make the `RunFolder` by create(*args)."""
@@ -69,29 +70,30 @@ class Run:
 
         create, args: as for `open_folder`, if the run has no folder yet.
         """
-        keep = False
+        keeps_folder = False
         try:
             if create is not None:
                 self.open_folder(create, *args)
             self.prepare()
             self.train()
-            keep = True
+            keeps_folder = True
         except mx.MXNetError as error:
-            keep = self.steps_taken > 0
+            keeps_folder = self.steps_taken > 0
             raise RunError(
                 f'MXNet failed after step {self.steps_taken} '
                 f'({last_line(error)}): if memory was short, lower '
                 'batch_size (--batch-size) or raise accumulate '
                 '(--accumulate)') from None
         except Exception:
-            # Keep the folder for the logged losses. An `Interrupted` is no
-            # Exception: its run is kept only if there is a checkpoint
-            keep = self.steps_taken > 0
+            # Keep the folder for the logged losses. A signal raises
+            # `Interrupted`, a BaseException, which does not come here: then
+            # `close` keeps the folder only if it has a checkpoint
+            keeps_folder = self.steps_taken > 0
             raise
         finally:
             # A signal during `close` would leave half of a folder
             self.stop.ignores_all = True
-            self.close(keep)
+            self.close(keeps_folder)
         return self.out
 
     def close(self, keep=True):
@@ -106,10 +108,9 @@ class Run:
 
     def prepare(self):
         """Create all objects of the run; restore a checkpoint, if any."""
-        vocab, s = None, self.settings
-        if self.checkpoint is not None:
-            vocab = checkpoints.vocab_of(self.checkpoint.path,
-                                         self.checkpoint.arrays)
+        s = self.settings
+        vocab = (None if self.checkpoint is None else checkpoints.vocab_of(
+            self.checkpoint.path, self.checkpoint.arrays))
         self.objective = self.make_objective(s, vocab)
         mx.random.seed(s['seed'] % 2 ** 31)     # MXNet's seed is a C int
         self.net = self.objective.net(self.devices)
@@ -126,7 +127,7 @@ class Run:
         self.best = BestWeights(self.objective, self.history, self.net,
                                 self.out)
         self.average = WeightAverage(self.net, s.get('average', 0.0))
-        # In the order of `restore`: `best` reads the restored history and net
+        # Restored in this order: `best` reads the restored history and net
         self.stateful = [
             self.updater, self.history, self.schedule, self.position,
             self.conditions, self.best, self.average]
@@ -142,6 +143,7 @@ class Run:
             self.stop.last_words = STOPPED_WITH_CHECKPOINT
 
     def _restore(self, checkpoint):
+        """Give all objects their values from a checkpoint."""
         path = checkpoint.path
         self.conditions.check(checkpoint)
         if self.out is not None:
@@ -218,8 +220,9 @@ class Run:
         """Wait for the losses of a step; return them, or raise `Diverged`."""
         # The sum of the workers' requests is the first worker's request, since
         # the other workers send 0
-        sent = self.save_hook.own_request(self) if workers.rank() == 0 else 0
-        *totals, request = self.updater.totals(losses, sent)
+        sent_request = (self.save_hook.own_request(self)
+                        if workers.rank() == 0 else 0)
+        *totals, request = self.updater.totals(losses, sent_request)
         self.save_hook.request = int(request)
         for name, total in zip(self.history.losses, totals):
             if not math.isfinite(total):
@@ -230,6 +233,7 @@ class Run:
         return totals
 
     def _after(self, step):
+        """Call all hooks."""
         self.steps_taken += 1
         # Call is_over() for each hook, since a callback can end the run
         for hook in self.hooks:
@@ -244,6 +248,6 @@ class Run:
 
     def _raise_diverged(self, step, what):
         """Raise `Diverged`; what: the first words of the message."""
-        saved = [] if self.folder is None else checkpoints.earlier_than(
+        earlier = [] if self.folder is None else checkpoints.earlier_than(
             checkpoints.path_of(self.out, step))
-        raise Diverged.at(what, step, self.updater.rate(step), saved)
+        raise Diverged.at(what, step, self.updater.rate(step), earlier)
