@@ -60,19 +60,19 @@ class ClockSchedule(Stateful):
 
     The clock is `history.seconds`. It stops during evaluations, while
     checkpoints are saved, and until a stopped run is resumed. `begin` reads
-    the clock once for each step into `seconds`, which sets the learning rate
-    and the batch size of the step.
+    the clock once for each step into `begin_seconds`, which determines the
+    learning rate and the batch size of the step. end: in seconds of the clock.
     """
 
     def __init__(self, minutes, history):
         self.minutes, self.history = minutes, history
-        self.end, self.seconds = 60 * minutes, history.seconds
+        self.end, self.begin_seconds = 60 * minutes, history.seconds
         # The number of steps is unknown, so the x axis has no limits
         self.length_text, self.xlim = f'{minutes:g} minutes of steps', None
 
     def begin(self, step):
         """Read the clock at the beginning of a step."""
-        self.seconds = self.history.seconds
+        self.begin_seconds = self.history.seconds
 
     def is_over(self):
         """True if no time is left, or a callback ended the run."""
@@ -80,11 +80,12 @@ class ClockSchedule(Stateful):
 
     def progress(self, step):
         """The share of the time before the current step, 0 to 1."""
-        return self.seconds / self.end
+        return self.begin_seconds / self.end
 
     def factor(self, step, warmup, decay):
         """The factor of the learning rate at the current step."""
-        return rate_factor(self.seconds, self.end, self.end, warmup, decay)
+        return rate_factor(self.begin_seconds, self.end, self.end, warmup,
+                           decay)
 
     def restore(self, checkpoint):
         # Checkpoints of earlier versions have a list of all readings of the
@@ -111,9 +112,10 @@ def grown_batch_size(full_size, growing, progress):
     """
     if progress >= growing:
         return full_size
-    # The quotient may be rounded up to 3
+    # progress < growing, but rounding may raise the quotient to 3
     phase = min(int(3 * progress / growing), 2)
-    return -(-full_size // (8, 4, 2)[phase])
+    divisor = (8, 4, 2)[phase]
+    return math.ceil(full_size / divisor)
 
 
 def rate_factor(position, length, end, warmup, decay):
@@ -130,5 +132,7 @@ def rate_factor(position, length, end, warmup, decay):
         return position / warmup_end
     if decay == 'none':
         return 1.0
-    left = (end - position) / (end - warmup_end)    # from 1 to 0
-    return left if decay == 'linear' else (1 - math.cos(math.pi * left)) / 2
+    remaining = (end - position) / (end - warmup_end)   # from 1 to 0
+    if decay == 'linear':
+        return remaining
+    return (1 - math.cos(math.pi * remaining)) / 2

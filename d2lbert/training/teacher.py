@@ -1,5 +1,6 @@
 """Load the teacher of a run, and derive the settings of its student."""
 import hashlib
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ from d2lbert.objectives.text_objective import ARCHITECTURES
 from d2lbert.pretrained.families.config import DEFAULTS
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import Vocab
-from d2lbert.training.load import load
+from d2lbert.training.load import load as load_folder
 from d2lbert.training.settings import complete
 
 
@@ -28,8 +29,9 @@ class Teacher(NamedTuple):
         tokenizer has.
         """
         path = Path(path)
-        _, net, tokenizer = load(path, heads=('mlm',), trainable=False,
-                                 precision='fp32', task_head=False)
+        _, net, tokenizer = load_folder(
+            path, heads=('mlm',), trainable=False, precision='fp32',
+            task_head=False)
         if net.decoder is not None:
             raise ValueError(f'the teacher {path} is a BART, and students '
                              'have no decoder: choose a model of an encoder '
@@ -74,7 +76,7 @@ class Teacher(NamedTuple):
         defaults = dict(
             tokenizer=self._tokenizer_setting,
             architecture=_architecture(config),
-            num_layers=-(-config['num_layers'] // 2),
+            num_layers=math.ceil(config['num_layers'] / 2),
             embedding_size=config.get('embedding_size'),
             # The layers of a group share their weights, as in ALBERT
             share_layers=num_groups == 1 and config['num_layers'] > 1,
@@ -107,9 +109,9 @@ class Teacher(NamedTuple):
                      else Vocab).load(s['vocab'])
         size = s['vocab_size'] if vocab is None else len(vocab)
         has_other_size = size not in (None, len(self.vocab))
-        if has_other_size or (
-                vocab is not None
-                and vocab.idx_to_token != self.vocab.idx_to_token):
+        has_other_tokens = (vocab is not None and vocab.idx_to_token
+                            != self.vocab.idx_to_token)
+        if has_other_size or has_other_tokens:
             raise ValueError(
                 f'a student must have the vocabulary of its teacher: '
                 f'{self.path} has {len(self.vocab)} tokens, but the settings '
@@ -147,12 +149,13 @@ def _architecture(config):
     'distilbert' or 'published' if `config` has all values of this
     architecture, otherwise 'book'.
     """
+    # `heads` may be a list, from JSON
     config = {**DEFAULTS, **config, 'heads': tuple(
         config.get('heads', DEFAULTS['heads']))}
     for name in ('distilbert', 'published'):
-        if all(config[key] == value
-               for key, value in ARCHITECTURES[name].items()
-               # These entries may have any value in an architecture
-               if key not in ('dropout', 'max_len', 'family')):
+        # An architecture may have any value of three entries
+        required = {key: value for key, value in ARCHITECTURES[name].items()
+                    if key not in ('dropout', 'max_len', 'family')}
+        if all(config[key] == value for key, value in required.items()):
             return name
     return 'book'
