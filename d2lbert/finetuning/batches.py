@@ -256,21 +256,22 @@ def _tokens_of(tokenizer, texts):
 def _answer_span(answers, offsets):
     """The indices of the first and the last context token of the answer.
 
-    Returns () if `answers` is empty, and None if the position is unknown.
-    answers: a list of `Answer`. offsets: as in `_TextTokens`.
+    Returns () if `answers` is empty. Returns None if the position is unknown,
+    or if the tokenizer dropped all characters of the answer. answers: a list
+    of `Answer`. offsets: as in `_TextTokens`.
     """
     if not answers:
         return ()
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None
-    end_after_begin = onp.flatnonzero(offsets[:, 1] > answer.begin)
-    begin_before_end = onp.flatnonzero(offsets[:, 0] < answer.end)
-    if not len(end_after_begin) or not len(begin_before_end):
+    # Tokens that end after the answer's beginning, or begin before its end
+    first_candidates = onp.flatnonzero(offsets[:, 1] > answer.begin)
+    last_candidates = onp.flatnonzero(offsets[:, 0] < answer.end)
+    if not len(first_candidates) or not len(last_candidates):
         return None
-    first, last = int(end_after_begin[0]), int(begin_before_end[-1])
-    # first > last: the tokenizer dropped all characters of the answer
-    return None if first > last else (first, last)
+    first, last = int(first_candidates[0]), int(last_candidates[-1])
+    return (first, last) if first <= last else None
 
 
 class _PairTemplate:
@@ -320,6 +321,7 @@ class _PairTemplate:
         for w, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist())):
             target = None if span is None else (0, 0)
             if span and begin <= span[0] and span[1] < end:
+                # Positions in the context become positions in ids
                 target = tuple(context_begin - begin + t for t in span)
             yield Window(
                 k,

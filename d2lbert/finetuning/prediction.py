@@ -230,21 +230,15 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
     about = net.about
-    if file is None and about.kind == 'choice':
-        raise UsageError('this model chooses among several texts: give '
-                         '--file FILE with a text and its possible endings '
-                         'on each line, and a tab before each ending')
     if file is None:
+        if about.kind == 'choice':
+            raise UsageError('this model chooses among several texts: give '
+                             '--file FILE with a text and its possible '
+                             'endings on each line, and a tab before each '
+                             'ending')
         prediction, = predict(net, tokenizer, [text],
                               None if pair is None else [pair])
-        if print_row is not None:
-            for row in _rows(about, [text], [prediction], with_shares=True,
-                             top=top):
-                print_row(row)
-            return
-        lines = (_probability_lines(prediction, top) if prediction.shares
-                 else _lines(about, text, prediction))
-        print('\n'.join(lines))
+        _print_prediction(about, text, prediction, top, print_row)
         return
     if is_csv(file) and about.kind in ('classify', 'regress'):
         if skip_empty or text_field is not None:
@@ -266,17 +260,24 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
                          with_shares=top is not None, top=top):
             print_row(row)
         return
-    # As in CoNLL files, an empty line ends the words of a sentence
-    sentence_end = [''] if about.kind == 'tag' else []
-    lines = []
-    for text, prediction in zip(texts, predictions):
-        lines += _lines(about, text, prediction, top) + sentence_end
+    content = '\n'.join(_lines_of_file(about, texts, predictions, top))
     if out is None:
-        print('\n'.join(lines))
+        print(content)
         return
     with writing(out, force) as partial_path:
-        Path(partial_path).write_text('\n'.join(lines) + '\n',
-                                      encoding='utf-8')
+        Path(partial_path).write_text(content + '\n', encoding='utf-8')
+
+
+def _print_prediction(about, text, prediction, top, print_row):
+    """Print one prediction; print_row: as for `write_predictions`."""
+    if print_row is not None:
+        for row in _rows(about, [text], [prediction], with_shares=True,
+                         top=top):
+            print_row(row)
+        return
+    lines = (_probability_lines(prediction, top) if prediction.shares
+             else _lines(about, text, prediction))
+    print('\n'.join(lines))
 
 
 def _rows(about, texts, predictions, with_shares=False, top=None):
@@ -312,6 +313,18 @@ def _probability_lines(prediction, top=None):
     """A line for each of the `_likeliest` labels: label, tab, probability."""
     return [f'{name}\t{prob:.4f}' for name, prob in _likeliest(prediction,
                                                                top)]
+
+
+def _lines_of_file(about, texts, predictions, top):
+    """The `_lines` of all texts.
+
+    For 'tag', an empty line ends each sentence, as in CoNLL files.
+    """
+    sentence_end = [''] if about.kind == 'tag' else []
+    lines = []
+    for text, prediction in zip(texts, predictions):
+        lines += _lines(about, text, prediction, top) + sentence_end
+    return lines
 
 
 def _lines(about, text, prediction, top=None):

@@ -1,19 +1,20 @@
 """Define the settings of fine-tuning, and check and complete their values.
 
-A setting that pretraining also has (training/settings.py) has the same meaning
-and check here. `python -m d2lbert.finetuning.settings` prints a table of the
-settings, which the manual contains.
+`_as_in_pretrain` makes settings with the meaning and the check that they have
+in pretraining (training/settings.py). `python -m d2lbert.finetuning.settings`
+prints a table of all settings, which the manual contains.
 """
 from d2lbert.finetuning.tasks.catalog import TASKS
-from d2lbert.training import settings as pretraining
+from d2lbert.training import settings as pretraining_settings
 from d2lbert.training.settings import PATHS, Setting, checked_values, table
 
 
 def _as_in_pretrain(name, default, **changed):
-    """A setting of `pretrain`; default, changed: fields for fine-tuning."""
+    """A setting of `pretrain` with another default and other changed fields.
+    """
     # learn: the default in the recipe 'learn', which only pretraining has
-    return pretraining.SETTINGS[name]._replace(default=default, learn=None,
-                                               **changed)
+    return pretraining_settings.SETTINGS[name]._replace(
+        default=default, learn=None, **changed)
 
 
 #: {title of a group in the help text: its settings}
@@ -65,9 +66,12 @@ GROUPS = {
         _as_in_pretrain('keep', 3),
     ),
 }
+
 #: {name: `Setting`}
 SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
+
+#: {name: default}
 DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
 
 #: The argument `seeds` of `finetune`, which is no setting of a single run.
@@ -90,10 +94,10 @@ def complete(keywords):
     fine-tuning run. Raises ValueError.
     """
     values = checked_values(SETTINGS, DEFAULTS, keywords)
-    missing = [meaning for name, meaning in _REQUIRED.items()
-               if values[name] is None]
-    if missing:
-        raise ValueError(f'fine-tuning needs {", and ".join(missing)}')
+    needed = [what_to_give for name, what_to_give in _REQUIRED.items()
+              if values[name] is None]
+    if needed:
+        raise ValueError(f'fine-tuning needs {", and ".join(needed)}')
     for name in ('data', 'model'):
         if isinstance(values[name], list):
             raise ValueError(f'{name} must be one folder, not '
