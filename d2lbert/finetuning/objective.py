@@ -192,12 +192,12 @@ class FineTuning(Objective):
         return figures[1]   # after the loss
 
     def line(self, figures):
-        """The metrics as a line to print."""
+        """The loss and the metrics as a line to print."""
         return 'dev ' + ', '.join(f'{name} {value:.4f}' for name, value
                                   in figures._asdict().items())
 
     def summary(self, history, devices):
-        """The lines printed last: metrics of the saved weights, and speed."""
+        """The lines printed last: figures of the saved weights, and speed."""
         step = best_step(history, self.score)
         return (f'{self.line(history.held_out[step])} after epoch '
                 f'{self._epoch_of(step)}\n'

@@ -130,8 +130,8 @@ class Questions(NamedTuple):
                                 # None: the file has no answers
     ids: list                   # str
     impossible: bool            # True if questions may be unanswerable
-    skipped: int                # number of questions whose answers are all at
-                                # other positions than given
+    skipped: int                # number of questions with answers of which
+                                # none is at its given position
     path: str                   # of the file, for messages
     labels_names, has_pairs = None, True    # as in `Examples`
 

@@ -222,7 +222,7 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     num_unlabelled = num_dropped = 0
     for number, cells in itertools.islice(rows_of(path), num_header_rows,
                                           None):
-        # Extra cells may be empty
+        # A row may lack columns that are not read, and end with empty cells
         if len(cells) <= last_index or any(cells[indices.width:]):
             misfits.append((number, len(cells)))
         elif keep_row is not None and not keep_row(cells):
