@@ -55,7 +55,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     of the runs are reported as mean ± standard deviation.
     """
     if train is not None and model is None and not is_task(task):
-        task, model = None, task    # `finetune(model, train=...)`
+        task, model = None, task    # called as finetune(model, train=...)
     seeds = SEEDS.checked(seeds)
     if resume is not None and (out is not None or force or seeds > 1):
         raise ValueError('a resumed run stays in its folder, with the seeds '

@@ -80,12 +80,11 @@ def matthews(labels, guesses):
     # The numbers of labels and of guesses of each class, (C,)
     actual = is_actual.sum(1).astype('f8')
     predicted = is_predicted.sum(1).astype('f8')
-    # Covariance, and product of the variances, of labels and guesses; both up
-    # to a factor, which the quotient does not depend on
+    # The covariance of labels and guesses times n^2, and the product of their
+    # variances times n^4: the factors cancel
     covariance = n * hits - actual @ predicted
     variances = (n * n - actual @ actual) * (n * n - predicted @ predicted)
-    return (float(covariance / variances ** 0.5)
-            if variances else 0.0)
+    return float(covariance / variances ** 0.5) if variances else 0.0
 
 
 # Numbers

@@ -161,8 +161,8 @@ class Updater(Stateful):
             # zip(*...) gives, for each loss, its terms of all shards
             for terms, new_terms in zip(terms_of_loss, zip(*losses_of_shard)):
                 terms += new_terms
-        # Without a shard, a device would add its gradient of the step before.
-        # The condition saves a call of about 1 ms
+        # A device without a shard still has its gradient of the step before,
+        # which `update` would add. The condition saves a call of about 1 ms
         if num_used < len(self.devices):
             zero_gradients(self.net, self.devices[num_used:])
         return terms_of_loss
