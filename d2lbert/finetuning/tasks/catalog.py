@@ -36,11 +36,11 @@ class Task(NamedTuple):
     #: (one of several endings), 'tag' (a class for each word) or 'span' (an
     #: answer in a text)
     kind: str
-    pair: Optional[bool]        # True: examples are pairs of texts; None: the
-                                # user's `Columns` decide
+    pair: Optional[bool]        # True: pairs of texts; False: single texts;
+                                # None: the user's `Columns` decide
     labels: Optional[tuple]     # names of classes; None: as in the file
-    metrics: tuple              # names in ../metrics.py; the first one selects
-                                # the best epoch
+    metrics: tuple              # keys of METRICS in ../metrics.py; the first
+                                # metric selects the best epoch
 
     # The layout of the files
     folders: tuple = ()         # possible names of the task's folder
