@@ -167,9 +167,9 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     if encoder.quantized is not None:
         _check_not_recording()
         if not _has_length_per_sequence(valid_lens):
-            raise ValueError("a net with precision='int8' needs a valid length "
-                             'for each sequence, (B,), not an array of shape '
-                             f'{valid_lens.shape}')
+            raise ValueError("a net with precision='int8' takes one valid "
+                             'length for each sequence, (B,), not an array '
+                             f'of shape {valid_lens.shape}')
         host_lens = None if valid_lens is None else host(valid_lens)
         return on_device(encoder.quantized.encode_padded(
             host(tokens), host(segments), host_lens, layer), ctx)
