@@ -8,10 +8,13 @@ and Strunk 2006) learns from a text which full stops end no sentence. Punkt
 finds an end only before white space, as in Latin script. So
 `split_at_sure_ends` finds the ends of other scripts first.
 
-A cutter splits the stretches of a text (see `text_reader`) by one rule. A
-blank is any white space. A tokenized text has blanks around each word and each
-punctuation mark. A file in the book's form has blanks around most of its marks
-that can end a sentence, see `has_books_form`.
+A cutter is an object whose method `cut` splits the lines of a
+`text_reader.Stretch` into sentences and words. A class of cutters applies one
+rule, or chooses between two for each file.
+
+A blank is any white space. A tokenized text has blanks around each word and
+each punctuation mark. In a file in the book's form, most of the marks . ! ?
+are words between blanks, see `has_books_form`.
 """
 import contextlib
 import itertools
@@ -39,8 +42,9 @@ from d2lbert.texts.numbered_text import (
 # words for the same text
 PROSE_VERSION = 1
 
-# The characters with Unicode's property Sentence_Terminal, except .!? and the
-# marks of scripts that are no longer written
+# The constants up to KANA are written for use between the [] of a regular
+# expression. ENDS: the characters with Unicode's property Sentence_Terminal,
+# except .!? and the marks of scripts that are no longer written
 ENDS = (
     '\u0589'                            # Armenian
     '\u061d\u061e\u061f\u06d4'          # Arabic, Urdu
@@ -54,24 +58,22 @@ ENDS = (
     '\u1c7e\u1c7f'                      # Ol Chiki
     '\u203c\u203d\u2047\u2048\u2049'    # doubled ! and ?
     '\u3002\uff01\uff1f\uff61'          # Chinese and Japanese
-    '\ufe52\ufe56\ufe57')               # the same, small
-WIDE_STOP = '\uff0e'    # Chinese full stop; before a digit a decimal point
+    '\ufe52\ufe56\ufe57')               # small forms of . ? and !
+WIDE_STOP = '\uff0e'    # fullwidth full stop; a decimal point before a digit
 ELLIPSIS = '\u2026'
 # Quotation marks and brackets that may follow the end of a sentence
 CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
           '\u3015\u3017\uff09\uff3d\uff5d\uff63'
 KANA = '\u3041-\u30ff'     # Japanese syllables
 
-# The constants above are parts of character sets in regular expressions. _END:
-# marks after which a sentence surely ends
+# Marks after which a sentence surely ends
 _END = re.compile(
     rf'(?:[{ENDS}]|{WIDE_STOP}(?!\d))[{ENDS}{WIDE_STOP}{ELLIPSIS}.!?]*'
     rf'[{CLOSING}]*'
-    # Chinese and Japanese have no blank after ! or ?. The ASCII full stop is
-    # not among these marks, as it may be a decimal point
+    # ASCII ! and ? before Chinese or Japanese, which has no blank after them.
+    # An ASCII full stop could be a decimal point
     rf'|[!?]+[{CLOSING}]*(?=[{IDEOGRAPHS}{KANA}])'
     rf'|{ELLIPSIS}+[{CLOSING}]*(?=\s)')
-
 
 # The numbers of characters in which to look for the next letter after a mark,
 # and for the last word before it. They keep the time for a long text linear
@@ -91,7 +93,7 @@ def split_at_sure_ends(text, is_tokenized=False):
             continue
         next_text = text[end:end + LOOK_AHEAD].lstrip()
         if marks[0][0] == ELLIPSIS and next_text[:1].islower():
-            continue        # dots before a small letter are only a pause
+            continue        # before a small letter, '…' is only a pause
         yield text[begin:end]
         begin = end
     if text[begin:].strip():
@@ -99,10 +101,10 @@ def split_at_sure_ends(text, is_tokenized=False):
 
 
 class SpacedPunctuation(dict):
-    """A table for str.translate that sets some characters between blanks.
+    """A table for str.translate: put blanks around some characters.
 
-    They are the punctuation marks, symbols and Chinese characters. Each of
-    them is a word, see `pretrained.tokenizers.encoded.is_word_alone`.
+    These are the punctuation marks, symbols and Chinese characters, each of
+    which is a word (see `pretrained.tokenizers.encoded.is_word_alone`).
     """
 
     def __missing__(self, code):
@@ -128,7 +130,7 @@ _OPENING = '"\'\u2018\u201c\u00ab\u2039(\\[{\u00bf\u00a1'
 _MARKS = re.compile(
     rf'[.!?]+(?:[{CLOSING}]|[ \u00a0\u202f]\u00bb)*(?=\s)')
 # The first letter or digit after the marks
-_NEXT_LETTER = re.compile(rf'\s*[{_OPENING}\u2013\u2014-]*\s*(\w)')
+_NEXT_CHAR = re.compile(rf'\s*[{_OPENING}\u2013\u2014-]*\s*(\w)')
 # The last word before the marks
 _LAST_WORD = re.compile(r"[\w'\u2019&-]+(?:\.[\w'\u2019&-]+)*$")
 # Single letters with full stops between them, as in U.S.
@@ -154,15 +156,15 @@ def _is_end(piece, begin, marks, has_capitals):
     marks: a match of `_MARKS`. has_capitals: True if the paragraph has capital
     letters; then only ' . ' ends a sentence before a small letter.
     """
-    next_match = _NEXT_LETTER.match(piece, marks.end(),
-                                    marks.end() + LOOK_AHEAD)
+    next_match = _NEXT_CHAR.match(piece, marks.end(),
+                                  marks.end() + LOOK_AHEAD)
     if not next_match:
-        return False
-    next_letter = next_match[1]
+        return False            # no word follows that could begin a sentence
+    next_char = next_match[1]
     is_spaced = piece[marks.start() - 1:marks.start()].isspace()
     if is_spaced and marks[0] == '.':
         return True             # the book's form: ' . '
-    if next_letter.islower() and has_capitals:
+    if next_char.islower() and has_capitals:
         return False
     if marks[0] != '.':
         return True
@@ -173,14 +175,15 @@ def _is_end(piece, begin, marks, has_capitals):
         return True
     word = word_match[0]
     if word.isdigit():
-        # "1." at the begin of a sentence numbers an item of a list
-        return bool(piece[begin:word_match.start()].strip())
-    if next_letter.isdigit() and word.lower() in BEFORE_NUMBERS:
+        # A number that begins a sentence is the "1." of an item of a list
+        begins_sentence = not piece[begin:word_match.start()].strip()
+        return not begins_sentence
+    if next_char.isdigit() and word.lower() in BEFORE_NUMBERS:
         return False
     if len(word) == 1 and word.isupper() and word != 'I':
-        return False            # an initial
+        return False            # an initial; I is more often the pronoun
     if _DOTTED_LETTERS.fullmatch(word):
-        # Of such words, only a.m. and p.m. often end a sentence
+        # Of dotted abbreviations, only a.m. and p.m. often end a sentence
         return word.lower() in ('a.m', 'p.m')
     return word.lower() not in BEFORE_NAMES
 
@@ -188,9 +191,9 @@ def _is_end(piece, begin, marks, has_capitals):
 # Increase this when `PunktSplitter` gives other sentences for the same text
 PUNKT_VERSION = 3
 
-# WikiText's decimal point, and its replacement while Punkt reads the text.
-# Otherwise Punkt would end a sentence at the full stop in the decimal point
-POINT, HIDDEN_POINT = '@.@', '@\ue000@'
+# WikiText's decimal point, and its replacement while Punkt reads the text:
+# Punkt could end a sentence at the full stop in '@.@'
+DECIMAL_POINT, HIDDEN_POINT = '@.@', '@\ue000@'
 
 
 class PunktSplitter:
@@ -203,20 +206,27 @@ class PunktSplitter:
         punkt = import_nltk().tokenize.punkt
         trainer = punkt.PunktTrainer()
         for text in texts:
-            trainer.train(text.replace(POINT, HIDDEN_POINT), finalize=False)
+            trainer.train(text.replace(DECIMAL_POINT, HIDDEN_POINT),
+                          finalize=False)
         trainer.finalize_training()
         self._punkt = punkt.PunktSentenceTokenizer(trainer.get_params())
         self._spaced_punctuation = SpacedPunctuation()
 
     def sentences(self, text, is_tokenized):
-        """Return a paragraph's sentences, with blanks between all words."""
-        text = text.replace(POINT, HIDDEN_POINT)
-        sentences = [sentence.replace(HIDDEN_POINT, POINT)
-                     for piece in split_at_sure_ends(text, is_tokenized)
-                     for sentence in self._punkt.tokenize(piece)]
-        return sentences if is_tokenized else [
-            sentence.translate(self._spaced_punctuation)
-            for sentence in sentences]
+        """Return a paragraph's sentences, with blanks between all words.
+
+        is_tokenized: True if the text has these blanks already.
+        """
+        text = text.replace(DECIMAL_POINT, HIDDEN_POINT)
+        sentences = []
+        for piece in split_at_sure_ends(text, is_tokenized):
+            sentences += self._punkt.tokenize(piece)
+        sentences = [sentence.replace(HIDDEN_POINT, DECIMAL_POINT)
+                     for sentence in sentences]
+        if is_tokenized:
+            return sentences
+        return [sentence.translate(self._spaced_punctuation)
+                for sentence in sentences]
 
 
 def import_nltk():
@@ -234,13 +244,14 @@ def import_nltk():
 PUNKT_CHARS = 1 << 20
 
 # The key of a result of `has_books_form` in the cache `FileFacts`. Increase
-# the number when the function changes
+# its number when the function changes
 FORM_KEY = "the book's form 1"
 
 # The number of bytes at a file's begin that `has_books_form` reads
 FORM_BYTES = 1 << 20
 
-# Sentence marks between blanks, and sentence marks that follow a word
+# Marks between blanks that may end a sentence; the same marks right after a
+# word
 _SPACED_MARK = re.compile(rb'(?<=\s)[.!?](?=\s|$)')
 _ATTACHED_MARK = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 
@@ -248,27 +259,27 @@ _ATTACHED_MARK = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 class Cut(NamedTuple):
     """The output of a cutter: the words of some consecutive paragraphs.
 
-    types, sentences and paragraphs are as in `numbered_text.TokenizedText`.
-    articles (articles,) int64: for each article that begins in the paragraphs,
-    the index of its first paragraph. names: the different words, one per line.
     Paragraphs of a single sentence are left out; by the book's rule these are
-    the paragraphs without ' . '. left_out (2,) int64: the number of left-out
-    paragraphs that have words, and the number of their words.
+    the paragraphs without ' . '. types, sentences and paragraphs are as in
+    `numbered_text.TokenizedText`.
     """
 
     types: onp.ndarray
     sentences: onp.ndarray
     paragraphs: onp.ndarray
-    articles: onp.ndarray
-    names: bytes
-    left_out: onp.ndarray
+    articles: onp.ndarray   # (number of articles that begin here,) int64: the
+                            # index of the first paragraph of each
+    names: bytes            # the different words, one per line
+    left_out: onp.ndarray   # (2,) int64: the number of left-out paragraphs
+                            # that have words, and the number of their words
 
     @classmethod
     def of(cls, paragraphs, kept, kept_sentences, lower):
         """Return the `Cut` of `text_reader.Paragraphs`.
 
-        kept: True or False for each paragraph. kept_sentences: a list of
-        sentences for each kept paragraph. lower: convert words to lower case.
+        kept: a boolean for each paragraph, False if it is left out.
+        kept_sentences: a list of sentences for each kept paragraph. lower:
+        convert words to lower case.
         """
         tokens = tokens_of_paragraphs(
             [[sentence.lower() if lower else sentence
@@ -276,7 +287,7 @@ class Cut(NamedTuple):
         # The number of words of each paragraph that is left out
         left_out_lens = [len(text.split()) for text, is_kept in zip(
             paragraphs.texts, kept) if not is_kept]
-        return cls(*tokens[:3],
+        return cls(tokens.types, tokens.sentences, tokens.paragraphs,
                    _indices_among_kept(paragraphs.articles, kept),
                    ''.join(f'{name}\n' for name in tokens.names).encode(),
                    onp.array([onp.count_nonzero(left_out_lens),
@@ -286,19 +297,22 @@ class Cut(NamedTuple):
 class BookCutter:
     """A cutter by the book's rule: ' . ' ends sentences, blanks end words.
 
-    All cutters have these arguments, and `remedy`, `num_threads`, `version`
-    and `cut`. files: the `text_sources.Source`s of the text. progress: show a
-    bar if the cutter learns from the text. lower: convert words to lower case.
+    Each class of cutters has these arguments, the methods `version` and `cut`,
+    and the attributes `remedy` and `num_threads`. files: the
+    `text_sources.Source`s of the text. progress: show a bar if the cutter
+    learns from the text. lower: convert words to lower case.
     """
 
-    # The end of the error message for a text in which no paragraph has two
-    # sentences
+    # The end of the error message if no paragraph has two sentences
     remedy = ("with split='book' a sentence ends at ' . ', its full stop "
               "between blanks; split='prose' is for text as people write it")
 
     @staticmethod
     def version():
-        """The name of the rule, and the versions that can change a `Cut`."""
+        """The name of the rule, then the versions of its code, if it has any.
+
+        A stored text is cut again if this string has changed.
+        """
         return 'book'
 
     def __init__(self, files, progress, lower=True):
@@ -314,35 +328,37 @@ class BookCutter:
         if draw.library() is not None:
             if not hasattr(self._thread_local, 'memory'):
                 self._thread_local.memory = compiled.TextMemory()
-            # Here MAX_WORDS limits the bytes, and so the words, of a paragraph
+            # MAX_WORDS is the limit of the bytes here, and so surely of the
+            # words
             fields = compiled.text(
                 stretch.all_bytes,
                 compiled.WIKI if stretch.is_wiki else compiled.PARTS,
                 self.lower, text_reader.MAX_WORDS, self._thread_local.memory)
         if fields is None:
-            # No library is loaded, or a paragraph with more bytes may need a
-            # split, or bytes are not UTF-8 and an error must name their line
+            # No library is loaded; or a paragraph has more bytes, and may have
+            # to be split; or bytes are not UTF-8, and an error must name their
+            # line
             return self.cut_plainly(stretch)
-        found = Cut(*fields)
+        cut = Cut(*fields)
         if not stretch.is_first:
-            return found
+            return cut
         # The first paragraph of a file begins an article
-        return found._replace(articles=onp.append(0, found.articles))
+        return cut._replace(articles=onp.append(0, cut.articles))
 
     def cut_plainly(self, stretch):
         """`cut` without compiled code."""
         paragraphs = stretch.paragraphs()
         kept = [STOP in text for text in paragraphs.texts]
-        return Cut.of(paragraphs, kept, paragraphs_of_lines(
-            itertools.compress(paragraphs.texts, kept), self.lower),
-            lower=False)    # `paragraphs_of_lines` converts to lower case
+        # This leaves out the same paragraphs, and converts to lower case
+        sentence_lists = paragraphs_of_lines(paragraphs.texts, self.lower)
+        return Cut.of(paragraphs, kept, sentence_lists, lower=False)
 
 
 class ProseCutter:
     """A cutter by `prose_sentences`. Each punctuation mark is a word.
 
-    A file that has WikiText's format and the book's form is cut by the book's
-    rule.
+    A file that has WikiText's format (see `text_reader`) and the book's form
+    is cut by the book's rule.
     """
 
     remedy = ('expected running text, a blank line between paragraphs, in '
@@ -356,7 +372,7 @@ class ProseCutter:
         self.lower, self.num_threads = lower, 1
         self._book = BookCutter(files, progress, lower)
         self._spaced_punctuation = SpacedPunctuation()
-        self._forms = {}        # path: the result of `has_books_form`
+        self._forms = {}        # {path: the result of `has_books_form`}
 
     def cut(self, stretch):
         if self._uses_books_rule(stretch):
@@ -365,12 +381,11 @@ class ProseCutter:
         sentence_lists = [list(prose_sentences(text))
                           for text in paragraphs.texts]
         kept = [len(sentences) > 1 for sentences in sentence_lists]
-        return Cut.of(
-            paragraphs, kept, [
-                [sentence.translate(self._spaced_punctuation)
-                 for sentence in sentences]
-                for sentences in itertools.compress(sentence_lists, kept)],
-            self.lower)
+        kept_sentences = [
+            [sentence.translate(self._spaced_punctuation)
+             for sentence in sentences]
+            for sentences in itertools.compress(sentence_lists, kept)]
+        return Cut.of(paragraphs, kept, kept_sentences, self.lower)
 
     def _uses_books_rule(self, stretch):
         return stretch.is_wiki and self._has_books_form(stretch.path)
@@ -385,7 +400,7 @@ class ProseCutter:
 class MixedCutter(ProseCutter):
     """A cutter by the book's rule for files in the book's form.
 
-    It cuts other files as `ProseCutter` does.
+    Other files are cut by `prose_sentences`.
     """
 
     @staticmethod
@@ -436,24 +451,26 @@ def cutter_class(split, files):
     if split != 'auto':
         return CUTTERS[split]
     facts = FileFacts()
-    forms = [facts.get(f'{FORM_KEY} of {file.digest_name}', file,
-                       has_books_form) for file in files]
+    have_books_form = [
+        facts.get(f'{FORM_KEY} of {file.digest_name}', file, has_books_form)
+        for file in files]
     facts.save()
-    return BookCutter if all(forms) else MixedCutter
+    return BookCutter if all(have_books_form) else MixedCutter
 
 
 def has_books_form(path):
-    """True if most sentence marks at a file's begin are separate words.
+    """True if most of the marks . ! ? at a file's begin are separate words.
 
-    A file without sentence marks has the form if it has WikiText's titles.
+    If there are no such marks, the file needs a title of WikiText's format.
     """
     pieces = text_sources.pieces(path, size=FORM_BYTES)
     with contextlib.closing(pieces):
         data = next(pieces)[:FORM_BYTES]
-    num_spaced, num_attached = (len(marks.findall(data)) for marks in (
-        _SPACED_MARK, _ATTACHED_MARK))
-    return (num_spaced > num_attached
-            or not num_attached and text_reader.has_title(data))
+    num_spaced = len(_SPACED_MARK.findall(data))
+    num_attached = len(_ATTACHED_MARK.findall(data))
+    if num_spaced == num_attached == 0:
+        return text_reader.has_title(data)
+    return num_spaced > num_attached
 
 
 def _indices_among_kept(indices, kept):
@@ -466,12 +483,14 @@ def _indices_among_kept(indices, kept):
 
 
 def _first_texts(files, advance):
-    """Yield a text's first paragraphs, at most PUNKT_CHARS characters in all.
+    """Yield the first paragraphs of files, at most PUNKT_CHARS characters.
 
-    advance: called with the number of characters of each paragraph.
+    The last paragraph is truncated. advance: called with the number of
+    characters of each paragraph.
     """
     chars_left = PUNKT_CHARS
     for file in files:
+        # The empty function ignores the number of bytes read
         for paragraphs in text_reader.paragraphs_of(
                 file, lambda num_bytes: None):
             for text in paragraphs.texts:

@@ -18,7 +18,7 @@ from d2lbert.attention import DotProductAttention, keep_attention
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.machine.backend import autograd
 from d2lbert.nn.checks import on_device
-from d2lbert.pictures.sample_texts import short, vocab_of
+from d2lbert.pictures.sample_texts import short_label, vocab_of
 from d2lbert.pretrained.fill_mask import Guess, likeliest, probabilities_at
 from d2lbert.progress import bar
 from d2lbert.text import special_of
@@ -136,7 +136,7 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
     line_height = FONT_POINTS * 1.25 / 72
     side = min(max(MIN_PANEL_INCHES, len(shown) * line_height),
                MAX_FIGURE_INCHES / max(len(layers), len(heads)))
-    # `short` limits a label to 14 letters
+    # `short_label` limits a label to 14 letters
     margin = 0.25 + min(max(map(len, shown)), 14) * FONT_POINTS * 0.65 / 72
     fig = Picture(figsize=figsize or (
         margin + len(heads) * (side + 0.15) + 0.7,
@@ -148,7 +148,7 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
     # Label only every tick_step-th token if the labels would overlap
     tick_step = max(1, math.ceil(len(shown) * line_height / max(side, 0.1)))
     ticks = list(range(0, len(shown), tick_step))
-    labels = [short(shown[t]) for t in ticks]
+    labels = [short_label(shown[t]) for t in ticks]
     max_weight = max(weights[layer - 1, head - 1].max()
                      for layer in layers for head in heads)
     for row, layer in zip(axes, layers):

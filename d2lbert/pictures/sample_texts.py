@@ -56,7 +56,7 @@ def vocab_of(net, vocab=None):
     return vocab
 
 
-def short(name, max_letters=14):
+def short_label(name, max_letters=14):
     """Return a label for matplotlib, truncated to `max_letters`."""
     name = (name if len(name) <= max_letters
             else name[:max_letters - 1] + '\u2026')

@@ -14,7 +14,11 @@ from d2lbert.nn.precision import set_precision
 from d2lbert.pictures import sample_texts
 from d2lbert.pictures.activations import vectors_by_layer
 from d2lbert.pictures.run_records import STYLES, name_of
-from d2lbert.pictures.sample_texts import open_model, short, tokenizer_of
+from d2lbert.pictures.sample_texts import (
+    open_model,
+    short_label,
+    tokenizer_of,
+)
 from d2lbert.training import checkpoints
 
 #: Maximum number of tokens of a sentence; longer sentences are truncated.
@@ -26,12 +30,12 @@ FONT_POINTS, PANEL_INCHES = 7, 4.2
 #: Maximum number of letters of a word in the label of a point.
 MAX_LETTERS = 11
 
-#: Markers of senses, so that they differ without colours. `_plot_points` draws
-#: every second marker hollow.
+#: Markers of senses, which can be told apart without colours. `_plot_points`
+#: draws every second marker hollow.
 MARKERS = 'osD^vP'
 
-#: Positions of a label beside its marker, in the order in which to try them:
-#: (points to the right, points up, horizontal alignment, vertical alignment).
+#: Positions of a label beside its marker, in the order of the attempts: (points
+#: to the right, points up, horizontal alignment, vertical alignment).
 OFFSETS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
            (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
            (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
@@ -77,7 +81,8 @@ def vectors_of(net, tokenizer, uses):
     encoded = tokenizer.encode_batch(
         sentences, max_len=min(net.encoder.max_len, MAX_LENGTH))
     index_of = {sentence: k for k, sentence in enumerate(sentences)}
-    kept, positions = [], []
+    kept = []           # the uses that are left
+    positions = []      # for each, the index of its sentence, and its tokens
     for use in uses:
         k = index_of[use.sentence]
         # Tokens with a character of the use; `words` is None at special tokens
@@ -122,9 +127,9 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     uses in the sample corpus. senses: a label for each sentence, or None.
     tokenizer: the tokenizer of `load_model`; default: whole words of `vocab`,
     or of the net's vocabulary. layer: index of the layer, 0 for the
-    embeddings, -1 for the last; or a list of indices, for a panel each. label:
-    write the word before and the word after a use beside its point if there
-    is space.
+    embeddings, -1 for the last; or a list of indices, one panel for each.
+    label: write the word before and the word after a use beside its point if
+    there is space.
 
     Returns a matplotlib figure. The axes are the two principal components of
     a layer, rotated or mirrored, so only distances between points have a
@@ -135,7 +140,8 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     from d2lbert.pictures.figures import Picture
     uses = _uses_to_draw(word, sentences, senses)
     found = sense_points(net, tokenizer_of(net, tokenizer, vocab), word, uses)
-    layers = _check_layers(layer, len(found.points))
+    layers = _layers_to_draw(layer, len(found.points))
+    # The different senses, sorted; first None, for uses without a label
     sense_names = list(dict.fromkeys(sorted(
         (use.sense for use in found.uses), key=lambda sense: sense or '')))
     fig = Picture(figsize=figsize or (PANEL_INCHES * len(layers) + 0.2,
@@ -145,7 +151,7 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     axes = fig.subplots(1, len(layers), squeeze=False)[0]
     for ax, number in zip(axes, layers):
         _plot_points(ax, found.points[number], found.uses, sense_names)
-        ax.set_title(f'{short(word)}, ' + (
+        ax.set_title(f'{short_label(word)}, ' + (
             f'layer {number}' if number else 'the embeddings'),
             fontsize=FONT_POINTS + 3)
     if sense_names != [None]:
@@ -161,7 +167,10 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
 
 
 def _uses_to_draw(word, sentences, senses):
-    """Return the `Use`s to draw; raises an error for an invalid argument."""
+    """Return the `Use`s to draw; arguments as for `plot_senses`.
+
+    Raises ValueError or TypeError for an invalid argument.
+    """
     if not isinstance(word, str) or not word.strip():
         raise TypeError(f'word must be a word, not {word!r}')
     if sentences is None:
@@ -171,8 +180,8 @@ def _uses_to_draw(word, sentences, senses):
                              f'{word!r}: give sentences with the word')
         return uses
     if isinstance(sentences, str):
-        raise TypeError('sentences must be a list of strings, not one: '
-                        f'{sentences[:40]!r}')
+        raise TypeError('sentences must be a list of strings, not the '
+                        f'string {sentences[:40]!r}')
     sentences = list(sentences)
     if senses is not None and len(senses) != len(sentences):
         raise ValueError(f'there are {len(senses)} senses for '
@@ -180,11 +189,11 @@ def _uses_to_draw(word, sentences, senses):
     return sample_texts.uses_of(word, sentences, senses)
 
 
-def _check_layers(layers, count):
-    """Return a list of indices from 0; ValueError for an invalid index.
+def _layers_to_draw(layers, count):
+    """Return the indices of layers as a list, each from 0 to count - 1.
 
-    layers: an index or indices, where -1 is the last layer; count: the number
-    of layers with the embeddings, L + 1.
+    layers: an index or indices, where -1 is the last layer; count: L + 1, as
+    the embeddings count as a layer. Raises ValueError for an invalid index.
     """
     layers = [layers] if isinstance(layers, int) else list(layers)
     for number in layers:
@@ -204,7 +213,7 @@ def _plot_points(ax, points, uses, sense_names):
         ax.plot(*points_of_sense.T, MARKERS[k % len(MARKERS)], color=color,
                 markersize=6,
                 markerfacecolor=color if k % 2 == 0 else 'none',
-                label=None if name is None else short(name, 30))
+                label=None if name is None else short_label(name, 30))
     ax.set(xticks=[], yticks=[])
     ax.margins(0.12)
 
@@ -217,7 +226,8 @@ def _label_points(ax, renderer, points, uses):
     """
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
-    half = 4 * renderer.points_to_pixels(1)     # half a marker, and its edge
+    # Half of the 6 points of a marker, and 1 point for its edge; in pixels
+    half = 4 * renderer.points_to_pixels(1)
     occupied = [(x - half, y - half, x + half, y + half) for x, y in centers]
     for point, use in zip(points, uses):
         for right, up, ha, va in OFFSETS:
@@ -226,8 +236,9 @@ def _label_points(ax, renderer, points, uses):
                                fontsize=FONT_POINTS, color='0.25')
             text.set_in_layout(False)   # else it could move the panels
             box = text.get_window_extent(renderer).extents
-            if (panel.x0 <= box[0] and box[2] <= panel.x1
-                    and panel.y0 <= box[1] and box[3] <= panel.y1
+            is_in_panel = (panel.x0 <= box[0] and box[2] <= panel.x1
+                           and panel.y0 <= box[1] and box[3] <= panel.y1)
+            if (is_in_panel
                     and not any(_overlaps(box, other) for other in occupied)):
                 occupied.append(box)
                 break
@@ -244,7 +255,7 @@ def _context(use):
     """Return the word before and the word after a use, around a dash."""
     words = [*use.sentence[:use.begin].split()[-1:], '\u2013',
              *use.sentence[use.end:].split()[:1]]
-    return ' '.join(short(word, MAX_LETTERS) for word in words)
+    return ' '.join(short_label(word, MAX_LETTERS) for word in words)
 
 
 # Accuracy at labelled senses
@@ -252,7 +263,7 @@ def _context(use):
 #: Rounded cosines count as equal up to this difference.
 COSINE_TOLERANCE = 1e-12
 
-#: Markers of models, so that they differ without colours.
+#: Markers of models, which can be told apart without colours.
 MODEL_MARKERS = 'os^Dv'
 
 
@@ -289,17 +300,18 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     equal part. `chances` is the baseline: the accuracy of always answering the
     more frequent sense.
     """
-    uses = _labelled_uses(words)
-    kept, layers = vectors_of(net, tokenizer_of(net, tokenizer, vocab), [
-        use for word_uses in uses.values() for use in word_uses])
-    kept = set(kept)
-    uses = {word: [use for use in word_uses if use in kept]
-            for word, word_uses in uses.items()}
-    return _compute_accuracy(uses, layers)
+    uses_of_word = _labelled_uses_of(words)
+    all_uses = [use for uses in uses_of_word.values() for use in uses]
+    kept, layers = vectors_of(net, tokenizer_of(net, tokenizer, vocab),
+                              all_uses)
+    kept = set(kept)        # without the uses in truncated parts of sentences
+    uses_of_word = {word: [use for use in uses if use in kept]
+                    for word, uses in uses_of_word.items()}
+    return _compute_accuracy(uses_of_word, layers)
 
 
-def _labelled_uses(words):
-    """Return {word: its labelled `Use`s}; words: None for all words."""
+def _labelled_uses_of(words):
+    """Return {word: its labelled `Use`s}; words: as for `sense_accuracy`."""
     labelled = sample_texts.labelled_words()
     if words is None:
         return labelled
@@ -312,26 +324,31 @@ def _labelled_uses(words):
     return {word.lower(): labelled[word.lower()] for word in words}
 
 
-def _compute_accuracy(uses, layers):
-    """Return the `SenseAccuracy` for uses, {word: list of `Use`s}.
+def _compute_accuracy(uses_of_word, layers):
+    """Return the `SenseAccuracy` for {word: list of `Use`s}.
 
     layers: for each layer an array with H columns. Its rows are the vectors of
-    all uses, in the order of `uses`.
+    all uses, in the order of `uses_of_word`.
     """
-    ends = onp.cumsum([len(word_uses) for word_uses in uses.values()])
-    # For each word (n,): the labels of its uses
-    senses = [onp.array([use.sense for use in word_uses])
-              for word_uses in uses.values()]
-    # For each word (n, n): True for uses in different sentences
-    comparable = [onp.array([[one.sentence != other.sentence
-                              for other in word_uses] for one in word_uses])
-                  for word_uses in uses.values()]
-    rates = [list(map(_nearest_accuracy, onp.split(vectors, ends[:-1]),
-                      senses, comparable)) for vectors in layers]
-    return SenseAccuracy(
-        list(uses), onp.array([len(labels) for labels in senses]),
-        onp.array([onp.unique(labels, return_counts=True)[1].max()
-                   / len(labels) for labels in senses]), onp.array(rates))
+    senses = []         # for each word (n,), the labels of its uses
+    comparable = []     # for each word (n, n), True for different sentences
+    for uses in uses_of_word.values():
+        senses.append(onp.array([use.sense for use in uses]))
+        comparable.append(onp.array(
+            [[one.sentence != other.sentence for other in uses]
+             for one in uses]))
+    counts = onp.array([len(labels) for labels in senses])
+    ends = onp.cumsum(counts)       # the row after the last use of each word
+    rates = []
+    for vectors in layers:
+        vectors_of_word = onp.split(vectors, ends[:-1])
+        rates.append(list(map(_nearest_accuracy, vectors_of_word, senses,
+                              comparable)))
+    chances = onp.array([
+        onp.unique(labels, return_counts=True)[1].max() / len(labels)
+        for labels in senses])
+    return SenseAccuracy(list(uses_of_word), counts, chances,
+                         onp.array(rates))
 
 
 def _nearest_accuracy(X, senses, comparable):
@@ -424,8 +441,9 @@ def plot_reports(reports):
     """
     from d2lbert.pictures.figures import Picture
     has_steps = any(report.steps for report in reports)
-    fig = Picture(figsize=(4.6 * (1 + has_steps), 3.6), layout='constrained')
-    axes = fig.subplots(1, 1 + has_steps, squeeze=False, sharey=True)[0]
+    num_panels = 2 if has_steps else 1
+    fig = Picture(figsize=(4.6 * num_panels, 3.6), layout='constrained')
+    axes = fig.subplots(1, num_panels, squeeze=False, sharey=True)[0]
     lines = []      # (panel, index of the report, x, rates)
     for k, report in enumerate(reports):
         lines.append((axes[0], k, range(len(report.accuracy.rates)),
@@ -437,7 +455,8 @@ def plot_reports(reports):
     for ax, k, x, rates in lines:
         ax.plot(x, rates, MODEL_MARKERS[k % len(MODEL_MARKERS)], markersize=5,
                 label=reports[k].name, **STYLES[k % len(STYLES)])
-    # A word has two senses, so chance is at least 0.5: show it above the edge
+    # A word has two senses, so the line of chance is at 0.5 or above: keep it
+    # off the lower edge
     lowest = min(0.4, *(rate for *_, rates in lines for rate in rates))
     axes[0].set(xlabel='layer (0: embeddings)',
                 title='nearest other use has the same sense',
@@ -450,7 +469,7 @@ def plot_reports(reports):
             axes[1].set_xscale('log')
             axes[1].xaxis.set_major_formatter('{x:g}')
     for ax in axes:
-        # One line is enough, since all reports are about the same words
+        # One line of chance is enough: all reports are about the same words
         ax.axhline(reports[0].accuracy.chance, color='0.4', linewidth=1,
                    linestyle=(0, (1, 2)), label='chance')
         ax.grid(alpha=0.3)

@@ -3,9 +3,11 @@
 `page_data` computes the data of the page, and `render` puts it into page.html.
 """
 import base64
+import contextlib
 import hashlib
 import html
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, Iterable, Optional
@@ -30,16 +32,16 @@ from d2lbert.pretrained.fill_mask import has_mask_head
 from d2lbert.training.load import is_run
 from d2lbert.training.saved_runs import RunError, is_finetuned
 
-#: Default texts, the book's two cranes; and for a model that was fine-tuned
-#: for pairs of texts, default pairs.
+#: TEXTS: the default texts, with the book's two senses of "crane". PAIRS: the
+#: default texts for a model that was fine-tuned on pairs of texts.
 TEXTS = ('a crane is flying', ('a crane driver came', 'he just left'))
 PAIRS = (('a crane is flying', 'a bird is in the air'), TEXTS[1])
 
 #: Maximum number of words whose uses are shown, if the user names no words.
 MAX_SHOWN_WORDS = 6
 
-#: Minimum number of uses for a word to be shown: a word that the user named,
-#: and a word of the texts.
+#: Minimum number of uses of a word that is shown: for a word that the user
+#: named, and for a word that comes from the texts.
 MIN_USES_IF_NAMED, MIN_USES = 3, 6
 
 #: Maximum number of attention weights of a page. BERT base has 38 million for
@@ -91,10 +93,12 @@ def write_page(model, out, force=False, **keywords):
     keywords: arguments of `page_data`. If `out` cannot be written, this raises
     an error before the model is loaded.
     """
-    # `out` must not replace the folder and the file that are read
-    reads = [model] if isinstance(model, (str, Path)) else []
-    check_out(out, force, 'page.html', [
-        *reads, *filter(None, [keywords.get('file')])])
+    reads = []      # paths that `out` must not replace
+    if isinstance(model, (str, Path)):
+        reads.append(model)
+    if keywords.get('file'):
+        reads.append(keywords['file'])
+    check_out(out, force, 'page.html', reads)
     page = Page(page_data(model, **keywords))
     with writing(out, force) as temporary:      # renamed to `out` at the end
         Path(temporary).write_text(page.html, 'utf-8', 'backslashreplace')
@@ -108,15 +112,14 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     ctx: the device; None is the CPU. The other arguments are as for `show`.
     """
     net, tokenizer, folder = open_model(model, 'fp32', ctx)
-    about = net.about       # task and labels of a fine-tuned model, or None
+    about = net.about       # task and labels of a fine-tuned model, else None
     if texts is None:
         texts = PAIRS if about is not None and about.pair else TEXTS
     pairs = _check_texts(texts)
     encoded = [tokenizer.encode(*pair) for pair in pairs]
     num_weights = _count_weights(net, encoded)
     sample = _load_sample(folder, file, text_field)
-    text_words = [word for pair in pairs for part in pair if part
-                  for word in re.findall(r'\w+', part.lower())]
+    text_words = _words_of(pairs)
     sentences = sample_texts.pick_sentences(
         sample, {*text_words, *map(str.lower, words or ())})
     sample_tokens, neighbours = neighbours_of(net, tokenizer, encoded,
@@ -124,9 +127,10 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     can_fill = has_mask_head(net) and tokenizer.mask_id is not None
     bits = 16 if num_weights <= MAX_WEIGHTS_IN_16_BITS else 8
     data_of_texts = []
-    # {index of a sample token that is a neighbour: its index on the page}
+    # {index of a sample token: its index on the page}, only for the neighbours
+    # of a token; `_neighbour_data` adds the entries
     page_index = {}
-    for pair, one_encoded, near in zip(pairs, encoded, neighbours):
+    for pair, one_encoded, text_neighbours in zip(pairs, encoded, neighbours):
         tokens = _token_data(pair, one_encoded)
         weights = attention_of(net, one_encoded.ids, one_encoded.segments)
         data_of_texts.append(dict(
@@ -136,19 +140,21 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
                                          for token in tokens]),
             guesses=(_guess_data(net, tokenizer, one_encoded) if can_fill
                      else None),
-            near=_neighbour_data(near, page_index),
+            near=_neighbour_data(text_neighbours, page_index),
             prediction=(_prediction_data(net, tokenizer, *pair) if about
                         else None)))
-    is_run_folder = folder is not None and is_run(folder)
     name = 'a net in memory' if folder is None else name_of(folder)
+    kind = 'released'
+    if about:
+        kind = 'fine-tuned'
+    elif folder is not None and is_run(folder):
+        kind = 'run'
     return dict(
-        title=f'What {name} learnt', name=name, version=__version__,
-        kind=('fine-tuned' if about else
-              'run' if is_run_folder else 'released'),
+        title=f'What {name} learnt', name=name, version=__version__, kind=kind,
         task=about.task if about else None,
         layers=net.encoder.blks.num_layers, heads=net.config['num_heads'],
         hiddens=net.config['num_hiddens'], tokens=len(tokenizer),
-        parameters=sum(int(_num_elements(param)) for param
+        parameters=sum(int(math.prod(param.shape)) for param
                        in net.collect_params().values()),
         special=sorted({tokenizer.idx_to_token[idx] for idx in (
             tokenizer.cls_id, tokenizer.sep_id)}),
@@ -165,9 +171,10 @@ def _check_texts(texts):
     pairs = []
     for text in [texts] if isinstance(texts, str) else texts:
         pair = (text, None) if isinstance(text, str) else text
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or (
-                not isinstance(pair[0], str)) or (
-                not isinstance(pair[1], (str, type(None)))):
+        is_pair = (isinstance(pair, (tuple, list)) and len(pair) == 2
+                   and isinstance(pair[0], str)
+                   and isinstance(pair[1], (str, type(None))))
+        if not is_pair:
             raise TypeError('a text must be a string or a pair of strings, '
                             f'not {text!r}')
         for part in pair:
@@ -180,9 +187,10 @@ def _check_texts(texts):
 
 
 def _count_weights(net, encoded):
-    """Return the number of attention weights of all texts.
+    """Return the number of attention weights of all texts together.
 
-    Raises ValueError if a text is too long, and for too many weights.
+    encoded: the `Encoded` of each text. Raises ValueError if a text is too
+    long for the model, or if a page cannot hold the weights.
     """
     for k, text in enumerate(encoded, 1):
         if len(text.ids) > net.encoder.max_len:
@@ -198,15 +206,20 @@ def _count_weights(net, encoded):
     return num_weights
 
 
-def _num_elements(param):
-    count = 1
-    for length in param.shape:
-        count *= length
-    return count
+def _words_of(pairs):
+    """Return the words of pairs (text, text or None), in lower case."""
+    words = []
+    for pair in pairs:
+        for text in filter(None, pair):
+            words += re.findall(r'\w+', text.lower())
+    return words
 
 
 def _load_sample(folder, file, text_field):
-    """Return the `Sample` of `show`; folder: the model's folder, or None."""
+    """Return the `Sample` in which neighbours and uses of words are found.
+
+    folder: the model's folder, or None. The other arguments are as for `show`.
+    """
     if file is not None:
         return sample_texts.sample_of_file(file, text_field)
     if folder is not None and is_run(folder) and not is_finetuned(folder):
@@ -237,43 +250,48 @@ def _guess_data(net, tokenizer, encoded):
     Each token is masked in turn. A guess is [token, probability]. The
     probability and the rank are those of the token that was masked.
     """
-    return [None if found is None else
-            [[[guess.token, guess.probability] for guess in found.guesses],
-             found.own.probability, found.rank]
-            for found in guesses_of(net, tokenizer, encoded)]
+    data = []
+    for found in guesses_of(net, tokenizer, encoded):
+        if found is None:
+            data.append(None)
+            continue
+        guesses = [[guess.token, guess.probability] for guess in found.guesses]
+        data.append([guesses, found.own.probability, found.rank])
+    return data
 
 
 def _neighbour_data(neighbours, page_index):
-    """Return the neighbours of each token of a text in each layer.
+    """Return, for each layer, two lists for each token of a text.
 
-    neighbours: the entry of a text from `neighbours_of`. A token gets two
-    lists [i, cosine, i, cosine, ...]: its neighbours among all tokens, and
-    among occurrences of the same token. In place of the second list there is
-    0 if the lists are equal. page_index: {index of a sample token: i, its
-    index on the page}; this function adds the neighbours to it.
+    neighbours: the entry of the text from `neighbours_of`. A list is [i,
+    cosine, i, cosine, ...], where i is the index of a neighbour on the page.
+    The first list is of neighbours among all tokens, the second among
+    occurrences of the same token. If they are equal, 0 replaces the second.
+    page_index: {index of a sample token: i}; the neighbours are added to it.
     """
-    def flatten(neighbours_of_kind):
+    def add_to_page(found):     # a `Neighbours`
         numbers = []
-        for index, cosine in zip(*neighbours_of_kind):
-            numbers += [page_index.setdefault(index, len(page_index)),
-                        round(cosine, 4)]
+        for index, cosine in zip(found.indices, found.cosines):
+            i = page_index.setdefault(index, len(page_index))
+            numbers += [i, round(cosine, 4)]
         return numbers
-    return [[[flatten(of_all), flatten(of_same) if of_same != of_all else 0]
+    return [[[add_to_page(of_all),
+              add_to_page(of_same) if of_same != of_all else 0]
              for of_all, of_same in layer] for layer in neighbours]
 
 
 def _sample_data(sample, sentences, sample_tokens, page_index):
     """Return the sample tokens in `page_index`, and their sentences.
 
-    sentences, sample_tokens: as for `neighbours_of`. A token becomes [index of
-    its sentence on the page, begin, end].
+    sentences, sample_tokens: argument and result of `neighbours_of`. A token
+    becomes [index of its sentence on the page, begin, end].
     """
     sentence_index = {}     # {index in sentences: index on the page}
     rows = []
     for index in sorted(page_index, key=page_index.get):
         token = sample_tokens[index]
-        rows.append([sentence_index.setdefault(
-            token.sentence, len(sentence_index)), token.begin, token.end])
+        s = sentence_index.setdefault(token.sentence, len(sentence_index))
+        rows.append([s, token.begin, token.end])
     return dict(name=sample.name, count=len(sentences), tokens=rows,
                 sentences=[sentences[s] for s in sorted(
                     sentence_index, key=sentence_index.get)])
@@ -282,6 +300,7 @@ def _sample_data(sample, sentences, sample_tokens, page_index):
 def _prediction_data(net, tokenizer, text, text_b):
     """Return the prediction of a fine-tuned model, as rows [name, value].
 
+    Depending on the task, a name is a word, a class, 'value' or 'answer'.
     text_b: the second text of a pair, or None.
     """
     [prediction] = predict(net, tokenizer, [text],
@@ -301,9 +320,10 @@ def _prediction_data(net, tokenizer, text, text_b):
 # Data of the model
 
 def _sense_data(net, tokenizer, sample, text_words, words):
-    """Return the data of `words`; if None, of frequent words of text_words.
+    """Return a list with the data of each word that is shown.
 
-    Stop words of the sample and numbers are left out of text_words.
+    These are `words`, or by default the frequent words in text_words, except
+    stop words of the sample and numbers.
     """
     if words is not None:
         return [_word_data(net, tokenizer, sample, word, MIN_USES_IF_NAMED)
@@ -315,17 +335,19 @@ def _sense_data(net, tokenizer, sample, text_words, words):
     candidates.sort(key=lambda word: not sample_texts.labelled_uses(word))
     data = []
     for word in candidates:
-        if len(data) < MAX_SHOWN_WORDS:
-            try:
-                data.append(_word_data(net, tokenizer, sample, word,
-                                       MIN_USES))
-            except ValueError:
-                continue        # the word is too rare
+        if len(data) == MAX_SHOWN_WORDS:
+            break
+        with contextlib.suppress(ValueError):   # the word is too rare
+            data.append(_word_data(net, tokenizer, sample, word, MIN_USES))
     return data
 
 
 def _word_data(net, tokenizer, sample, word, min_uses):
-    """Return the data of a word: points by layer, sentences and senses."""
+    """Return the data of a word: points by layer, sentences and senses.
+
+    Labelled uses, which are in the sample corpus, replace uses in `sample`.
+    Raises ValueError if the word has fewer than min_uses uses.
+    """
     uses = (sample_texts.labelled_uses(word)
             or sample_texts.uses_of(word, sample.sentences))
     if len(uses) < min_uses:
@@ -334,18 +356,24 @@ def _word_data(net, tokenizer, sample, word, min_uses):
                          f'{min_uses}')
     found = sense_points(net, tokenizer, word, uses)
     senses = [use.sense for use in found.uses]
-    names = sorted(set(senses) - {None})
+    sense_names = sorted(set(senses) - {None})      # empty without labels
     return dict(
-        word=word, names=names, texts=[use.sentence for use in found.uses],
+        word=word, names=sense_names,
+        texts=[use.sentence for use in found.uses],
         spans=[(use.begin, use.end) for use in found.uses],
-        sample='the sample corpus' if names else sample.name,
-        senses=[names.index(sense) for sense in senses] if names else [],
+        sample='the sample corpus' if sense_names else sample.name,
+        senses=([sense_names.index(sense) for sense in senses] if sense_names
+                else []),
+        # Four digits of each coordinate keep the page small
         layers=[[[float(f'{x:.4g}') for x in point] for point in layer]
                 for layer in found.points.tolist()])
 
 
 def _training_data(folder):
-    """Return the losses and the settings of a run, or None without losses."""
+    """Return the losses and the settings of a run.
+
+    folder: the model's folder, or None. Returns None if it has no losses.
+    """
     try:
         record = read_record(folder) if folder is not None else None
     except RunError:
@@ -365,7 +393,7 @@ def _training_data(folder):
         settings={name: _setting_text(value) for name, value
                   in config.get('training', {}).items()},
         machine=config.get('machine'), version=config.get('d2lbert'),
-        # At the end, the log has the losses and the speed
+        # The log of a finished run ends with the losses and the speed
         log=[line for line in record.log.splitlines()[-3:]
              if not line.startswith('step ')])
 
@@ -419,13 +447,13 @@ def render(data):
     def read(name):
         return (folder / name).read_text('utf-8')
     program = "'use strict';\n" + '\n'.join(map(read, SCRIPTS))
-    # The content security policy of page.html allows only the script with
-    # this digest
+    # The content security policy of page.html allows only a script with this
+    # digest
     digest = base64.b64encode(hashlib.sha256(program.encode()).digest())
     values = dict(title=html.escape(data['title']), program=program,
                   style='\n'.join(map(read, STYLE_SHEETS)),
                   data=escape_json(data), digest=digest.decode())
-    # In one pass, so that {{…}} in the data is not replaced
+    # All values are inserted in one pass, so that a {{…}} within a value stays
     return re.sub(r'\{\{(\w+)\}\}', lambda match: values[match.group(1)],
                   read('page.html'))
 
@@ -438,9 +466,9 @@ def escape_json(data):
 
 
 def _encodable(data):
-    """Return the data with surrogates in strings as backslash escapes.
+    """Return `data` with backslash escapes in place of lone surrogates.
 
-    File names may contain surrogates, which UTF-8 cannot encode.
+    UTF-8 cannot encode these characters, which file names may contain.
     """
     if isinstance(data, str):
         return data.encode('utf-8', 'backslashreplace').decode()
@@ -455,8 +483,8 @@ def _encodable(data):
 def quantize(weights, bits):
     """Quantize attention weights (..., T, T); return them as base64.
 
-    A row stores the square roots of its weights, since small weights then
-    remain distinct. The roots are scaled so that the largest of the row is
+    A row stores the square roots of its weights, so that small weights remain
+    distinct. The roots are scaled so that the largest root of the row becomes
     2 ** bits - 1. To read a row, square its numbers and divide the squares by
     their sum. Numbers are unsigned, little-endian, of 8 or 16 bits.
     """
