@@ -4,9 +4,9 @@
 restore the original rows. `NO_MASKS` masks no token, for a model that reads
 from left to right.
 
-A row joins parts of a text. A part is a range (begin, end) of the text's
-tokens, which are words or word pieces. A span is several consecutive tokens
-or words of a row that are masked together.
+A token is a word or a word piece. A row joins parts of a text. A part is a
+range (begin, end) of the text's tokens. A span is one or more consecutive
+tokens or words of a row, which are masked together.
 
 N: the number of rows. T and S: the lengths of original and of noisy rows, both
 max_len. P: the maximal number of masked tokens of a row. V: the size of the
@@ -24,9 +24,8 @@ from d2lbert.kernels import draw
 from d2lbert.texts.examples import MASK_SHARE
 from d2lbert.texts.numbered_text import NumberedText, concat_ranges
 
-# The limit of the pieces of a span of whole words is its maximal number of
-# words, len(length_probs), plus MORE_PIECES. A word of more pieces than the
-# limit is never masked
+# A span of whole words has at most MORE_PIECES pieces more than the maximal
+# number of its words. A word with more pieces than this is never masked
 MORE_PIECES = 20
 
 # Shares are counted in millionths, since sums of integers are exact
@@ -64,9 +63,10 @@ class SpanMasking(NamedTuple):
         """
         flags = vocab.mask_flags
         if flags is None:
-            # A word of the text can be a special token, which is never masked
+            # A text of whole words may contain a special token as a word
             flags = onp.zeros(len(vocab), 'uint8')
             flags[vocab[vocab.special]] = draw.FIXED
+        # Without GOES_ON each token is a unit
         return flags if self.whole_words else flags & draw.FIXED
 
     def draw_rows(self, text, rows, parts, max_len, rng, mask_share):
@@ -90,7 +90,7 @@ SPANBERT = SpanMasking(geometric(0.2, 10), separate=True, whole_words=True)
 
 def mask_spans(text, rows, parts, masking, max_len, rng=random,
                mask_share=MASK_SHARE):
-    """Fill rows with parts of a `NumberedText`, and return `MaskedRows`.
+    """Fill rows with parts of a `NumberedText` and mask them: `MaskedRows`.
 
     rows (N + 1,) and parts (M, 2) int64: row k consists of parts rows[k] to
     rows[k + 1] - 1, as `stored_text.full_sentences` returns them. masking: a
@@ -105,32 +105,33 @@ def mask_spans(text, rows, parts, masking, max_len, rng=random,
     the next row masks fewer tokens.
     """
     vocab, mask_millionths = text.vocab, round(mask_share * MILLION)
-    special, flags = vocab[vocab.special], masking.mask_flags(vocab)
+    special_ids, flags = vocab[vocab.special], masking.mask_flags(vocab)
     max_tokens = masking.max_tokens(vocab)
     replacements = vocab.replacement_ids
     if replacements is None:
         replacements = onp.arange(len(vocab), dtype='int32')
     columns = _empty_columns(len(rows) - 1, max_len, mask_millionths,
-                             max_tokens, special[0])
+                             max_tokens, special_ids[0])
     types, parts = text.gather(parts)   # now the parts are ranges of `types`
-    # Both functions write into `columns`
+    # Each of the two functions fills `columns`
     if draw.can_draw(rng):
         draw.mask_spans(
-            rows, parts, types, text.numbers, (*special, len(vocab)), flags,
-            replacements, list(itertools.accumulate(masking.length_probs)),
-            max_tokens, masking.separate, mask_millionths, columns, rng)
+            rows, parts, types, text.numbers, (*special_ids, len(vocab)),
+            flags, replacements,
+            list(itertools.accumulate(masking.length_probs)), max_tokens,
+            masking.separate, mask_millionths, columns, rng)
     else:
         _mask_plainly(columns, rows.tolist(), parts.tolist(),
-                      text.numbers[types], special, flags,
+                      text.numbers[types], special_ids, flags,
                       replacements.tolist(), masking, max_tokens,
                       mask_millionths, rng)
     return columns
 
 
 def _empty_columns(num_rows, max_len, mask_millionths, max_tokens, pad):
-    """`MaskedRows` of padding, the token number `pad`.
+    """`MaskedRows` that contain only padding.
 
-    max_tokens: the maximal number of tokens of a span.
+    max_tokens: the maximal number of tokens of a span. pad: the id of <pad>.
     """
     # Before its last span a row has fewer masked tokens than its share, so at
     # most the share, rounded up, less 1. The first and the last token of a row
@@ -139,46 +140,53 @@ def _empty_columns(num_rows, max_len, mask_millionths, max_tokens, pad):
                     -(-mask_millionths * max_len // MILLION) - 1 + max_tokens)
     shape_P = num_rows, num_preds
     return MaskedRows(
-        onp.full((num_rows, max_len), pad, 'int32'),
-        onp.zeros(num_rows, 'float32'), onp.zeros(shape_P, 'int32'),
-        onp.zeros(shape_P, 'float32'),
-        *(onp.zeros(shape_P, 'int32') for _ in range(3)))
+        tokens_X=onp.full((num_rows, max_len), pad, 'int32'),
+        valid_lens_x=onp.zeros(num_rows, 'float32'),
+        pred_positions_X=onp.zeros(shape_P, 'int32'),
+        mlm_weights_X=onp.zeros(shape_P, 'float32'),
+        mlm_Y=onp.zeros(shape_P, 'int32'), left_X=onp.zeros(shape_P, 'int32'),
+        right_X=onp.zeros(shape_P, 'int32'))
 
 
 # `draw.mask_spans` in Python: for other generators, or without a compiler
 
-def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
+def _mask_plainly(columns, rows, parts, ids, special_ids, flags, replacements,
                   masking, max_tokens, mask_millionths, rng):
     """Mask spans and fill `columns`, a `MaskedRows`.
 
     rows, parts: lists, as for `mask_spans`, but parts are ranges of `ids`, the
-    vocabulary numbers of tokens. special: the numbers of pad, mask, cls, sep.
+    vocabulary numbers of tokens. special_ids: those of pad, mask, cls, sep.
     flags (V,): as `SpanMasking.mask_flags` returns them. replacements: the
     tokens from which random tokens are drawn. masking: a `SpanMasking`.
     max_tokens: the maximal number of tokens of a span.
     """
-    _, mask, cls, sep = special
+    _, mask, cls, sep = special_ids
     length_cdf = list(itertools.accumulate(masking.length_probs))
-    # missing: the number of tokens still to mask, in millionths. It is below 0
-    # if too many tokens are masked; then the next row masks fewer tokens
-    max_length, missing = len(length_cdf), 0
-    for row, (first, last) in enumerate(zip(rows, rows[1:])):
+    max_length = len(length_cdf)
+    # The number of tokens still to mask, in millionths. It is below 0 if a row
+    # has masked too many tokens; then the next row masks fewer
+    missing = 0
+    for row, (first_part, end_part) in enumerate(zip(rows, rows[1:])):
         tokens = [cls]
-        for begin, end in parts[first:last]:
+        for begin, end in parts[first_part:end_part]:
             tokens += [*ids[begin:end].tolist(), sep]
-        # preds: entries of `columns` for each masked token of the row
-        units, preds = _units(tokens, flags), []
+        # For each masked token of the row, its entries in columns[2:]
+        preds = []
+        units = _units(tokens, flags)
         num_free = [_num_adjacent(units, k, max_length)
                     for k in range(len(units))]
         missing += mask_millionths * len(tokens)
         while missing > 0:
-            length = 1      # if it is the only length, no number is drawn
-            if max_length > 1:
+            length = 1
+            if max_length > 1:      # otherwise no random number is drawn
+                # The last entry of length_cdf is left out, as rounding may
+                # have made it less than 1
                 length = 1 + bisect.bisect_right(length_cdf, rng.random(), 0,
                                                  max_length - 1)
             span = _take_span(units, num_free, length, max_tokens,
                               masking.separate, rng)
-            if span is None:    # no span fits: the row masks fewer tokens
+            if span is None:
+                # No span fits. The next row does not make up for this row
                 missing = 0
                 break
             begin, end = span
@@ -227,8 +235,9 @@ def _take_span(units, num_free, max_length, max_tokens, separate, rng):
     """Take a random free span of max_length units, or of fewer if none fits.
 
     num_free: for each unit the number of adjacent free units from this unit
-    on, 0 if the unit itself is not free. This function updates the list.
-    Returns the (begin, end) of the span's tokens, or None if no span fits.
+    on, at most the maximal length; 0 if the unit itself is not free. This
+    function updates the list. Returns the (begin, end) of the span's tokens,
+    or None if no span fits.
     """
     for length in range(max_length, 0, -1):
         fitting = [k for k in range(len(units)) if num_free[k] >= length
@@ -240,14 +249,16 @@ def _take_span(units, num_free, max_length, max_tokens, separate, rng):
     first = fitting[rng.randrange(len(fitting))]
     last = first + length - 1
     span = units[first][0], units[last][1]
-    if separate:    # units that touch the span are no longer free
+    # Units `first` to `last` will not be free any more: those of the span and,
+    # for separate spans, the units that touch it
+    if separate:
         if first > 0 and units[first - 1][1] == units[first][0]:
             first -= 1
         if last + 1 < len(units) and units[last][1] == units[last + 1][0]:
             last += 1
     for k in range(first, last + 1):
         num_free[k] = 0
-    for k in range(first):      # free units before the span end at `first`
+    for k in range(first):      # of the units before, only first - k are left
         num_free[k] = min(num_free[k], first - k)
     return span
 
@@ -267,9 +278,9 @@ class NoMasks(NamedTuple):
 
         mask_share is not used.
         """
-        rows_with_no_mask = mask_spans(text, rows, parts, SINGLE_TOKENS,
-                                       max_len, rng, mask_share=0)
-        return UnmaskedRows(*rows_with_no_mask[:2])
+        unmasked = mask_spans(text, rows, parts, SINGLE_TOKENS, max_len, rng,
+                              mask_share=0)
+        return UnmaskedRows(unmasked.tokens_X, unmasked.valid_lens_x)
 
 
 NO_MASKS = NoMasks()
@@ -290,7 +301,7 @@ def poisson(mean, max_length):
 LENGTH_PROBS = poisson(MEAN_LENGTH, MAX_LENGTH)
 
 #: BART's spans of at least one word. `Noise` replaces each by one <mask>, and
-#: inserts masks for spans of length 0 (see `_empty_spans`).
+#: inserts masks for spans of length 0 (see `_draw_empty_spans`).
 INFILLING = SpanMasking(
     tuple(prob / sum(LENGTH_PROBS[1:]) for prob in LENGTH_PROBS[1:]),
     separate=True, whole_words=True)
@@ -325,7 +336,7 @@ class Noise(NamedTuple):
         """
         original = mask_spans(text, rows, parts, SINGLE_TOKENS, max_len, rng,
                               mask_share=0)
-        # NumPy promises that this generator will always draw the same numbers
+        # NumPy promises that a RandomState will always draw the same numbers
         noise_rng = onp.random.RandomState(
             [rng.getrandbits(32) for _ in range(8)])
         if 'sentences' in self.kinds:
@@ -348,7 +359,7 @@ class Noise(NamedTuple):
         tokens, left, is_masked = _restore_tokens(masked)
         N, T = tokens.shape
         positions = onp.broadcast_to(onp.arange(T), (N, T))
-        is_first = left + 1 == positions    # the first token of a span
+        is_first = left + 1 == positions    # True for the first of a span
         kept = positions < masked.valid_lens_x[:, None]
         if 'deletion' in self.kinds:
             kept &= ~is_masked
@@ -359,18 +370,18 @@ class Noise(NamedTuple):
         ids = tokens[row, column]
         if 'infilling' in self.kinds:
             num_spans = (is_masked & is_first).sum(axis=1)
-            new_row, next_token = _empty_spans(
+            new_row, next_token = _draw_empty_spans(
                 num_spans, kept.sum(axis=1), T, noise_rng)
-            # Sort by row, then by position; a new mask comes before the token
-            # at its position
-            order = onp.lexsort((
-                onp.concatenate([onp.ones(len(row)),
-                                 onp.zeros(len(new_row))]),
-                onp.concatenate([onp.cumsum(kept, axis=1)[row, column] - 1,
-                                 next_token]),
-                onp.concatenate([row, new_row])))
-            row = onp.concatenate([row, new_row])[order]
-            ids = onp.concatenate([ids, onp.full(len(new_row), mask)])[order]
+            num_new = len(new_row)
+            # The position of each kept token among those of its row
+            position = onp.cumsum(kept, axis=1)[row, column] - 1
+            is_kept = onp.concatenate([onp.ones(len(row)), onp.zeros(num_new)])
+            position = onp.concatenate([position, next_token])
+            row = onp.concatenate([row, new_row])
+            # Sort by row, then by position, a new mask before the kept token
+            order = onp.lexsort((is_kept, position, row))
+            row = row[order]
+            ids = onp.concatenate([ids, onp.full(num_new, mask)])[order]
         lens = onp.bincount(row, minlength=N)
         noisy = onp.full((N, T), pad, 'int32')
         noisy[onp.arange(T) < lens[:, None]] = ids
@@ -381,7 +392,7 @@ def _restore_tokens(masked):
     """(tokens, left, is_masked) of `MaskedRows`, each (N, T).
 
     tokens: the original tokens. left: for a masked token the position before
-    its span, otherwise -2, so that left + 1 is no position. is_masked: True
+    its span, otherwise -2, so that left + 1 is not a position. is_masked: True
     for a masked token.
     """
     tokens = masked.tokens_X.copy()
@@ -393,15 +404,16 @@ def _restore_tokens(masked):
     return tokens, left, left >= -1
 
 
-def _empty_spans(num_spans, lens, max_len, noise_rng):
+def _draw_empty_spans(num_spans, lens, max_len, noise_rng):
     """Draw insertion points of spans of length 0: (rows, next_tokens).
 
     Span k is inserted in row rows[k], before token next_tokens[k], which is
     never the first token. num_spans (N,): the number of longer spans in each
     row; lens (N,): the number of tokens of each row before the insertion.
     """
-    # If lengths are drawn until num_spans of them are not 0, the number of
-    # zeros has a negative binomial distribution
+    # counts: the number of spans of length 0 in each row. If lengths are drawn
+    # until num_spans of them are not 0, the number of zeros has a negative
+    # binomial distribution
     counts = onp.zeros(len(num_spans), 'int64')
     has_spans = num_spans > 0
     counts[has_spans] = noise_rng.negative_binomial(num_spans[has_spans],
@@ -414,9 +426,10 @@ def _empty_spans(num_spans, lens, max_len, noise_rng):
 
 
 def _shuffle_sentences(text, parts, noise_rng):
-    """(text, parts): a copy of the parts, each with its sentences shuffled.
+    """Shuffle the sentences within each part of a `NumberedText`.
 
-    text: a `NumberedText`; parts (M, 2) int64: ranges of its tokens.
+    parts (M, 2) int64: ranges of its tokens. Returns (text, parts): a new text
+    of all parts, and the range of each part in it.
     """
     types, type_ranges = text.gather(parts)
     lengths = parts[:, 1] - parts[:, 0]

@@ -1,11 +1,13 @@
 """`StoredText` is a text of any size on disk, from which batches are drawn.
 
 A row holds a pair of sentences, a pair of runs of sentences as in the
-published BERT, or full sentences as in RoBERTa. A run is several consecutive
-sentences. The text is mapped into memory. Examples are drawn a chunk at a
-time. A chunk is a group of paragraphs or, for full sentences, a section of the
-text. All data that grows with the text is on disk, except 4 bytes a paragraph
-for the order of an epoch.
+published BERT, or full sentences as in RoBERTa. A run is one or more
+consecutive sentences.
+
+The text is mapped into memory. Examples are drawn a chunk at a time. A chunk
+is a group of paragraphs or, for full sentences, a section of the text. All
+data that grows with the text is on disk, except 4 bytes a paragraph for the
+order of an epoch.
 
 N: the number of examples of a chunk. M: the number of parts (ranges of words)
 in all rows of a chunk.
@@ -33,7 +35,7 @@ from d2lbert.texts.examples import (
 )
 from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
 
-# The number of random runs among which `_draw_similar_run` chooses
+# The number of random sentences at which `_draw_similar_run` tries to begin
 NUM_CANDIDATES = 16
 
 
@@ -56,10 +58,10 @@ def draw_runs(text, order, max_len, rng, swap=False):
         begin, end = text.paragraphs[q:q + 2].tolist()
         offsets = _sentence_offsets(text, begin, end, q, max_len)
         # a, b, stop and `last` are indices of sentences, from 0 for the first
-        # sentence of the paragraph. The runs are a to b - 1 and b to stop - 1.
-        # `last` is the last sentence in `offsets`. Each pair begins in this
-        # paragraph, and has at least two sentences. The 3 tokens beside the
-        # words are <cls> and two <sep>
+        # sentence of the paragraph. The runs are sentences a to b - 1 and
+        # b to stop - 1. `last` is the last sentence in `offsets`. Each pair
+        # begins in this paragraph, and has at least two sentences. The 3
+        # tokens beside the words are <cls> and two <sep>
         a, last = 0, len(offsets) - 2
         while a < min(end - begin, last):
             stop = a + 2
@@ -70,16 +72,18 @@ def draw_runs(text, order, max_len, rng, swap=False):
             first = offsets[a], offsets[b]
             second = offsets[b], offsets[stop]
             follows = rng.random() < 0.5
+            next_a = stop
             if not follows and swap:
                 first, second = second, first
             elif not follows:
-                second = _draw_similar_run(
-                    text, second, max_len - 3 - (first[1] - first[0]), max_len,
-                    rng)
+                free_words = max_len - 3 - (first[1] - first[0])
+                second = _draw_similar_run(text, second, free_words, max_len,
+                                           rng)
+                next_a = b
             # The truncation comes after the swap, or it would reveal the swap
             spans.append(_truncate_spans(*first, *second, max_len - 3))
             is_next.append(follows)
-            a = stop if follows or swap else b
+            a = next_a
     return (onp.array(spans, 'int64').reshape(-1, 4),
             onp.array(is_next, bool))
 
@@ -88,8 +92,10 @@ def _sentence_offsets(text, begin, end, q, max_len):
     """The index of each sentence's first word, then the last sentence's end.
 
     The sentences are begin to end - 1, of paragraph q, and at most max_len
-    more sentences of the same article. Further sentences would seldom fit.
+    more sentences of the same article. Further sentences would seldom fit into
+    a row.
     """
+    # limit: the sentence after the article; k: the index of the next article
     k = onp.searchsorted(text.articles, q, 'right')
     if k < len(text.articles):
         limit = int(text.paragraphs[text.articles[k]])
@@ -103,7 +109,7 @@ def _draw_similar_run(text, span, max_words, max_len, rng):
 
     A different length would reveal that the run does not follow, and so would
     a truncation. So the run has at most max_words words, unless `span` has
-    more, or each of NUM_CANDIDATES runs has more. max_len: as for `draw_runs`.
+    more, or all drawn candidates have more. max_len: as for `draw_runs`.
     Returns (begin, end).
     """
     wanted_length = span[1] - span[0]
@@ -112,17 +118,19 @@ def _draw_similar_run(text, span, max_words, max_len, rng):
     for _ in range(NUM_CANDIDATES):
         q = int(rng.random() * text.num_paragraphs)
         begin, end = text.paragraphs[q:q + 2].tolist()
-        begin += int(rng.random() * (end - begin))
-        first_word, *ends = _sentence_offsets(text, begin, begin + 1, q,
+        sentence = begin + int(rng.random() * (end - begin))
+        first_word, *ends = _sentence_offsets(text, sentence, sentence + 1, q,
                                               max_len)
-        # Try the last end within `wanted_length` words, and the next end
+        # Two candidates: the longest run within `wanted_length` words, and the
+        # run with one sentence more
         k = max(0, bisect.bisect_right(ends, first_word + wanted_length) - 1)
         for run_end in ends[k:k + 2]:
             length = run_end - first_word
             rank = length > max_words, abs(length - wanted_length)
             if best is None or rank < best[0]:
                 best = rank, (first_word, run_end)
-        if best[0] <= (False, wanted_length // 8):  # at most an eighth off
+        # Good enough: not too long, and at most an eighth off
+        if best[0] <= (False, wanted_length // 8):
             break
     return best[1]
 
@@ -154,9 +162,9 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
     split, and continues in the next row.
     """
     rows, parts = [0], []
-    free = max_free = max_len - 1       # free tokens of the row, after <cls>
+    free = max_free = max_len - 1       # the free tokens of a row, after <cls>
     borders = _article_borders(text, chunk, num_chunks)
-    # The shuffled indices are of articles here, not of paragraphs
+    # Here the function shuffles the indices of articles
     for k in shuffled_paragraphs(len(borders) - 1, rng).tolist():
         ends = text.sentences[borders[k]:borders[k + 1] + 1].tolist()
         begin = ends[0]
@@ -182,22 +190,21 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
 def _article_borders(text, chunk, num_chunks):
     """The first sentence of a chunk and of each article that begins in it.
 
-    The last entry is the end of the chunk.
+    The last entry is the end of the chunk, also as the index of a sentence.
     """
-    # The sentences at which the chunk begins and ends
-    first, last = onp.searchsorted(
+    first, end = onp.searchsorted(
         text.sentences, [text.num_words * k // num_chunks
                          for k in (chunk, chunk + 1)]).tolist()
     # The paragraphs, then the articles, that begin between these sentences
-    paragraph_range = onp.searchsorted(text.paragraphs, [first + 1, last])
-    articles = text.articles[slice(*onp.searchsorted(text.articles,
-                                                     paragraph_range))]
-    return [first, *text.paragraphs[articles].tolist(), last]
+    paragraph_range = onp.searchsorted(text.paragraphs, [first + 1, end])
+    article_range = onp.searchsorted(text.articles, paragraph_range)
+    articles = text.articles[slice(*article_range)]
+    return [first, *text.paragraphs[articles].tolist(), end]
 
 
-# A chunk has at most about this number of words (full sentences), or of tokens
-# with padding (pairs). The arrays of a chunk take about 10 bytes a token, up
-# to 80 MB
+# The maximal size of a chunk, approximately: in words for full sentences, in
+# tokens with padding for pairs. The arrays of a chunk take about 10 bytes a
+# token, up to 80 MB
 CHUNK_TOKENS = 1 << 23
 
 
@@ -233,6 +240,7 @@ class StoredText(NumberedText):
         self._offset = arrays[0].offset
         self._file = open(folder / 'ids.npy', 'rb')
         weakref.finalize(self, self._file.close)
+        # Plain arrays: slices of the class memmap are slow
         types, sentences, paragraphs, self.articles = map(onp.asarray, arrays)
         super().__init__(types, numbers, sentences, paragraphs, vocab)
         self.source, self.counts = source, counts
@@ -278,11 +286,11 @@ class StoredText(NumberedText):
         """The number of chunks of an epoch; spans: as for `batches`."""
         if spans is not None:
             return max(1, -(-self.num_words // CHUNK_TOKENS))
-        return -(-self.num_paragraphs // self._chunk_paragraphs(max_len))
+        return -(-self.num_paragraphs // self._paragraphs_per_chunk(max_len))
 
-    def _chunk_paragraphs(self, max_len):
-        """The number of paragraphs of a chunk of pairs."""
-        num_tokens = self.num_pairs * max_len
+    def _paragraphs_per_chunk(self, max_len):
+        """The number of paragraphs in each chunk of pairs but the last."""
+        num_tokens = self.num_pairs * max_len       # padding included
         if num_tokens <= CHUNK_TOKENS:
             return self.num_paragraphs
         return max(1, CHUNK_TOKENS * self.num_paragraphs // num_tokens)
@@ -343,7 +351,8 @@ class StoredText(NumberedText):
         is_empty = (chunk, first_index) == (0, 0)
         for columns, order in self._chunks(chunk, settings):
             num_batches = -(-len(order) // batch_size)
-            if first_index > max(0, num_batches - 1):
+            # Index 0 is right even for a chunk without batches
+            if first_index > 0 and first_index >= num_batches:
                 raise ValueError(
                     f'start={(chunk, first_index)} lies outside of '
                     f'{self.source}: chunk {chunk} has {num_batches} batches '
@@ -375,7 +384,7 @@ class StoredText(NumberedText):
             derive_shuffler('chunks', seed, epoch).shuffle(chunks)
         # Static examples are drawn as in epoch 0
         drawn_epoch = epoch if settings.dynamic else 0
-        rng, paragraphs = _generator(seed, drawn_epoch, 0), None
+        rng = _generator(seed, drawn_epoch, 0)
         if masking is None:
             paragraphs = shuffled_paragraphs(self.num_paragraphs, rng)
         for chunk in chunks[first_chunk:].tolist():
@@ -394,21 +403,24 @@ class StoredText(NumberedText):
             columns = None      # free the memory before the next chunk
 
     def _examples(self, paragraphs, chunk, rng, settings):
-        """All examples of a chunk, a `Batch` of columns."""
+        """All examples of a chunk of pairs, a `Batch` of columns.
+
+        paragraphs: the indices of all paragraphs, shuffled.
+        """
         max_len, mask_share = settings.max_len, settings.mask_share
-        size = self._chunk_paragraphs(max_len)
+        size = self._paragraphs_per_chunk(max_len)
         first = chunk * size
-        last = min(first + size, len(paragraphs))
+        end = min(first + size, len(paragraphs))
         if settings.fill:
-            runs = draw_runs(self, paragraphs[first:last], max_len, rng,
-                             settings.swap)
-            return mask_pairs(self, *runs, max_len, rng, mask_share,
+            spans, is_next = draw_runs(self, paragraphs[first:end], max_len,
+                                       rng, settings.swap)
+            return mask_pairs(self, spans, is_next, max_len, rng, mask_share,
                               settings.whole_words)
         return draw_examples(self, paragraphs, max_len, rng, mask_share,
-                             first, last, settings.whole_words, settings.swap)
+                             first, end, settings.whole_words, settings.swap)
 
     def _rows(self, chunk, num_chunks, rng, settings):
-        """All rows of full sentences of a chunk, a named tuple of columns."""
+        """All rows of a chunk of full sentences, a named tuple of columns."""
         rows, parts = full_sentences(self, chunk, num_chunks,
                                      settings.max_len, rng)
         return settings.masking.draw_rows(

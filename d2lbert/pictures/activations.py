@@ -51,12 +51,12 @@ def attention_of(net, ids, segments=None):
     """
     T = len(ids)
     weights = []
-    # The fused operators do not store attention weights, so a block computes
-    # without these operators within `keep_attention`. Blocks run one at a
-    # time, so that the device never holds the weights of all blocks
+    # Within `keep_attention` a block computes without the fused operators, as
+    # these do not store attention weights. Blocks run one at a time, so that
+    # the device never holds the weights of all blocks
     with autograd.pause():
         X, _ = _embed(net, [ids], [segments or [0] * T], [T])
-        for blk in net.encoder.blks.up_to(-1):
+        for blk in net.encoder.blks.up_to(-1):      # all blocks
             attention = _find_attention(blk)
             with keep_attention(blk):
                 X = blk(X, None)
@@ -82,16 +82,16 @@ def _find_attention(blk):
     return found[0]
 
 
-def clearest_head(weights, special):
+def clearest_head(weights, is_special):
     """Find the head in which words attend most strongly to few other words.
 
-    weights: (L, N, T, T); special: T booleans, True for special tokens. All
+    weights: (L, N, T, T); is_special: T booleans, True for special tokens. All
     other tokens are words here. Returns the (layer, head), counted from 0,
     with the largest sum of squared weights from words to other words; (0, 0)
     for a text of fewer than two words. The sum is small for heads in which
     words attend to all tokens alike, to special tokens, or to themselves.
     """
-    words = onp.flatnonzero(~onp.asarray(special))      # indices of tokens
+    words = onp.flatnonzero(~onp.asarray(is_special))   # indices of tokens
     squares = weights[:, :, words][:, :, :, words] ** 2
     squares *= 1 - onp.eye(len(words), dtype=squares.dtype)
     scores = squares.sum(axis=(2, 3))                   # (L, N)
@@ -119,36 +119,37 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
     largest weight shown. In a long text only some tokens have a label.
     """
     from d2lbert.pictures.figures import Picture
-    ids, segments, shown, special = _encode(net, tokens, tokens_b, tokenizer,
-                                            vocab)
+    ids, segments, names, is_special = _encode(net, tokens, tokens_b,
+                                               tokenizer, vocab)
     weights = attention_of(net, ids, segments)          # (L, N, T, T)
-    layers = _check_numbers(layers, weights.shape[0], 'layers')
-    heads = _check_numbers(heads, weights.shape[1], 'heads')
+    layers = _numbers_to_draw(layers, weights.shape[0], 'layers')
+    heads = _numbers_to_draw(heads, weights.shape[1], 'heads')
     if hide_special:
-        kept = [t for t, is_special in enumerate(special) if not is_special]
+        kept = [t for t in range(len(names)) if not is_special[t]]
         if not kept:
             raise ValueError('the text has only special tokens: without '
                              'them there is nothing to show')
         weights = weights[:, :, kept][:, :, :, kept]
-        shown = [shown[t] for t in kept]
+        names = [names[t] for t in kept]
     # In inches, of 72 points each: the height of a line of text, the side of
-    # a panel, and the space for the labels
+    # a panel, the space for the labels (of at most 14 letters, see
+    # `short_label`), and the space for the bar of colours
     line_height = FONT_POINTS * 1.25 / 72
-    side = min(max(MIN_PANEL_INCHES, len(shown) * line_height),
+    side = min(max(MIN_PANEL_INCHES, len(names) * line_height),
                MAX_FIGURE_INCHES / max(len(layers), len(heads)))
-    # `short_label` limits a label to 14 letters
-    margin = 0.25 + min(max(map(len, shown)), 14) * FONT_POINTS * 0.65 / 72
+    margin = 0.25 + min(max(map(len, names)), 14) * FONT_POINTS * 0.65 / 72
+    color_bar_width = 0.7
     fig = Picture(figsize=figsize or (
-        margin + len(heads) * (side + 0.15) + 0.7,
+        margin + len(heads) * (side + 0.15) + color_bar_width,
         margin + len(layers) * (side + 0.3)), layout='constrained')
     axes = fig.subplots(len(layers), len(heads), squeeze=False)
-    if figsize is not None:
-        side = min((figsize[0] - margin - 0.7) / len(heads),
+    if figsize is not None:     # the side for which figsize leaves room
+        side = min((figsize[0] - margin - color_bar_width) / len(heads),
                    (figsize[1] - margin) / len(layers))
     # Label only every tick_step-th token if the labels would overlap
-    tick_step = max(1, math.ceil(len(shown) * line_height / max(side, 0.1)))
-    ticks = list(range(0, len(shown), tick_step))
-    labels = [short_label(shown[t]) for t in ticks]
+    tick_step = max(1, math.ceil(len(names) * line_height / max(side, 0.1)))
+    ticks = list(range(0, len(names), tick_step))
+    labels = [short_label(names[t]) for t in ticks]
     max_weight = max(weights[layer - 1, head - 1].max()
                      for layer in layers for head in heads)
     for row, layer in zip(axes, layers):
@@ -168,6 +169,7 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
                 ax.set_xticklabels(labels, rotation=90)
             if layer == layers[0]:
                 ax.set_title(f'head {head}', fontsize=FONT_POINTS + 1)
+    # All panels share one scale, so the bar of the last panel is for all
     color_bar = fig.colorbar(image, ax=axes, shrink=0.8, pad=0.02, aspect=30)
     color_bar.ax.tick_params(labelsize=FONT_POINTS)
     color_bar.set_label('attention weight', fontsize=FONT_POINTS + 1)
@@ -175,7 +177,11 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
 
 
 def _encode(net, tokens, tokens_b, tokenizer, vocab):
-    """Return four lists: ids, segments, tokens, is_special (booleans)."""
+    """Return four lists, an entry for each token of a text or a pair.
+
+    They are ids, segments, tokens (strings), and booleans, True for special
+    tokens. The arguments are as for `plot_attention`.
+    """
     if tokenizer is not None:
         encoded = tokenizer.encode(tokens, tokens_b)
         return (encoded.ids, encoded.segments, encoded.tokens,
@@ -191,7 +197,7 @@ def _encode(net, tokens, tokens_b, tokenizer, vocab):
             [name in (cls, sep) for name in names])
 
 
-def _check_numbers(numbers, count, name):
+def _numbers_to_draw(numbers, count, name):
     """Return the numbers of layers or heads as a list, each from 1 to count.
 
     numbers: an int, ints, or None for all; name: the argument's name for
@@ -219,8 +225,8 @@ def vectors_by_layer(net, encoded, pad_id=0):
     """
     batches = _make_batches(encoded, pad_id)
     if net.encoder.quantized is not None:
-        # The blocks of a quantized encoder cannot run one by one, so this
-        # computes each layer from the tokens
+        # The blocks of a quantized encoder cannot run one by one, so each
+        # layer is computed from the tokens
         for layer in range(net.encoder.blks.num_layers + 1):
             with autograd.pause():
                 outputs = [net.encoder(batch.ids, batch.segments,
@@ -266,7 +272,8 @@ def _make_batches(encoded, pad_id):
     """Return a list of `_Batch`es, each of texts of similar length."""
     batches, indices = [], []
     for k in sorted(range(len(encoded)), key=lambda k: len(encoded[k].ids)):
-        # Text k is the longest so far, so others would be padded to its length
+        # The texts come by length, so text k would be the longest of its batch
+        # and determine the padded length T
         if indices and len(encoded[k].ids) * (len(indices) + 1) > MAX_TOKENS:
             batches.append(_pad(encoded, indices, pad_id))
             indices = []
@@ -288,12 +295,12 @@ def _split_batches(batches, states):
 
     states: for each batch the hidden states (B, T, H) of one layer, padded.
     """
-    by_text = {}
+    states_of_text = {}
     for batch, X in zip(batches, states):
         X = X.asnumpy()
-        by_text.update((k, X[b, :batch.lens[b]])
-                       for b, k in enumerate(batch.indices))
-    return [by_text[k] for k in range(len(by_text))]
+        for b, k in enumerate(batch.indices):
+            states_of_text[k] = X[b, :batch.lens[b]]
+    return [states_of_text[k] for k in range(len(states_of_text))]
 
 
 class MaskGuesses(NamedTuple):
@@ -308,8 +315,8 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     """Mask each token of an `Encoded` in turn, and predict it.
 
     Returns a list of T entries: `MaskGuesses`, or None for special tokens.
-    Entry t has the `top` guesses that `fill_mask` returns for the text with
-    only token t masked.
+    Entry t has the `top` guesses that `fill_mask` returns for the text in
+    which only token t is masked.
     """
     T, vocab_size = len(encoded.ids), len(tokenizer)
     positions = [t for t in range(T) if encoded.words[t] is not None]
@@ -342,7 +349,7 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     return found
 
 
-# Nearest tokens in a sample. A sample is a list of sentences
+# Nearest tokens in a sample, which is a list of sentences
 
 #: Number of neighbours that are kept for each token and layer.
 NUM_NEIGHBOURS = 6
@@ -370,18 +377,18 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
     """Find the nearest sample tokens of every token of some texts.
 
     texts: a list of `Encoded`; sentences: the sample, a list of strings.
-    Returns (list of `SampleToken`s, neighbours). The entry neighbours[k][l][t]
-    for token t of text k in layer l, where layer 0 is the embeddings, is a
-    pair of `Neighbours`: the first among all sample tokens, the second among
-    sample tokens with the same id. Nearest means the largest cosine similarity
+    Returns (list of `SampleToken`s, neighbours). neighbours[k][l][t] is for
+    token t of text k in layer l, where layer 0 is the embeddings. It is a pair
+    of `Neighbours`: the first among all sample tokens, the second among sample
+    tokens with the same id. Nearest means the largest cosine similarity
     in the layer. A special token is only compared with the same special token,
     and other tokens only with tokens that are not special.
     """
     encoded = tokenizer.encode_batch(
         list(sentences), max_len=min(net.encoder.max_len, MAX_LENGTH))
-    sample_tokens = [SampleToken(s, *span)
+    sample_tokens = [SampleToken(s, begin, end)
                      for s, sentence in enumerate(encoded)
-                     for span in sentence.offsets]
+                     for begin, end in sentence.offsets]
     sample_ids = onp.concatenate([sentence.ids for sentence in encoded])
     is_special = onp.concatenate([[word is None for word in sentence.words]
                                   for sentence in encoded])
@@ -392,6 +399,7 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
             cosines = _normalize(states[k]) @ sample_vectors.T
             pairs = []      # of `Neighbours`, a pair for each token
             for t, idx in enumerate(text.ids):
+                # same, allowed: a boolean for each sample token
                 same = sample_ids == idx
                 allowed = same if text.words[t] is None else ~is_special
                 pairs.append((_nearest(cosines[t], allowed, top),
@@ -401,7 +409,7 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
 
 
 def _normalize(X):
-    """Return the rows of X, an array with H columns, scaled to length one."""
+    """Scale each row of X, an array with H columns, to length one."""
     lengths = onp.sqrt((X * X).sum(axis=1, keepdims=True))
     return X / onp.maximum(lengths, 1e-12)
 

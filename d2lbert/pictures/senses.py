@@ -34,8 +34,8 @@ MAX_LETTERS = 11
 #: draws every second marker hollow.
 MARKERS = 'osD^vP'
 
-#: Positions of a label beside its marker, in the order of the attempts: (points
-#: to the right, points up, horizontal alignment, vertical alignment).
+#: Positions of a label beside its marker, from the most to the least wanted:
+#: (points to the right, points up, horizontal alignment, vertical alignment).
 OFFSETS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
            (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
            (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
