@@ -20,8 +20,8 @@ from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.numbered_text import STOP
 
-# The limits of a paragraph, as it is held in memory. A longer paragraph is
-# split
+# The limits of a paragraph, which is held in memory as a whole. A longer
+# paragraph is split
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
@@ -37,8 +37,8 @@ BOM = b'\xef\xbb\xbf'
 def _blocks(path, advance):
     """Yield blocks of a file's lines: (number of the first line, bytes).
 
-    A block lacks the line feed at its end. A line of more than MAX_BYTES may
-    be split into several blocks. advance: called with the number of bytes
+    A block has no line feed at its end. A line of more than MAX_BYTES may be
+    split into several blocks. advance: called with the number of bytes
     read, as by `text_files.pieces`.
     """
     number, rest = 1, b''       # rest: the begin of a line, not yet in a block
@@ -86,7 +86,7 @@ def _warn_of_split(path, number):
     """Warn, once for a file, that the paragraph at line `number` is split."""
     if getattr(path, 'has_split_warning', False):
         return
-    with contextlib.suppress(AttributeError):   # only a Source can store it
+    with contextlib.suppress(AttributeError):   # a str or Path stores nothing
         path.has_split_warning = True
     warn(f'{path}, line {number}: the paragraph that begins here has more '
          f'than {MAX_WORDS:,} words or {MAX_BYTES:,} bytes, and is cut into '
@@ -94,9 +94,10 @@ def _warn_of_split(path, number):
 
 
 def _join_lines(path, number, lines):
-    """Join a paragraph's lines: [text], or several texts if it is too long.
+    """Join a paragraph's lines into a list of one text.
 
-    lines[0] is line `number` of the file.
+    A paragraph of more than MAX_WORDS becomes several texts. lines[0] is line
+    `number` of the file.
     """
     text = ' '.join(lines)
     # Counting words is slow, and a text has no more words than characters
@@ -135,7 +136,8 @@ def _is_heading(line):
     if not line.startswith((' = ', '= ')):
         return False
     line = line.strip()
-    return line.endswith(' =') and bool(line.strip('= '))
+    has_text = bool(line.strip('= '))
+    return line.endswith(' =') and has_text
 
 
 def _is_title(lines, k):
@@ -152,18 +154,17 @@ def _is_title(lines, k):
 class Stretch(NamedTuple):
     """Some consecutive lines of a file that contain whole paragraphs.
 
-    data: bytes that begin with line `number` of the file. before: in
-    WikiText's format the two lines before `data` (at the begin of a file, an
-    empty line), otherwise empty. In WikiText's format the first line of
-    `before` and the last line of `data` are only context, since a title has
-    blank lines around it.
+    In WikiText's format a line is a paragraph, but a title is only recognized
+    by the blank lines around it. So the first line of `before` and the last
+    line of `data` are only context, and belong to other stretches.
     """
 
     path: str       # or a Source
-    number: int
-    before: bytes
+    number: int     # the number of the first line of `data` in the file
+    before: bytes   # the two lines before `data`; at the begin of a file, an
+                    # empty line; b'' if the format is not WikiText's
     data: bytes
-    is_wiki: bool
+    is_wiki: bool   # True for WikiText's format
     is_first: bool  # True for the first stretch of a file
 
     @property
@@ -193,10 +194,9 @@ def stretches_of(path, advance):
     advance: as for `_blocks`.
     """
     blocks = _blocks(path, advance)
-    first = next(blocks)
-    is_wiki = has_title(first[1])
-    blocks = itertools.chain([first], blocks)
-    return (_wiki_stretches if is_wiki else _plain_stretches)(path, blocks)
+    number, data = next(blocks)
+    stretches = _wiki_stretches if has_title(data) else _plain_stretches
+    return stretches(path, itertools.chain([(number, data)], blocks))
 
 
 def paragraphs_of(path, advance):
@@ -207,7 +207,9 @@ def paragraphs_of(path, advance):
 
 def has_title(data):
     """True if the first bytes of a file have a heading of the first level."""
-    data = b'\n\n' + data[len(BOM) * data.startswith(BOM):] + b'\n\n'
+    if data.startswith(BOM):
+        data = data[len(BOM):]
+    data = b'\n\n' + data + b'\n\n'
     for mark in (b'\n = ', b'\n= '):
         found = data.find(mark)
         while found >= 0:
@@ -215,8 +217,8 @@ def has_title(data):
             begin = data.rfind(b'\n', 0, found) + 1
             end = data.index(b'\n', data.index(b'\n', found + 1) + 1)
             # Bytes that are not UTF-8 are reported later
-            if _is_title(data[begin:end].decode(errors='replace').split(
-                    '\n'), 1):
+            lines = data[begin:end].decode(errors='replace').split('\n')
+            if _is_title(lines, 1):
                 return True
             found = data.find(mark, found + 1)
     return False
@@ -226,18 +228,18 @@ def has_title(data):
 
 def _wiki_stretches(path, blocks):
     before, is_first = b'\n', True
-    # The last line of a block is only context here, and is cut with the next
-    # block
-    for number, data in _with_end(blocks):
-        stretch = Stretch(path, number, before, data, True, is_first)
+    # The last line of a block belongs to the next stretch, so the last stretch
+    # has an empty block
+    for number, data in _with_empty_block(blocks):
+        stretch = Stretch(path, number, before, data, is_wiki=True,
+                          is_first=is_first)
         yield stretch
         # The last line of the block, after the line before it as context
         before, is_first = _last_lines(stretch.all_bytes) + b'\n', False
 
 
-def _with_end(blocks):
-    """Yield the (line number, bytes) of blocks, and an empty block at the end.
-    """
+def _with_empty_block(blocks):
+    """Yield the (line number, bytes) of blocks, then an empty block."""
     number, data = 1, b''
     for number, data in blocks:
         yield number, data
@@ -253,7 +255,8 @@ def _last_lines(data):
 def _wiki_paragraphs(path, number, lines, articles):
     """The `Paragraphs` of all lines except the first and the last.
 
-    lines[0] is line `number` of the file. articles: a list to append to.
+    lines[0] is line `number` of the file. articles: a list, to which the index
+    of the paragraph after each title is appended.
     """
     texts = []
     for k in range(1, len(lines) - 1):
@@ -273,31 +276,31 @@ def _plain_stretches(path, blocks):
     # held: blocks of lines since the last blank line, from line held_from on
     held, held_from, is_first = [], 1, True
 
-    def stretch(*data):     # of the held lines, and of a last block if given
-        return Stretch(path, held_from, b'', b'\n'.join([*held, *data]),
-                       False, is_first)
+    def stretch(blocks):
+        return Stretch(path, held_from, b'', b'\n'.join(blocks),
+                       is_wiki=False, is_first=is_first)
     for number, data in blocks:
         before_end, after_begin = _find_last_blank_line(data)
         if before_end is not None:
-            yield stretch(data[:before_end])
-            # A block lacks its last line feed, which may end the blank line
+            yield stretch([*held, data[:before_end]])
+            # The blank line may end with the line feed that the block lacks
             held_from = number + (data + b'\n').count(b'\n', 0, after_begin)
             held, is_first, data = [], False, data[after_begin:]
         if data:
             held.append(data)
         if sum(map(len, held)) > MAX_BYTES:
             _warn_of_split(path, held_from)
-            yield stretch()
+            yield stretch(held)
             held_from = number + data.count(b'\n') + 1
             held, is_first = [], False
-    yield stretch()
+    yield stretch(held)
 
 
 def _find_last_blank_line(data):
     """Find the last blank line of bytes: (before_end, after_begin).
 
-    data[:before_end] is before this line, and data[after_begin:] after it.
-    Returns (None, None) if no line is blank.
+    data[:before_end] is before this line, without its line feed, and
+    data[after_begin:] is after it. Returns (None, None) if no line is blank.
     """
     end = len(data)
     while end >= 0:
@@ -312,10 +315,11 @@ def _find_last_blank_line(data):
 def _plain_paragraphs(path, number, lines):
     """The texts of the paragraphs in lines; lines[0] is line `number`."""
     texts, held, held_from = [], [], number
-    for k, line in enumerate([*lines, ''], number):
+    # The added blank line ends the last paragraph
+    for line_number, line in enumerate([*lines, ''], number):
         if line and not line.isspace():
             if not held:
-                held_from = k
+                held_from = line_number
             held.append(line)
         elif held:
             texts += _join_lines(path, held_from, held)
@@ -325,13 +329,13 @@ def _plain_paragraphs(path, number, lines):
 
 # Facts about files, such as a digest
 
-# The file of the cache that holds the facts
+# The name of the file in the cache that holds the facts
 INDEX = 'unchanged.json'
 
 # Increase this when the meaning of a fact changes
 VERSION = 1
 
-# The coarsest time resolution of a file system
+# The coarsest time resolution of a file system, FAT's 2 seconds
 TIME_RESOLUTION_NS = 2 * 10 ** 9
 
 # The number of facts to keep; the oldest ones are dropped
@@ -342,10 +346,10 @@ class FileFacts:
     """A cache of facts about files. A fact is valid until its file changes."""
 
     def __init__(self):
-        # Stored facts and new facts: {'NAME PATH': [stamp of the file, fact]}
-        self.facts, self.new = {}, {}
+        # {'NAME PATH': [stamp of the file, fact]}; new: not stored yet
+        self._stored, self._new = {}, {}
         if cache.enabled():
-            self.facts = _load(_index())
+            self._stored = _read_facts(_index())
             cache.mark_used(_index())
 
     def get(self, name, path, compute):
@@ -355,36 +359,38 @@ class FileFacts:
         """
         key = f'{name} {os.path.abspath(path)}'
         start_ns, stamp = time.time_ns(), _stamp(path)
-        known = self.facts.get(key)
+        known = self._stored.get(key)
         if known is not None and known[0] == stamp:
             return known[1]
         fact = compute(path)
         # Do not keep the fact if the file changed meanwhile, or just before:
         # then a further change could leave the times in the stamp as they are
-        if (stamp == _stamp(path)
-                and max(stamp[1], stamp[2]) < start_ns - TIME_RESOLUTION_NS):
-            self.new[key] = [stamp, fact]
+        _, modified_ns, changed_ns, _ = stamp
+        if (stamp == _stamp(path) and max(modified_ns, changed_ns)
+                < start_ns - TIME_RESOLUTION_NS):
+            self._new[key] = [stamp, fact]
         return fact
 
     def save(self):
         """Store the new facts, or nothing if the cache is not writable."""
-        if not self.new or not cache.enabled():
+        if not self._new or not cache.enabled():
             return
         # Read the facts again, as other processes may have stored some. Facts
-        # that are stored between reading and writing get lost
-        facts = {key: value for key, value in _load(_index()).items()
-                 if key not in self.new}
-        facts = dict(list({**facts, **self.new}.items())[-MAX_FACTS:])
-        self.facts, self.new = facts, {}
+        # that they store between this reading and the writing get lost
+        facts = {key: value for key, value in _read_facts(_index()).items()
+                 if key not in self._new}
+        facts = dict(list({**facts, **self._new}.items())[-MAX_FACTS:])
+        self._stored, self._new = facts, {}
         with contextlib.suppress(OSError):
             _index().parent.mkdir(parents=True, exist_ok=True)
             with files.replacing(_index()) as temporary:
-                temporary.write_text(json.dumps(_sealed(facts)), 'utf-8')
+                temporary.write_text(json.dumps(_with_checksum(facts)),
+                                     'utf-8')
                 cache.make_private(temporary)
 
 
 def _stamp(path):
-    """A list of numbers that changes when the file changes."""
+    """Four numbers, of which one or more change when the file changes."""
     status = os.stat(path)
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns,
             status.st_ino]
@@ -395,19 +401,19 @@ def _index():
     return cache.root() / 'tokens' / INDEX
 
 
-def _sealed(facts):
-    """The content of the index: the facts with a version and a checksum."""
+def _with_checksum(facts):
+    """The content of the file INDEX: facts, a version and a checksum."""
     return {'version': VERSION, 'facts': facts,
             'sum': zlib.crc32(json.dumps(facts).encode())}
 
 
-def _load(index):
-    """Read the facts of an index; {} if damaged, or owned by another user."""
-    if not cache.is_trusted_path(index):
+def _read_facts(path):
+    """Read the facts in a file; {} if it is missing, damaged, or not ours."""
+    if not cache.is_trusted_path(path):
         return {}
     try:
-        sealed = read_json(index)
-        facts = sealed['facts']
-        return facts if sealed == _sealed(facts) else {}
+        content = read_json(path)
+        facts = content['facts']
+        return facts if content == _with_checksum(facts) else {}
     except (OSError, ValueError, TypeError, KeyError):
         return {}
