@@ -299,7 +299,7 @@ def _digests(files, progress):
     with bar(sum(file.stat().st_size for file in files), 'looking', 'B',
              unit_scale=True, quiet=not progress) as progress_bar:
         digests = [facts.get(
-            file.digest_name, file,
+            file.digest_key, file,
             lambda file: file.digest(progress_bar.update)) for file in files]
     facts.save()
     return digests

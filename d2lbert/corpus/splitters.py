@@ -452,7 +452,7 @@ def cutter_class(split, files):
         return CUTTERS[split]
     facts = FileFacts()
     have_books_form = [
-        facts.get(f'{FORM_KEY} of {file.digest_name}', file, has_books_form)
+        facts.get(f'{FORM_KEY} of {file.digest_key}', file, has_books_form)
         for file in files]
     facts.save()
     return BookCutter if all(have_books_form) else MixedCutter

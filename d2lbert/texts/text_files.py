@@ -39,7 +39,7 @@ MAX_NAMES = 8
 
 # The key of a file's digest in the cache `text_reader.FileFacts`. Change it if
 # the computation of the digest changes
-DIGEST = 'sha256 of the text'
+DIGEST_KEY = 'sha256 of the text'
 
 
 class Packing(NamedTuple):
@@ -99,12 +99,14 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
             if is_stream and _is_packed(raw):
                 # Archives need a file that can be rewound
                 raw, is_stream = _copy_to_file(raw, stack), False
-            content = raw if is_stream else _unpack(path, raw, layers, stack)
             if is_stream:
+                content = raw
                 _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
+            else:
+                content = _unpack(path, raw, layers, stack)
             while True:
-                # `read1` returns what a pipe has, even less than `size`. It
-                # waits only while the pipe is empty
+                # `read1` waits only while the pipe is empty, so it may return
+                # fewer than `size` bytes
                 piece = (content.read1(size) if is_stream
                          else content.read(size))
                 new_position = (position + len(piece) if is_stream
@@ -115,8 +117,9 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                     break
                 is_empty = False
                 yield piece
-            # A checksum is checked only at the end of a file object. `content`
-            # is at its end: read all others, except `raw`, to their ends, too
+            # A checksum is checked only when a file object is at its end.
+            # `content` is at its end. Read the layers between `raw` and
+            # `content` to their ends, too
             for _, packed in reversed(layers[1:]):
                 while packed.read(size):
                     pass
@@ -126,10 +129,11 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:
-        # An errno means a fault of the disk, except EINVAL: for a damaged
-        # archive, a library may seek to a position below 0
-        if (not layers or isinstance(error, TextFileError) or getattr(
-                error, 'errno', None) not in (None, errno.EINVAL)):
+        # A damaged archive may cause EINVAL, since a library seeks to a
+        # position below 0. Any other errno means a fault of the disk
+        is_disk_fault = getattr(error, 'errno', None) not in (
+            None, errno.EINVAL)
+        if not layers or isinstance(error, TextFileError) or is_disk_fault:
             raise
         raise TextFileError(
             f'{path} is a broken {_endings(layers)} file ({error}): fetch or '
@@ -147,7 +151,7 @@ def decoded(path, data, number=1):
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        # -1 in the first line, so that the bytes of a line count from 1
+        # The last line feed before the wrong byte; -1 in the first line
         line_feed = data.rfind(b'\n', 0, error.start)
         line = number + data.count(b'\n', 0, error.start)
         raise TextFileError(
@@ -162,7 +166,7 @@ def lines(path):
 
     A carriage return stays in its line. Raises the errors of `pieces`.
     """
-    number, held = 1, []    # held: pieces of a line without its end
+    number, held = 1, []    # held: pieces of line `number`, not yet complete
     for piece in pieces(path):
         end = piece.rfind(b'\n')
         held.append(piece if end < 0 else piece[:end])
@@ -195,10 +199,11 @@ def digest_of(byte_pieces):
 # Pipes
 
 def _open(path, stack):
-    """Open a path or `Source`: (file object, True if it cannot be rewound).
+    """Open a path or `text_sources.Source`; return (file object, is_stream).
 
-    A `text_sources.Source` may already have an open stream. stack: an
-    ExitStack that closes the file.
+    is_stream: True if the file object cannot be rewound, but can `peek`. A
+    `Source` may already have an open stream. stack: an ExitStack that closes
+    the file.
     """
     stream = getattr(path, 'stream', None)
     if stream is None:
@@ -233,10 +238,13 @@ def _endings(layers):
 
 def _library_errors():
     """The exceptions that imported modules raise for damaged data."""
-    names = 'LZMAError', 'ZstdError'
-    return [getattr(sys.modules[module], name) for module in ('lzma', *ZSTD)
-            if module in sys.modules for name in names
-            if hasattr(sys.modules[module], name)]
+    errors = []
+    for module in ('lzma', *ZSTD):
+        for name in ('LZMAError', 'ZstdError'):
+            error = getattr(sys.modules.get(module), name, None)
+            if error is not None:
+                errors.append(error)
+    return errors
 
 
 def _unpack(path, f, layers, stack):
@@ -274,8 +282,9 @@ def _opener(path, packing):
     for name in packing.modules:
         with contextlib.suppress(ImportError):
             module = importlib.import_module(name)
-            return (module.open if name != 'zstandard' else
-                    lambda f: io.BufferedReader(_ZstandardReader(f)))
+            if name == 'zstandard':
+                return lambda f: io.BufferedReader(_ZstandardReader(f))
+            return module.open
     if packing.ending == '.zst':
         raise TextFileError(
             f'{path} is packed as .zst, which no library here can read: pip '
@@ -289,8 +298,8 @@ def _opener(path, packing):
 class _ZstandardReader(io.RawIOBase):
     """A file object that unpacks a .zst file by the package zstandard.
 
-    The reader of the package ends after the first frame of a file, and does
-    not report truncation. file: a binary file object.
+    The package's own reader would end after the first frame of a file, and
+    would not report truncation. file: a binary file object.
     """
 
     def __init__(self, file):
@@ -306,6 +315,7 @@ class _ZstandardReader(io.RawIOBase):
         return True
 
     def seek(self, position, whence=0):
+        # True if the position stays: relative, or from the begin
         is_current = (position, whence) in ((0, 1), (self._position, 0))
         if (position, whence) == (0, 0):
             self._file.seek(0)
@@ -343,8 +353,8 @@ def _check_is_text(path, head, layers):
         if re.match(pattern, head):
             raise TextFileError(f'{path} is {format_name}, not text: name a '
                                 'file of UTF-8 text, packed or not')
-    # UTF-16 has zeros, too. If it begins with a byte order mark, leave it to
-    # `decoded`, whose error names the line. After unpacking, zeros may come
+    # UTF-16 has zeros, too. If it begins with a byte order mark, leave the
+    # error to `decoded`, which names the line. After unpacking, zeros may come
     # from damage, which `pieces` reports
     if (b'\0' in head and not layers
             and not head.startswith((b'\xff\xfe', b'\xfe\xff'))):
@@ -380,15 +390,19 @@ def _open_tar(path, stack, f):
 
 
 def _only_file(path, ending, infos, name_of):
-    """The only file in `infos`; raises `TextFileError` for none or several.
+    """The only file of an archive; raises `TextFileError` for none or several.
 
-    ending: the suffix of the archive; name_of(info): the name of a file.
+    ending: the suffix of the archive. infos: an iterable of objects that
+    describe its files; name_of(info): the name of a file.
     """
     # macOS adds files with metadata, whose names begin with ._
-    infos = list(itertools.islice((
-        info for info in infos
-        if not PurePosixPath(name_of(info)).name.startswith('._')),
-        MAX_NAMES + 1))
+    infos = (info for info in infos
+             if not PurePosixPath(name_of(info)).name.startswith('._'))
+    # One file more than the error lists shows that there are more
+    infos = list(itertools.islice(infos, MAX_NAMES + 1))
+    if not infos:
+        raise TextFileError(f'{path} is a {ending} archive without a file in '
+                            'it')
     if len(infos) == 1:
         return infos[0]
     names = ', '.join(repr(name_of(info)) for info in infos[:MAX_NAMES])
@@ -396,5 +410,4 @@ def _only_file(path, ending, infos, name_of):
         names += ' and more'
     raise TextFileError(
         f'{path} is a {ending} archive of several files ({names}): unpack it '
-        'and name the files to read' if infos else
-        f'{path} is a {ending} archive without a file in it')
+        'and name the files to read')

@@ -22,7 +22,7 @@ from d2lbert.texts.text_files import TextFileError
 #: The name of standard input among paths, and in messages.
 STDIN, STDIN_NAME = '-', 'standard input'
 
-#: The number of bytes that `Lines` reads at once, and that a line may have.
+#: The number of bytes that `Lines` reads at once; the maximum for a line.
 READ_BYTES, MAX_LINE_BYTES = 1 << 16, 1 << 24
 
 #: The number of texts of JSON lines in a batch of `Lines`.
@@ -69,11 +69,11 @@ class Source(os.PathLike):
         return os.stat(self.path)
 
     @property
-    def digest_name(self):
-        """The key of the digest in a cache; see `text_files.DIGEST`."""
+    def digest_key(self):
+        """The key of the digest in a cache; see `text_files.DIGEST_KEY`."""
         if self.text_field is None:
-            return text_files.DIGEST
-        return f'{text_files.DIGEST} in {self.text_field!r}'
+            return text_files.DIGEST_KEY
+        return f'{text_files.DIGEST_KEY} in {self.text_field!r}'
 
     def digest(self, advance=lambda num_bytes: None):
         """The SHA-256 digest of the text; arguments as for `pieces`."""
@@ -113,22 +113,25 @@ def _stdin():
 def _sources_of_path(path, text_field, single_pass):
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
-        files = sorted(
-            file for file in path.rglob('*') if file.is_file() and not any(
-                part.startswith('.') for part in
-                file.relative_to(path).parts))
+        def is_hidden(file):
+            return any(part.startswith('.')
+                       for part in file.relative_to(path).parts)
+        files = sorted(file for file in path.rglob('*')
+                       if file.is_file() and not is_hidden(file))
         if not files:
             raise TextFileError(f'{path} is a folder without files: name a '
                                 'folder with text files')
         return [Source(file, text_field=text_field) for file in files]
     if stat.S_ISREG(mode):
         return [Source(path, text_field=text_field)]
-    # A pipe can be read only once, so it is opened once
+    # The path is a pipe
     return [_source_of_stream(open(path, 'rb'), path, text_field,
                               single_pass)]
 
 
 def _source_of_stream(stream, name, text_field, single_pass):
+    """The `Source` of a stream, which is copied to a file if it is read twice.
+    """
     if single_pass:
         return Source(name, name, text_field, stream)
     file = tempfile.NamedTemporaryFile(prefix='d2lbert-')
@@ -148,16 +151,16 @@ def pieces(source, advance=lambda num_bytes: None,
     without a text_field, and for plain text with a text_field. Arguments and
     other errors are as for `text_files.pieces`.
     """
-    data = text_files.pieces(source, advance, size)
-    first = next(data)
+    byte_pieces = text_files.pieces(source, advance, size)
+    first = next(byte_pieces)
     field = getattr(source, 'text_field', None)
     _check_format(source, first, field)
+    byte_pieces = itertools.chain([first], byte_pieces)
     if field is None:
-        yield first
-        yield from data
+        yield from byte_pieces
         return
     held, num_bytes = [], 0     # encoded texts, and their size
-    for _, text in _json_texts(source, itertools.chain([first], data), field):
+    for _, text in _json_texts(source, byte_pieces, field):
         held.append(text.strip().encode())
         num_bytes += len(held[-1])
         if num_bytes >= size:
@@ -175,8 +178,9 @@ def _check_format(source, first, field):
     head = first[begin:begin + (1 << 16)]
     if _MARKUP.match(head):
         # XHTML may begin with <?xml, too
-        language = 'XML' if b'<?xml' in head[:100].lower() and not re.search(
-            rb'(?i)<(!doctype\s+)?html', head) else 'HTML'
+        has_html_tag = re.search(rb'(?i)<(!doctype\s+)?html', head)
+        has_xml_mark = b'<?xml' in head[:100].lower()
+        language = 'XML' if has_xml_mark and not has_html_tag else 'HTML'
         raise TextFileError(f'{source} is {language}, not plain text: extract '
                             'the text into a file, and name this file')
     if _JSON_LIST.match(head):
@@ -196,8 +200,10 @@ def _check_format(source, first, field):
 def _list_text_fields(data):
     """The end of an error message: the text fields of the first object, or ''.
     """
+    # A cut or damaged first line has no fields to list
     with contextlib.suppress(ValueError, AttributeError):
-        item = parse_json(data.decode('utf-8-sig').strip().split('\n')[0])
+        first_line = data.decode('utf-8-sig').strip().split('\n')[0]
+        item = parse_json(first_line)
         names = [name for name, value in item.items()
                  if isinstance(value, str)]
         if names:
@@ -300,7 +306,7 @@ class Lines:
         for source in self.sources:
             with failures_of(self._flag, source, 'read'):
                 for texts in _text_batches(source):
-                    batch, error = self._check_texts(source, texts)
+                    batch, error = self._make_lines(source, texts)
                     is_empty &= not batch
                     if batch:       # the texts before the error come first
                         yield batch
@@ -310,11 +316,11 @@ class Lines:
             raise TextFileError(f'{self._path} holds no text: put a text on '
                                 'each line')
 
-    def _check_texts(self, source, texts):
-        """Return (the `Line`s before the first wrong line, the error in it).
+    def _make_lines(self, source, texts):
+        """Return (the `Line`s of texts up to the first error, the error).
 
-        texts: an item of `_text_batches`. Without a wrong line, the error is
-        None.
+        texts: an item of `_text_batches`. Empty lines are counted or are an
+        error, as skip_empty determines. Without an error, it is None.
         """
         batch = []
         try:
@@ -338,7 +344,7 @@ class Lines:
         return sum(1 for _ in self)
 
     def skipped_note(self):
-        """A message on the skipped lines, or None if no line was skipped."""
+        """A message about the skipped lines; None if no line was skipped."""
         if not self.skipped:
             return None
         return (f'{self.skipped:,} empty line'
@@ -351,18 +357,19 @@ def _text_batches(source):
 
     In a text of JSON lines, one blank replaces each run of white space.
     """
-    data = text_files.pieces(source, size=READ_BYTES)
-    first = next(data)
+    byte_pieces = text_files.pieces(source, size=READ_BYTES)
+    first = next(byte_pieces)
     _check_format(source, first, source.text_field)
-    data = itertools.chain([first], data)
-    if source.text_field is not None:
-        texts = ((number, ' '.join(text.split())) for number, text
-                 in _json_texts(source, data, source.text_field))
-        while True:
-            batch = list(itertools.islice(texts, BATCH_TEXTS))
-            if not batch:
-                return
-            yield batch
-    for lines in _line_batches(source, data):
-        yield ((number, text_files.decoded(source, line, number).strip())
-               for number, line in lines)
+    byte_pieces = itertools.chain([first], byte_pieces)
+    if source.text_field is None:
+        for lines in _line_batches(source, byte_pieces):
+            yield ((number, text_files.decoded(source, line, number).strip())
+                   for number, line in lines)
+        return
+    texts = ((number, ' '.join(text.split())) for number, text
+             in _json_texts(source, byte_pieces, source.text_field))
+    while True:
+        batch = list(itertools.islice(texts, BATCH_TEXTS))
+        if not batch:
+            return
+        yield batch
