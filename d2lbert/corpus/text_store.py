@@ -47,9 +47,10 @@ VERSION = 4
 # Attempts to open a store that other processes may remove before it is open
 ATTEMPTS = 10
 
-# The size and checksum of each file
+# The files of a store, beside the folders of the texts. MANIFEST: the size and
+# checksum of each file
 MANIFEST = 'manifest.json'
-# The tokens of the vocabulary, one per line, or the word pieces
+# The tokens of the vocabulary (words or word pieces), one per line
 VOCAB = 'vocab.txt'
 # The frequencies of the tokens, if the store built its vocabulary
 FREQS = 'freqs.npy'
@@ -64,7 +65,7 @@ class Counts(NamedTuple):
     """The numbers of paragraphs and words of a text, used and left out."""
 
     paragraphs: int         # used paragraphs
-    left_out: int           # paragraphs left out, since of a single sentence
+    left_out: int           # paragraphs of a single sentence, left out
     words: int              # words, or word pieces, of used paragraphs
     left_out_words: int     # words of the paragraphs left out
     unknown: int            # the number of <unk> among `words`
@@ -90,6 +91,7 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         types = PieceTypes(vocab) if isinstance(vocab, PieceVocab) else None
         return CutText(folder / 'cut', sources, cutter, progress, types)
     cut = cut_files(files)
+    # Two lists of ranges of paragraphs
     train, valid = split_held_out(cut, valid_share)
     # Check now, since pieces cannot be learnt from a text without words
     check_sentences('train', cut, join_adjacent(train), cutter)
@@ -113,12 +115,13 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         vocab.save(folder / VOCAB)
         table, min_freq = vocab_table(vocab, cut), None
     unk = UNK_ID if vocab is None else vocab.unk
-    ids_sums, unknown = write_numbers(folder / 'train', cut, train, table,
-                                      cutter, unk)
+    # The sizes and checksums of the largest files, computed while writing
+    known_sums, unknown = write_numbers(folder / 'train', cut, train, table,
+                                        cutter, unk)
     if valid:
         valid_sums, valid_unknown = write_numbers(
             folder / 'valid', cut, valid, table, cutter, unk)
-        ids_sums.update(valid_sums)
+        known_sums.update(valid_sums)
         unknown += valid_unknown    # the counts are of both parts of `files`
     counts = dict(train=_counts(cut, unknown, min_freq))
     shutil.rmtree(cut.folder)
@@ -128,32 +131,35 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         valid_sums, unknown = write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
             vocab_table(vocab, cut), cutter, vocab.unk)
-        ids_sums.update(valid_sums)
+        known_sums.update(valid_sums)
         counts['valid'] = _counts(cut, unknown, min_freq)
         shutil.rmtree(cut.folder)
     (folder / COUNTS).write_text(json.dumps(counts))
     paths = [path for path in sorted(folder.rglob('*')) if path.is_file()]
     (folder / MANIFEST).write_text(json.dumps({
         path.relative_to(folder).as_posix():
-            ids_sums.get(path) or size_and_crc(path) for path in paths}))
+            known_sums.get(path) or size_and_crc(path) for path in paths}))
 
 
 def _counts(cut, unknown, min_freq):
     """The `Counts` of a `CutText`."""
-    return Counts(cut.num_paragraphs, int(cut.left_out[0]), cut.num_words,
-                  int(cut.left_out[1]), unknown, min_freq)
+    left_out, left_out_words = cut.left_out.tolist()
+    return Counts(cut.num_paragraphs, left_out, cut.num_words, left_out_words,
+                  unknown, min_freq)
 
 
 class _ChecksumWriter:
-    """Writes to a file; `sum` is the [size, CRC-32] of all written bytes."""
+    """Writes to a file; `size` and `crc` (CRC-32) are of all written bytes."""
 
     def __init__(self, f):
-        self.f, self.sum = f, [0, 0]
+        self._f = f
+        self.size = self.crc = 0
 
     def write(self, data):
         data = memoryview(data).cast('B')
-        self.f.write(data)
-        self.sum = [self.sum[0] + len(data), zlib.crc32(data, self.sum[1])]
+        self._f.write(data)
+        self.size += len(data)
+        self.crc = zlib.crc32(data, self.crc)
 
 
 @contextlib.contextmanager
@@ -179,7 +185,7 @@ def vocab_table(vocab, cut):
     """
     if isinstance(vocab, PieceVocab):
         return None
-    words = [*cut.types.names, UNK]
+    words = [*cut.types.names, UNK]     # pruned words become <unk>
     return narrow(onp.fromiter(
         map(vocab.token_to_idx.get, words, itertools.repeat(vocab.unk)),
         'int32', len(words)), len(vocab))
@@ -194,8 +200,9 @@ def check_sentences(part, cut, ranges, cutter):
                        for paragraphs in ranges]
     # Each paragraph has at least one sentence. If there are as many paragraphs
     # as sentences, each has exactly one
-    if sum(end - begin for begin, end in sentence_ranges) == sum(
-            end - begin for begin, end in ranges):
+    num_sentences = sum(end - begin for begin, end in sentence_ranges)
+    num_paragraphs = sum(end - begin for begin, end in ranges)
+    if num_sentences == num_paragraphs:
         raise ValueError(
             f'{describe_files(cut.files)}: no paragraph has two sentences'
             f'{_in_part(part, ranges, cut)}: {cutter.remedy}')
@@ -212,8 +219,8 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
     check_sentences(folder.name, cut, ranges, cutter)
     sentence_ranges, word_ranges = zip(*(
         cut.sentence_and_word_range(begin, end) for begin, end in ranges))
-    # tables[k] is for numbers from before pruning k; the last table is for
-    # final numbers
+    # tables[k] has the vocabulary numbers for the numbers that were written
+    # before pruning k; the last table is for final numbers
     tables = [] if table is None else [
         *(table[cut.renumbering(k)] for k in range(len(cut.pruned_at))), table]
 
@@ -229,8 +236,8 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
     with _open_npy(path, cut.dtype if table is None else table.dtype,
                    sum(end - begin for begin, end in word_ranges),
                    'r+b' if in_place else 'wb') as ids:
-        # In place, the header fits exactly before the numbers
-        assert not in_place or ids.sum[0] == HEADER_BYTES
+        if in_place:        # the header fits exactly before the numbers
+            assert ids.size == HEADER_BYTES
         for numbers in in_order(
                 vocabulary_numbers, itertools.chain.from_iterable(
                     cut.word_ranges(*words, STORED_WORDS)
@@ -240,18 +247,22 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
     path.replace(folder / 'ids.npy')
     _write_ends(folder / 'sentences.npy', cut, 'sentences', sentence_ranges)
     _write_ends(folder / 'paragraphs.npy', cut, 'paragraphs', ranges)
-    articles, num_written = [], 0
+    # new_begin: the index of a range's first paragraph in the new text
+    articles, new_begin = [], 0
     for begin, end in ranges:
         inside = cut.articles[(cut.articles > begin) & (cut.articles < end)]
         # The begin of a range counts as the begin of an article
-        articles += [num_written, *(num_written + inside - begin).tolist()]
-        num_written += end - begin
+        articles += [new_begin, *(new_begin + inside - begin).tolist()]
+        new_begin += end - begin
     onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
-    return {folder / 'ids.npy': ids.sum}, unknown
+    return {folder / 'ids.npy': [ids.size, ids.crc]}, unknown
 
 
 def _write_ends(path, cut, name, ranges):
-    """Write ranges of the file `name` of a `CutText` as new offsets from 0."""
+    """Write the offsets in a file of a `CutText` for some ranges, from 0 on.
+
+    name: 'sentences' or 'paragraphs'; ranges: of sentences or paragraphs.
+    """
     last = 0        # the last offset written
     with _open_npy(path, 'int64',
                    1 + sum(end - begin for begin, end in ranges)) as f:
@@ -290,7 +301,8 @@ def is_complete(store):
     facts = FileFacts()
     try:
         manifest = read_json(store / MANIFEST)
-        complete = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest) and all(
+        lists_all_files = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest)
+        complete = lists_all_files and all(
             facts.get('size and CRC-32', store / name,
                       size_and_crc) == expected
             for name, expected in manifest.items())
@@ -306,9 +318,9 @@ def file_names(store):
 
 
 def read_counts(store):
-    """{part: `Counts`} of a complete store.
+    """{part: `Counts`} of a complete store; part: 'train' or 'valid'.
 
-    'valid' has an entry only if the held-out text has files of its own.
+    'valid' is only among them if the held-out text came from other files.
     """
     return {part: Counts(*numbers)
             for part, numbers in read_json(store / COUNTS).items()}
@@ -316,18 +328,19 @@ def read_counts(store):
 
 # The folder of a store
 
-def find_or_build(key, build):
+def find_or_build(key, fill):
     """Find a store, or build it if it is missing or damaged.
 
-    key: the name of the store's folder. build(folder): a function that fills
-    an empty folder. Returns (store, temporary): the folder of the store, and
-    the folder that the caller must remove at the end, or None if the store is
-    in the cache.
+    key: the name of the store's folder. fill(folder): a function that builds
+    the store in an empty folder. Returns (store, temporary): the folder of the
+    store, and the folder that the caller must remove at the end, or None if
+    the store is in the cache.
     """
     root = cache.root() / 'corpora'
     temporary, store = None, root / key
     # A complete store can also be used in a cache that is read-only
-    if not cache.enabled() or not (_is_writable(root) or is_complete(store)):
+    is_usable = cache.enabled() and (_is_writable(root) or is_complete(store))
+    if not is_usable:
         temporary = Path(tempfile.mkdtemp(prefix='d2lbert-'))
         root, store = temporary, temporary / key
     try:
@@ -337,8 +350,9 @@ def find_or_build(key, build):
                     # Folders left by processes that were killed
                     for stale in root.glob(f'{key}.*.part'):
                         shutil.rmtree(stale, ignore_errors=True)
+                # While waiting, another process may have built the store
                 if not is_complete(store):
-                    _fill(store, build)
+                    _build_and_rename(store, fill)
     except BaseException:
         if temporary:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -347,14 +361,14 @@ def find_or_build(key, build):
     return store, temporary
 
 
-def open_or_build(key, build, open_store):
+def open_or_build(key, fill, open_store):
     """Return open_store(folder of a store), and the temporary folder or None.
 
-    key, build: as for `find_or_build`. A store that another process removes
+    key, fill: as for `find_or_build`. A store that another process removes
     before it is open is built again.
     """
     for attempt in range(ATTEMPTS):
-        store, temporary = find_or_build(key, build)
+        store, temporary = find_or_build(key, fill)
         try:
             return open_store(store), temporary
         except FileNotFoundError:
@@ -363,18 +377,18 @@ def open_or_build(key, build, open_store):
 
 
 def _is_writable(folder):
-    """True if a folder, created if missing, can be written into."""
+    """True if a folder can be written into; creates it if it is missing."""
     with contextlib.suppress(OSError):
         return os.access(cache.private_folder(folder), os.W_OK | os.X_OK)
     return False
 
 
-def _fill(store, build):
-    """Build a store in a temporary folder and rename it when complete."""
+def _build_and_rename(store, fill):
+    """Build a store in a temporary folder, and rename it when complete."""
     unfinished = store.with_name(f'{store.name}.{uuid.uuid4().hex[:8]}.part')
     unfinished.mkdir()
     try:
-        build(unfinished)
+        fill(unfinished)
         cache.make_private(unfinished)
         if store.exists() and not is_complete(store):
             # The new store needs the name of the damaged one
@@ -383,7 +397,7 @@ def _fill(store, build):
         try:
             unfinished.rename(store)
         except OSError:
-            # Without locks another process may have been faster
+            # Where locks have no effect, another process may have been faster
             if not is_complete(store):
                 raise
     except OSError as error:
