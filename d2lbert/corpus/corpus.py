@@ -47,7 +47,8 @@ class Corpus(NamedTuple):
     train: Any        # StoredText
     valid: Any        # StoredText, or None if nothing is held out
     vocab: Vocab      # numbers the words of both texts
-    fingerprint: str  # a hash of the texts, the split and the vocabulary
+    fingerprint: str  # a hash of the texts, of the rules that split them into
+                      # words and parts, and of the vocabulary
 
     def numbered_by(self, vocab):
         """Return this corpus with another vocabulary.
@@ -145,7 +146,7 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     valid_files = [] if valid_paths is None else _find_sources(
         valid_paths, 'the held-out text', text_field)
     cutter_class = splitters.cutter_class(split, files + valid_files)
-    states = _file_states(files + valid_files)
+    states_before = _file_states(files + valid_files)
     digests = _digests(files + valid_files, progress)
     train_digests, valid_digests = digests[:len(files)], digests[len(files):]
     for valid_file, digest in zip(valid_files, valid_digests):
@@ -156,7 +157,10 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
                              'content: leave out one of the two')
 
     def key_with(vocab_key):
-        """A hash of all that can change the stored words or the examples."""
+        """A hash of all that can change the stored words or the examples.
+
+        vocab_key: what `_vocab_key` returns.
+        """
         return _hash([
             text_store.VERSION, EXAMPLES_VERSION, unicodedata.unidata_version,
             cutter_class.version(), text_reader.MAX_WORDS,
@@ -168,29 +172,30 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     def build(folder):
         text_store.build(folder, files, valid_files, valid_share, cutter_class,
                          vocab, min_freq, max_vocab, pieces, progress)
-        for file, before, after in zip(files + valid_files, states,
-                                       _file_states(files + valid_files)):
+        states_after = _file_states(files + valid_files)
+        for file, before, after in zip(files + valid_files, states_before,
+                                       states_after):
             if before != after:
                 raise ValueError(f'{file} was changed while it was read: '
                                  'try again')
 
     key = key_with(_vocab_key(vocab, min_freq, max_vocab, pieces))
     sources = {'train': files, 'valid': valid_files or files}
-    (stored_vocab, *texts, freqs), temporary = text_store.open_or_build(
-        key, build, lambda folder: _open_store(
-            folder, PieceVocab if uses_pieces else Vocab, sources))
+    vocab_class = PieceVocab if uses_pieces else Vocab
+    (stored_vocab, train, valid, freqs), temporary = text_store.open_or_build(
+        key, build, lambda folder: _open_store(folder, vocab_class, sources))
     if temporary:
         # The cache is not usable, and the store is in a temporary folder.
         # Remove this folder when the training text is no longer used
-        weakref.finalize(texts[0], shutil.rmtree, temporary,
-                         ignore_errors=True)
+        weakref.finalize(train, shutil.rmtree, temporary, ignore_errors=True)
     # Equal pieces give an equal fingerprint, whether they were learnt here or
     # given as `vocab`
     fingerprint = key_with(_vocab_key(stored_vocab)) if uses_pieces else key
-    corpus = Corpus(*texts, stored_vocab, fingerprint)
+    corpus = Corpus(train, valid, stored_vocab, fingerprint)
+    # The seed only orders the words of a vocabulary that was built here
     if seed is None or vocab is not None or uses_pieces:
         return corpus
-    return corpus.numbered_by(_page_vocab(seed, corpus.train, freqs))
+    return corpus.numbered_by(_page_vocab(seed, train, freqs))
 
 
 def _open_store(folder, vocab_class, sources):
@@ -206,11 +211,14 @@ def _open_store(folder, vocab_class, sources):
     names = text_store.file_names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
     counts = text_store.read_counts(folder)
-    texts = [stored_text.StoredText(
-        folder / part, onp.arange(len(vocab), dtype='int32'), vocab,
-        describe_files(files), counts.get(part))
-        if f'{part}/ids.npy' in names else None
-        for part, files in sources.items()]
+    texts = []
+    for part, files in sources.items():
+        if f'{part}/ids.npy' in names:
+            texts.append(stored_text.StoredText(
+                folder / part, onp.arange(len(vocab), dtype='int32'), vocab,
+                describe_files(files), counts.get(part)))
+        else:
+            texts.append(None)
     freqs = (onp.load(folder / text_store.FREQS)
              if text_store.FREQS in names else None)
     return [vocab, *texts, freqs]
@@ -232,7 +240,10 @@ def _page_vocab(seed, text, freqs):
 
 
 def _vocab_key(vocab, min_freq=None, max_vocab=None, pieces=None):
-    """The part of a store's key that describes its vocabulary."""
+    """The part of a store's key that describes its vocabulary.
+
+    vocab: the vocabulary, or None if it is built with the other arguments.
+    """
     if isinstance(vocab, PieceVocab):
         return vocab.tokenizer.description()
     if vocab is not None:
@@ -284,7 +295,7 @@ def _find_sources(paths, text_name, text_field):
 
 
 def _file_states(files):
-    """(size, time of change) of each `Source`."""
+    """(size, time of the last change) of each `Source`."""
     return [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
@@ -296,8 +307,9 @@ def _hash(key_parts):
 def _digests(files, progress):
     """The SHA-256 digest of the text of each `Source`, cached or computed."""
     facts = FileFacts()
-    with bar(sum(file.stat().st_size for file in files), 'looking', 'B',
-             unit_scale=True, quiet=not progress) as progress_bar:
+    num_bytes = sum(file.stat().st_size for file in files)
+    with bar(num_bytes, 'looking', 'B', unit_scale=True,
+             quiet=not progress) as progress_bar:
         digests = [facts.get(
             file.digest_key, file,
             lambda file: file.digest(progress_bar.update)) for file in files]
@@ -305,11 +317,11 @@ def _digests(files, progress):
     return digests
 
 
-#: A warning is printed if a larger share of a text's words is unknown.
+#: A warning is printed if more than this share of a text's words is unknown.
 UNKNOWN_SHARE = 0.2
 
-#: A warning is printed if a larger share of the words is in paragraphs that
-#: are left out.
+#: A warning is printed if more than this share of the words is in paragraphs
+#: that are left out.
 LEFT_OUT_SHARE = 0.5
 
 
@@ -323,7 +335,8 @@ def report(corpus, settings, is_named=False):
     """
     counts, vocab = corpus.train.counts, corpus.vocab
     source = settings['corpus'] if is_named else corpus.train.source
-    if len(vocab) <= len(special_of(vocab)) + 1:    # <unk> is one more
+    num_special = len(special_of(vocab)) + 1        # and <unk>
+    if len(vocab) <= num_special:
         if counts.min_freq is None:     # the vocabulary is the user's
             raise ValueError(f'the vocabulary for {source} has only special '
                              'tokens: name a vocabulary with words')
@@ -369,9 +382,9 @@ def _describe_vocab(vocab, counts, settings):
 
 def check_known(counts, source, remark='these are easily guessed, and only '
                 'known_accuracy leaves them out'):
-    """Warn if many words are unknown; raise ValueError if all words are.
+    """Warn if many words of a text are unknown; raise ValueError if all are.
 
-    counts: the `text_store.Counts` of a text; source: the name of the text.
+    counts: the `text_store.Counts` of the text; source: its name in messages.
     remark: the end of the warning.
     """
     if counts.unknown == counts.words:

@@ -53,7 +53,8 @@ class CutText:
     def __init__(self, folder, files, cutter, progress, types=None):
         folder.mkdir()
         self.folder, self.files = folder, files
-        self._articles = []
+        # The indices of the articles' first paragraphs, an array for each cut
+        self._article_arrays = []
         # The number of words that were written before each pruning
         self.pruned_at = []
         self.types = WordTypes() if types is None else types
@@ -75,9 +76,9 @@ class CutText:
             for new_cut in cuts:
                 self._add(new_cut)
         self._chain_renumberings()
-        # An article without paragraphs has the same index as the next article,
-        # or the number of paragraphs if it is the last article
-        self.articles = onp.unique(onp.concatenate(self._articles))
+        # Drop articles without paragraphs. Such an article has the same index
+        # as the next article, or the number of paragraphs if it is the last
+        self.articles = onp.unique(onp.concatenate(self._article_arrays))
         self.articles = self.articles[self.articles < self.num_paragraphs]
 
     def _open_files(self, stack, ids_name, *offsets_names):
@@ -96,7 +97,7 @@ class CutText:
     def _add(self, new_cut):
         """Number the words of a `splitters.Cut` and write them."""
         ids, sentences, paragraphs = self._out_files
-        self._articles.append(self.num_paragraphs + new_cut.articles)
+        self._article_arrays.append(self.num_paragraphs + new_cut.articles)
         self.left_out += new_cut.left_out
         numbers, ends = self.types.number_words(new_cut)
         ids.write(numbers)
@@ -134,20 +135,20 @@ class CutText:
         `kernels.cut`. begins (different words + 1,) int64. No word may have
         been pruned.
         """
+        # The ends of the sentences, after an entry of 0
         ends = onp.memmap(self.folder / 'sentences', 'int64', 'r')
         lengths = onp.diff(begins).astype('int32')
 
         def pieces_and_ends(word_range):
             begin, end = word_range
-            # ends[first:last] are above `begin` and at most `end`
-            first, last = onp.searchsorted(ends, word_range, 'right')
+            # ends[first:stop] are above `begin` and at most `end`
+            first, stop = onp.searchsorted(ends, word_range, 'right')
             if begin == 0:
-                # Empty sentences can also end at 0. ends[0] is no end
-                first = 1
+                first = 1       # not 0: empty sentences can also end at 0
             words = self.final_numbers(begin, end)
             size = int(count_types(words, len(lengths)) @ lengths)
             return expand(table, begins, lengths, words,
-                          ends[first:last] - begin, size)
+                          ends[first:stop] - begin, size)
         num_pieces = 0
         with contextlib.ExitStack() as stack:
             ids, sentences = self._open_files(stack, 'ids-pieces',
@@ -171,7 +172,8 @@ class CutText:
         while begin < end:
             stop = min(end, begin + (size or BLOCK_WORDS))
             k = bisect.bisect_right(self.pruned_at, begin)
-            stop = min([stop, *self.pruned_at[k:k + 1]])
+            next_pruned_at = self.pruned_at[k:k + 1]    # [] after the last
+            stop = min([stop, *next_pruned_at])
             yield begin, stop
             begin = stop
 
@@ -188,7 +190,7 @@ class CutText:
     def stored_numbers(self, begin, end):
         """(k, numbers): the numbers of one of `word_ranges`, as in the file.
 
-        k is the index of the first pruning after these words were written;
+        k is the index of the first pruning after these words were written, and
         `renumbering(k)` maps their numbers to the final numbers. If no pruning
         followed, k is len(pruned_at), and the numbers are final.
         """
@@ -247,14 +249,16 @@ def split_held_out(cut, share):
             'to train on: name a longer text, or a smaller share')
     ends = [*starts[1:].tolist(), cut.num_paragraphs]
     rng = random.Random(0)
-    held = set()
-    # One random article (or block) of each of num_held groups of neighbours
+    # Divide the articles (or blocks) in order into num_held groups, and hold
+    # out one random article of each group
+    held_out = set()
     for k in range(num_held):
-        begin, end = (len(starts) * j // num_held for j in (k, k + 1))
-        held.add(begin + int(rng.random() * (end - begin)))
+        begin = len(starts) * k // num_held
+        end = len(starts) * (k + 1) // num_held
+        held_out.add(begin + int(rng.random() * (end - begin)))
     train, valid = [], []
-    for k, start in enumerate(starts.tolist()):
-        (valid if k in held else train).append((start, ends[k]))
+    for k, paragraph_range in enumerate(zip(starts.tolist(), ends)):
+        (valid if k in held_out else train).append(paragraph_range)
     return train, valid
 
 
@@ -282,16 +286,18 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     lines, freqs = b'\n' + cut.types.text(), _freqs_outside(cut, valid)
     if min_freq is None:
         min_freq = usual_min_freq(freqs)
-    # Word k is between line feeds k and k + 1
-    feeds, reserved = line_ends(lines), [UNK, *RESERVED]
+    feeds = line_ends(lines)        # word k is between feeds[k] and feeds[k+1]
+    reserved = [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
+    # kept: the words that get numbers after those of the reserved tokens
     kept = onp.flatnonzero(freqs >= max(1, min_freq))
     # A reserved token can also be a word of the text
     for number, token in enumerate(reserved):
         found = lines.find(f'\n{token}\n'.encode())
         if found >= 0:
             k = onp.searchsorted(feeds, found)
-            table[k], kept = number, kept[kept != k]
+            table[k] = number
+            kept = kept[kept != k]
     # Sort by falling frequency, then by first occurrence in the training part
     if valid:
         first = _first_positions(cut, train, len(freqs))
@@ -301,12 +307,14 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     if max_vocab is not None:
         kept = kept[:max_vocab - len(reserved)]
     table[kept] = onp.arange(len(reserved), len(reserved) + len(kept))
+    reserved_lines = ''.join(f'{token}\n' for token in reserved).encode()
+    # The words with their line feeds
     kept_lines = onp.frombuffer(lines, 'uint8')[concat_ranges(
         feeds[kept] + 1, onp.diff(feeds)[kept])]
-    return (''.join(f'{token}\n' for token in reserved).encode()
-            + kept_lines.tobytes(),
-            onp.concatenate([onp.zeros(len(reserved), 'int64'), freqs[kept]]),
-            table, min_freq)
+    token_freqs = onp.concatenate([onp.zeros(len(reserved), 'int64'),
+                                   freqs[kept]])
+    return (reserved_lines + kept_lines.tobytes(), token_freqs, table,
+            min_freq)
 
 
 def usual_min_freq(freqs):
@@ -319,8 +327,11 @@ def usual_min_freq(freqs):
     num_words = freqs.sum()
     if num_words >= SMALL_TEXT:
         return MIN_FREQ
-    return next((min_freq for min_freq in range(MIN_FREQ, 1, -1) if
-                 freqs[freqs < min_freq].sum() <= RARE_SHARE * num_words), 1)
+    for min_freq in range(MIN_FREQ, 1, -1):
+        num_unknown = freqs[freqs < min_freq].sum()
+        if num_unknown <= RARE_SHARE * num_words:
+            return min_freq
+    return 1
 
 
 def _first_positions(cut, ranges, num_types):
@@ -333,7 +344,8 @@ def _first_positions(cut, ranges, num_types):
     first = onp.full(num_types + 1, -1, 'int64')
     num_read = 0
     for numbers in _numbers_of_ranges(cut, ranges):
-        # Reversed: of several values for one entry NumPy keeps the last
+        # Words without a position yet. Reversed, since NumPy keeps the last of
+        # several values for an entry
         new = onp.flatnonzero(first[numbers] < 0)[::-1]
         first[numbers[new]] = num_read + new
         num_read += len(numbers)
