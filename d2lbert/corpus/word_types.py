@@ -34,13 +34,13 @@ class PlainNames:
     def add(self, lines, kept=None):
         numbers, num_known = self._numbers, len(self._numbers)
         names = lines.decode().split('\n')[:-1]
+        if kept is None:
+            kept = itertools.repeat(True)
         found = onp.fromiter((
             numbers.setdefault(name, len(numbers)) if is_kept else -1
-            for name, is_kept in zip(names, itertools.repeat(True)
-                                     if kept is None else kept)),
-            'int32', len(names))
-        self.letters += sum(len(names[k])
-                            for k in onp.flatnonzero(found >= num_known))
+            for name, is_kept in zip(names, kept)), 'int32', len(names))
+        is_new = found >= num_known
+        self.letters += sum(len(names[k]) for k in onp.flatnonzero(is_new))
         return found
 
     def text(self, first=0):
@@ -136,9 +136,13 @@ class WordTypes:
         return self._counts[:len(self)]
 
     def number_words(self, cut):
-        """The number of each word of a `splitters.Cut`, and cut.sentences."""
+        """Number and count the words of a `splitters.Cut`.
+
+        Returns the number of each word, and cut.sentences. The numbers replace
+        cut.types in place.
+        """
         numbers = self.add(cut.names)
-        # `count_types` also replaces cut.types by the numbers here, in place
+        # `count_types` sets cut.types to numbers[cut.types]
         self.count(numbers, count_types(cut.types, len(numbers), numbers))
         return cut.types, cut.sentences
 
@@ -165,8 +169,10 @@ class WordTypes:
         counts, lines = self.counts, self._names.text()
         lengths = _num_letters(lines)
         order = onp.argsort(-counts, kind='stable')     # frequent words first
-        first_pruned = min(MAX_TYPES // 2, len(counts) - 1, onp.searchsorted(
-            onp.cumsum(lengths[order]), MAX_CHARS // 2))
+        # The number of words whose letters fit into half of MAX_CHARS
+        num_fitting = onp.searchsorted(onp.cumsum(lengths[order]),
+                                       MAX_CHARS // 2)
+        first_pruned = min(MAX_TYPES // 2, len(counts) - 1, num_fitting)
         # Words as frequent as the first pruned word are pruned, too
         kept = counts > counts[order[first_pruned]]
         self._names = _new_names()
@@ -205,7 +211,11 @@ class PieceTypes:
         self.dtype = self._ids.dtype
 
     def number_words(self, cut):
-        """The pieces of a `splitters.Cut`, and the ends of its sentences."""
+        """Split the words of a `splitters.Cut` into pieces.
+
+        Returns the number of each piece, and cut.sentences as indices of
+        pieces.
+        """
         num_known = len(self._words)
         numbers = self._words.add(cut.names)
         self._add_pieces(self._words.text(num_known), num_known)
@@ -222,7 +232,10 @@ class PieceTypes:
         return found
 
     def _add_pieces(self, lines, first):
-        """Split new words: bytes, a line each, numbered from `first` on."""
+        """Split and store new words, numbered from `first` on.
+
+        lines: the words, one per line: bytes.
+        """
         ids, begins = self._split_lines(lines)
         num_ids = self._begins[first]       # the number of all earlier pieces
         self._ids = grow(self._ids, num_ids + len(ids) + SPARE)
@@ -246,6 +259,7 @@ def split_into_pieces(cut_text, vocab):
 
     No word may have been pruned.
     """
-    ids, begins = vocab.cutter()(cut_text.types.text())
+    split_lines = vocab.cutter()
+    ids, begins = split_lines(cut_text.types.text())
     table = narrow(onp.append(ids, onp.zeros(SPARE, 'int32')), len(vocab))
     cut_text.replace_words(table, begins)

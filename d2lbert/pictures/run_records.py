@@ -10,13 +10,13 @@ from d2lbert.progress import POINT
 from d2lbert.training.history import history_rows
 from d2lbert.training.saved_runs import RunError
 
-#: Styles of lines, one for each run; they differ without colours, too.
+#: Styles of lines, one for each run, which differ without colours, too.
 STYLES = (dict(linestyle='-', color='#1f3a5f'),
           dict(linestyle='--', color='#c1620a'),
           dict(linestyle='-.', color='#5c8a3a'),
           dict(linestyle=':', color='#8a4f9e'))
 
-#: Markers of accuracies, so that they differ without colours.
+#: Markers of accuracies, which can be told apart without colours.
 ACCURACY_MARKERS = 'os^Dv'
 
 #: Losses in nats per token. They share a panel of a figure.
@@ -116,7 +116,7 @@ def plot_history(run: Any, *others: Any,
         name for record in records for name in record.held_out
         if 'accuracy' in name))
     panels = _panels(losses)
-    has_several = len(records) > 1
+    has_several_runs = len(records) > 1
     num_panels = len(panels) + bool(accuracies)
     fig = Picture(figsize=figsize or (4.6 * num_panels, 3.7),
                   layout='constrained')
@@ -124,22 +124,23 @@ def plot_history(run: Any, *others: Any,
     for ax, names in zip(axes, panels):
         for k, record in enumerate(records):
             for name in names:
-                _plot_loss(ax, record, name, k, has_several,
+                _plot_loss(ax, record, name, k, has_several_runs,
                            f'{_title(name)}, ' if len(names) > 1 else '')
         title = ' and '.join(map(_title, names))
-        # Acronyms alone would not show that the panel has losses
-        ax.set(xlabel='step', ylabel='loss, nats',
-               title=title if title == names[0] else f'{title} loss')
+        if title != names[0]:
+            title += ' loss'    # acronyms alone would not show what they are
+        ax.set(xlabel='step', ylabel='loss, nats', title=title)
     if accuracies:
         for k, record in enumerate(records):
             for i, name in enumerate(accuracies):
-                if name in record.held_out:
-                    axes[-1].plot(
-                        *record.held_out[name],
-                        ACCURACY_MARKERS[i % len(ACCURACY_MARKERS)],
-                        markersize=4, **STYLES[k % len(STYLES)],
-                        label=_legend_label(record, name.replace('_', ' '),
-                                            has_several))
+                if name not in record.held_out:
+                    continue
+                label = _legend_label(record, name.replace('_', ' '),
+                                      has_several_runs)
+                axes[-1].plot(*record.held_out[name],
+                              ACCURACY_MARKERS[i % len(ACCURACY_MARKERS)],
+                              markersize=4, **STYLES[k % len(STYLES)],
+                              label=label)
         axes[-1].set(xlabel='step', ylabel='share', title='held-out accuracy')
     max_letters = max(len(label) for ax in axes for label
                       in ax.get_legend_handles_labels()[1])
@@ -157,45 +158,51 @@ def plot_history(run: Any, *others: Any,
 
 def _panels(losses):
     """Assign losses to panels; return a list of losses for each panel."""
-    shared = [name for name in losses if name in TOKEN_LOSSES]
-    # The first of these losses stands for their panel, the others are skipped
-    return [shared if name in shared else [name] for name in losses
-            if name not in shared[1:]]
+    token_losses = [name for name in losses if name in TOKEN_LOSSES]
+    panels = []
+    for name in losses:
+        if name not in TOKEN_LOSSES:
+            panels.append([name])
+        elif name == token_losses[0]:   # the others share this panel
+            panels.append(token_losses)
+    return panels
 
 
 def _title(name):
-    """Return the title of a loss; a short name becomes an acronym: MLM."""
+    """Return the title of a loss; short names are acronyms, such as MLM."""
     return name.upper() if len(name) < 5 else name
 
 
-def _plot_loss(ax, record, name, k, has_several, label_prefix):
-    """Draw the loss `name` of the k-th record, if the record has it.
+def _plot_loss(ax, record, name, k, has_several_runs, label_prefix):
+    """Draw the loss `name` of the record with index k, if it has this loss.
 
-    has_several: True if there are several records.
+    label_prefix: the begin of the labels for the legend, after the run's name.
     """
     if name not in record.losses:
         return
     each_step, mean = record.losses[name]
     style = STYLES[k % len(STYLES)]
-    if not has_several:
+    if not has_several_runs:
         ax.plot(*each_step, color='#9a9a9a', linewidth=0.8, label='each step',
-                **_marker(each_step))
+                **_marker_options(each_step))
     if mean[0]:
         ax.plot(*mean, **style, label=_legend_label(
-            record, f'{label_prefix}mean since step 1', has_several),
-            **_marker(mean))
+            record, f'{label_prefix}mean since step 1', has_several_runs),
+            **_marker_options(mean))
     held_out = record.held_out.get(f'{name}_loss')
     if held_out:
         ax.plot(*held_out, 'o', markersize=4, **dict(style, linestyle=':'),
                 label=_legend_label(record, f'{label_prefix}held out',
-                                    has_several))
+                                    has_several_runs))
 
 
-def _marker(curve):
+def _marker_options(curve):
     """Return options of `plot` that make a curve of one point visible."""
     return POINT if len(curve[0]) == 1 else {}
 
 
-def _legend_label(record, label, has_several):
-    """Return the label, after the run's name if there are several runs."""
-    return f'{record.name or "this"}: {label}' if has_several else label
+def _legend_label(record, label, has_several_runs):
+    """Return the label; if there are several runs, after the run's name."""
+    if not has_several_runs:
+        return label
+    return f'{record.name or "this"}: {label}'

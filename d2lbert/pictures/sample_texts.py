@@ -1,9 +1,9 @@
-"""Load what a picture shows: a model, a tokenizer, and a sample of sentences.
+"""Load the model, the tokenizer and the sample of sentences for a picture.
 
 The nearest tokens and the uses of a word are found in the sample. For a run of
 `pretrain`, the sample comes from the training text. For other models, it comes
-from the sample corpus that is bundled with d2lbert, in which the senses of
-some words have labels. `--file` names another text.
+from the sample corpus that is bundled with d2lbert. `--file` names another
+text. In the sample corpus, the senses of some words have labels.
 """
 import collections
 import csv
@@ -41,10 +41,11 @@ def open_model(model, precision=None, ctx=None):
 def tokenizer_of(net, tokenizer=None, vocab=None):
     """Return `tokenizer`; if None, a tokenizer of whole words.
 
-    net, vocab: as for `vocab_of`, which returns the words.
+    net, vocab: as for `vocab_of`, which returns the vocabulary of these words.
     """
-    return as_tokenizer(vocab_of(net, vocab) if tokenizer is None
-                        else tokenizer)
+    if tokenizer is None:
+        tokenizer = vocab_of(net, vocab)
+    return as_tokenizer(tokenizer)
 
 
 def vocab_of(net, vocab=None):
@@ -78,7 +79,7 @@ _SENTENCE_GAP = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
 OTHER_SENSE = 'other'
 
 #: Irregular plurals in senses.tsv, {plural: singular}.
-IRREGULAR = {'mice': 'mouse'}
+IRREGULAR_PLURALS = {'mice': 'mouse'}
 
 
 class Sample(NamedTuple):
@@ -108,10 +109,10 @@ def sample_of_run(folder):
     if corpus == 'wikitext-2':
         # data_dir holds the file, or the folder wikitext-2 with the file
         data_dir = settings.get('data_dir') or hub.find_wikitext2()
-        paths = [] if data_dir is None else [
-            path for path in (Path(data_dir, hub.TRAIN_FILE), Path(
-                data_dir, 'wikitext-2', hub.TRAIN_FILE))
-            if path.is_file()][:1]
+        candidates = [] if data_dir is None else [
+            Path(data_dir, hub.TRAIN_FILE),
+            Path(data_dir, 'wikitext-2', hub.TRAIN_FILE)]
+        paths = [path for path in candidates if path.is_file()][:1]
         name = 'WikiText-2'
     elif corpus in (None, 'sample'):
         return bundled_sample()
@@ -153,7 +154,7 @@ def sentences_of(paths):
     """
     sentences, chars_left = [], MAX_CHARS
     for path in paths:
-        # Ignore the progress, which `paragraphs_of` reports to the function
+        # The empty function ignores the number of bytes read
         for paragraphs in paragraphs_of(path, lambda num_bytes: None):
             for text in paragraphs.texts:
                 chars_left -= len(text)
@@ -264,15 +265,18 @@ def labelled_words():
 
 
 def _base_form(form, forms):
-    """Return the singular of a form of a word, or the form itself.
+    """Return the singular of a plural; return any other form unchanged.
 
-    The singular is in IRREGULAR, or it is the form without 's' or 'es', if
-    `forms` contains it.
+    forms: all forms of words. A form is a plural if it is in
+    IRREGULAR_PLURALS, or if `forms` contains it without 's' or 'es'.
     """
-    if form in IRREGULAR:
-        return IRREGULAR[form]
-    return next((form[:-k] for k in (1, 2) if form[-k:] in ('s', 'es')
-                 and form[:-k] in forms), form)
+    if form in IRREGULAR_PLURALS:
+        return IRREGULAR_PLURALS[form]
+    for ending in ('s', 'es'):
+        singular = form[:-len(ending)]
+        if form.endswith(ending) and singular in forms:
+            return singular
+    return form
 
 
 @functools.lru_cache(1)
@@ -290,12 +294,12 @@ def _uses_by_form():
         for row in csv.DictReader(file, delimiter='\t'):
             tokens = lines[int(row['line']) - 1].split()
             index = int(row['token'])
-            # A sentence is the tokens between two full stops
+            # The sentence is the tokens between two full stops
             stops = [k for k, token in enumerate(tokens) if token == '.']
             first = max((k + 1 for k in stops if k < index), default=0)
-            last = min((k for k in stops if k >= index), default=len(tokens))
+            end = min((k for k in stops if k >= index), default=len(tokens))
             begin = sum(len(token) + 1 for token in tokens[first:index])
             uses.setdefault(row['word'].lower(), []).append(
-                Use(' '.join(tokens[first:last]), begin,
+                Use(' '.join(tokens[first:end]), begin,
                     begin + len(tokens[index]), row['sense']))
     return uses

@@ -30,11 +30,14 @@ def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
     and max_tokens is odd, one text keeps one token more than the other.
     odd_to_first: True if the first text keeps more.
     """
-    half = max_tokens // 2 + max_tokens % 2 * odd_to_first
+    # The lengths if both texts lose tokens
+    first_half = max_tokens // 2 + max_tokens % 2 * odd_to_first
+    second_half = max_tokens - first_half
+    # A text may be longer than its half if the other text is shorter
     return (onp.minimum(first_lens,
-                        onp.maximum(half, max_tokens - second_lens)),
-            onp.minimum(second_lens, onp.maximum(max_tokens - half,
-                                                 max_tokens - first_lens)))
+                        onp.maximum(first_half, max_tokens - second_lens)),
+            onp.minimum(second_lens,
+                        onp.maximum(second_half, max_tokens - first_lens)))
 
 
 def pad_rows(rows, pad_id=0):
@@ -49,7 +52,7 @@ def pad_rows(rows, pad_id=0):
 
 
 def derive_seed(*purpose):
-    """A seed of 31 bits: a hash of the arguments, without random draws."""
+    """A seed of 31 bits, a hash of the arguments."""
     digest = hashlib.blake2b(repr(purpose).encode(), digest_size=4).digest()
     return int.from_bytes(digest, 'little') >> 1
 
@@ -132,8 +135,8 @@ def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
     whole text. Pairs longer than max_len are dropped. mask_share: the share of
     masked tokens.
 
-    rng: `random` or a random.Random. If the arguments after it have their
-    defaults, its final state is the same as after the book's code.
+    rng: `random` or a random.Random. If the arguments after rng have their
+    defaults, the final state of rng is the same as after the book's code.
     whole_words: mask all pieces of a word or none. swap: swap the two
     sentences in place of drawing a random sentence, for sentence order
     prediction (Lan et al. 2020, section 3.1).
@@ -180,15 +183,16 @@ def _draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
     spans, is_next = [], []
     for q in order[first:last].tolist():
         for s in range(paragraph_offsets[q], paragraph_offsets[q + 1] - 1):
-            pair = s, s + 1
+            a, b = s, s + 1     # the two sentences of the pair
             follows = rng.random() < 0.5
-            if not follows:
-                pair = (s + 1, s) if swap else (s, _random_sentence(
-                    order, paragraph_offsets, rng))
-            span = [int(sentence_offsets[k + end])
-                    for k in pair for end in (0, 1)]
+            if not follows and swap:
+                a, b = b, a
+            elif not follows:
+                b = _random_sentence(order, paragraph_offsets, rng)
+            span = [int(sentence_offsets[k]) for k in (a, a + 1, b, b + 1)]
+            begin_a, end_a, begin_b, end_b = span
             # The words of both sentences, and 3 for <cls> and two <sep>
-            if span[1] - span[0] + span[3] - span[2] + 3 <= max_len:
+            if end_a - begin_a + end_b - begin_b + 3 <= max_len:
                 spans.append(span)
                 is_next.append(follows)
     return (onp.array(spans, 'int64').reshape(-1, 4),
@@ -196,7 +200,7 @@ def _draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
 
 
 def _random_sentence(order, paragraph_offsets, rng):
-    # Draw the same numbers as the page's rng.choice(rng.choice(paragraphs))
+    # Draws the same numbers as the page's rng.choice(rng.choice(paragraphs))
     q = order[rng.choice(range(len(order)))]
     return rng.choice(range(paragraph_offsets[q], paragraph_offsets[q + 1]))
 
@@ -217,6 +221,7 @@ def _mask_plainly(pair_spans, word_types, type_ids, specials, num_preds,
         tokens = [cls, *type_ids[word_types[begin_a:end_a]].tolist(), sep,
                   *type_ids[word_types[begin_b:end_b]].tolist(), sep]
         length = len(tokens)
+        # The first segment has <cls>, the first text and a <sep>
         segments_X[row, 2 + end_a - begin_a:length] = 1
         valid_lens_x[row] = length
         positions = _draw_positions(flags[tokens].tolist(), num_preds[length],

@@ -1,6 +1,8 @@
 """This module splits a text into words by the book's rule, and numbers them.
 
-Pretraining examples are drawn from a `NumberedText`.
+By this rule a line is a paragraph, a sentence ends at ' . ', and white space
+separates words. Lines without ' . ' are left out. Pretraining examples are
+drawn from a `NumberedText`.
 """
 import collections
 import re
@@ -14,7 +16,7 @@ from d2lbert.text import RESERVED, Vocab
 from d2lbert.texts import text_files
 
 # The end of a sentence within a line. A line is stripped before it is split,
-# so a full stop at its end splits nothing
+# so the full stop at its end stays in the last sentence
 STOP = ' . '
 
 
@@ -35,7 +37,7 @@ class TokenizedText(NamedTuple):
 # From bytes to sentences
 
 def line_ends(text):
-    """The indices of the line feeds in bytes: (lines,) int64."""
+    """The index of each line feed in bytes: (line feeds,) int64."""
     return onp.flatnonzero(onp.frombuffer(text, 'uint8') == ord('\n'))
 
 
@@ -75,23 +77,23 @@ def paragraphs_of_lines(lines, lower=True):
 
 def tokens_of_paragraphs(paragraphs):
     """The `TokenizedText` of paragraphs, lists of sentences (strings)."""
-    type_of = collections.defaultdict()     # {word: type}
-    type_of.default_factory = type_of.__len__       # the next type
+    # {word: type}; a new word gets the number of words so far as its type
+    type_of = collections.defaultdict()
+    type_of.default_factory = type_of.__len__
     sentences = [sentence.split() for paragraph in paragraphs
                  for sentence in paragraph]
-    # The index of each sentence's first word, then the number of words
-    offsets = onp.cumsum([0] + [len(words) for words in sentences])
+    sentence_offsets = onp.cumsum([0] + [len(words) for words in sentences])
+    paragraph_offsets = onp.cumsum(
+        [0] + [len(paragraph) for paragraph in paragraphs], dtype='int64')
     types = onp.fromiter(
         (type_of[word] for words in sentences for word in words), 'int32',
-        offsets[-1])
-    return TokenizedText(
-        types, offsets.astype('int64'),
-        onp.cumsum([0] + [len(paragraph) for paragraph in paragraphs],
-                   dtype='int64'), list(type_of))
+        sentence_offsets[-1])
+    return TokenizedText(types, sentence_offsets.astype('int64'),
+                         paragraph_offsets, list(type_of))
 
 
 def tokens_of_lines(lines, lower=True):
-    """The `TokenizedText` of a list of lines, by C++ where it is compiled."""
+    """The `TokenizedText` of lines by the book's rule, by C++ if compiled."""
     if draw.library() is None:
         return tokens_of_paragraphs(paragraphs_of_lines(lines, lower))
     types, sentences, paragraphs, _, names, _ = cut.text(
@@ -104,7 +106,7 @@ _SPACES = re.compile(r'\s{2,}')
 
 
 def tree_words(tree):
-    """The words of a parse tree in brackets, as in SNLI's files: a string."""
+    """Remove the brackets of a parse tree, as in SNLI's files: a string."""
     return _SPACES.sub(' ', tree.replace('(', '').replace(')', '')).strip()
 
 
@@ -167,9 +169,8 @@ class NumberedText:
                              'sentences')
         if sentence_counts.min() < 1:
             raise ValueError('a paragraph is empty: leave it out')
-        # `numbers` and `vocab` are set below
         text = cls(tokens.types, None, tokens.sentences, tokens.paragraphs,
-                   None)
+                   None)        # numbers and vocab are set below
         num_types = len(tokens.names)
         freqs = onp.bincount(tokens.types, minlength=num_types)
         types = types_by_frequency(text, freqs, order).tolist()
@@ -263,6 +264,7 @@ def _first_positions(text, order, num_types):
             cut.first_places(types, lengths[begin:end], new_starts[begin:end],
                              first)
             continue
+        # The paragraphs of the block, in `order`
         paragraphs = begin + onp.argsort(new_starts[begin:end], kind='stable')
         block_lengths = lengths[paragraphs]
         # The types of the block's words in `order`, and their positions
@@ -270,7 +272,8 @@ def _first_positions(text, order, num_types):
                                     block_lengths)]
         positions = concat_ranges(new_starts[paragraphs], block_lengths)
         block_first = onp.full(num_types, len(text.types), 'int64')
-        # Reversed, since NumPy keeps the last of several values for an entry
+        # Reversed, since NumPy keeps the last of several values for an entry:
+        # here the first position
         block_first[types[::-1]] = positions[::-1]
         onp.minimum(first, block_first, out=first)
     return first
