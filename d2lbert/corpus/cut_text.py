@@ -45,22 +45,22 @@ class CutText:
     (counted from 0) to the final numbers.
 
     folder: a new folder; files: `text_sources.Source`s; cutter: a cutter of
-    `splitters`; progress: show a bar; types: a `WordTypes` or `PieceTypes`,
-    which numbers the words. The attribute `articles` has the index of each
-    article's first paragraph.
+    `splitters`; progress: show a bar; word_types: a `WordTypes` or
+    `PieceTypes`, which numbers the words. The attribute `articles` has the
+    index of each article's first paragraph.
     """
 
-    def __init__(self, folder, files, cutter, progress, types=None):
+    def __init__(self, folder, files, cutter, progress, word_types=None):
         folder.mkdir()
         self.folder, self.files = folder, files
         # The indices of the articles' first paragraphs, an array for each cut
         self._article_arrays = []
         # The number of words that were written before each pruning
         self.pruned_at = []
-        self.types = WordTypes() if types is None else types
-        self.dtype = self.types.dtype
+        self.word_types = WordTypes() if word_types is None else word_types
+        self.dtype = self.word_types.dtype
         self.num_words = self.num_sentences = self.num_paragraphs = 0
-        # The number of paragraphs without two sentences, and of words in them
+        # The number of paragraphs that are left out, and of words in them
         self.left_out = onp.zeros(2, 'int64')
         with contextlib.ExitStack() as stack:
             self._out_files = self._open_files(stack, 'ids', 'sentences',
@@ -99,16 +99,16 @@ class CutText:
         ids, sentences, paragraphs = self._out_files
         self._article_arrays.append(self.num_paragraphs + new_cut.articles)
         self.left_out += new_cut.left_out
-        numbers, ends = self.types.number_words(new_cut)
+        numbers, ends = self.word_types.number_words(new_cut)
         ids.write(numbers)
         sentences.write(self.num_words + ends[1:])
         paragraphs.write(self.num_sentences + new_cut.paragraphs[1:])
         self.num_words += len(numbers)
         self.num_sentences += len(new_cut.sentences) - 1
         self.num_paragraphs += len(new_cut.paragraphs) - 1
-        if self.types.too_many:
+        if self.word_types.too_many:
             onp.save(self._renumbering_file(len(self.pruned_at)),
-                     self.types.prune())
+                     self.word_types.prune())
             self.pruned_at.append(self.num_words)
 
     def _renumbering_file(self, k):
@@ -122,7 +122,8 @@ class CutText:
         later = None
         for k in reversed(range(len(self.pruned_at))):
             renumbering = self.renumbering(k)
-            if later is not None:
+            if later is not None:       # the map of file k + 1
+                # Words that were pruned at k stay -1
                 renumbering = onp.where(renumbering < 0, renumbering,
                                         later[renumbering])
                 onp.save(self._renumbering_file(k), renumbering)
@@ -283,7 +284,7 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     number of each different word, with a last entry for -1, pruned words;
     min_freq, the minimum frequency that was used.
     """
-    lines, freqs = b'\n' + cut.types.text(), _freqs_outside(cut, valid)
+    lines, freqs = b'\n' + cut.word_types.text(), _freqs_outside(cut, valid)
     if min_freq is None:
         min_freq = usual_min_freq(freqs)
     feeds = line_ends(lines)        # word k is between feeds[k] and feeds[k+1]
@@ -355,7 +356,7 @@ def _first_positions(cut, ranges, num_types):
 def _freqs_outside(cut, ranges):
     """The frequency of each different word outside of `ranges`: int64."""
     # The last entry is for number -1, pruned words
-    freqs = onp.append(cut.types.counts, 0)
+    freqs = onp.append(cut.word_types.counts, 0)
     for numbers in _numbers_of_ranges(cut, ranges):
         different, counts = onp.unique(numbers, return_counts=True)
         freqs[different] -= counts
@@ -365,7 +366,7 @@ def _freqs_outside(cut, ranges):
 def count_words(cut, valid):
     """{word: frequency} outside of the ranges of paragraphs `valid`."""
     return {word: freq for word, freq in zip(
-        cut.types.names, _freqs_outside(cut, valid).tolist()) if freq}
+        cut.word_types.names, _freqs_outside(cut, valid).tolist()) if freq}
 
 
 def _numbers_of_ranges(cut, ranges):

@@ -56,7 +56,7 @@ ENDS = (
     '\u17d4\u17d5'                      # Khmer
     '\u1803\u1809'                      # Mongolian
     '\u1c7e\u1c7f'                      # Ol Chiki
-    '\u203c\u203d\u2047\u2048\u2049'    # doubled ! and ?
+    '\u203c\u203d\u2047\u2048\u2049'    # pairs of ! and ?
     '\u3002\uff01\uff1f\uff61'          # Chinese and Japanese
     '\ufe52\ufe56\ufe57')               # small forms of . ? and !
 WIDE_STOP = '\uff0e'    # fullwidth full stop; a decimal point before a digit
@@ -124,6 +124,7 @@ BEFORE_NUMBERS = frozenset(
     'no nos nr vol vols fig figs eq eqs sec sect ch chap art p pp par para '
     'tab approx est jan feb mar apr jun jul aug sep sept oct nov dec'.split())
 
+# Quotation marks, brackets and marks that may begin a sentence
 _OPENING = '"\'\u2018\u201c\u00ab\u2039(\\[{\u00bf\u00a1'
 # Marks that may end a sentence, and the closing quotation marks and brackets
 # after them. In French a space precedes the closing quotation mark
@@ -287,11 +288,11 @@ class Cut(NamedTuple):
         # The number of words of each paragraph that is left out
         left_out_lens = [len(text.split()) for text, is_kept in zip(
             paragraphs.texts, kept) if not is_kept]
+        num_left_out = onp.count_nonzero(left_out_lens)
         return cls(tokens.types, tokens.sentences, tokens.paragraphs,
                    _indices_among_kept(paragraphs.articles, kept),
                    ''.join(f'{name}\n' for name in tokens.names).encode(),
-                   onp.array([onp.count_nonzero(left_out_lens),
-                              sum(left_out_lens)], 'int64'))
+                   onp.array([num_left_out, sum(left_out_lens)], 'int64'))
 
 
 class BookCutter:

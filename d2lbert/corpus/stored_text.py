@@ -164,7 +164,7 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
     rows, parts = [0], []
     free = max_free = max_len - 1       # the free tokens of a row, after <cls>
     borders = _article_borders(text, chunk, num_chunks)
-    # Here the function shuffles the indices of articles
+    # Despite its name, the function here shuffles indices of articles
     for k in shuffled_paragraphs(len(borders) - 1, rng).tolist():
         ends = text.sentences[borders[k]:borders[k + 1] + 1].tolist()
         begin = ends[0]
@@ -249,12 +249,13 @@ class StoredText(NumberedText):
         return self._read([begin], [end])
 
     def gather(self, spans):
+        # One or two spans of each row, in the order of the rows
         begins, ends = spans[:, ::2].ravel(), spans[:, 1::2].ravel()
         types = self._read(begins.tolist(), ends.tolist())
         lengths = ends - begins
         new_ends = onp.cumsum(lengths)
-        return types, onp.stack([new_ends - lengths, new_ends], 1).reshape(
-            spans.shape)
+        new_spans = onp.stack([new_ends - lengths, new_ends], axis=1)
+        return types, new_spans.reshape(spans.shape)
 
     def _read(self, begins, ends):
         """The types of the words of several ranges, one after another.

@@ -88,8 +88,10 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     cutter = cutter_class(files, progress, lower=not uses_pieces)
 
     def cut_files(sources):
-        types = PieceTypes(vocab) if isinstance(vocab, PieceVocab) else None
-        return CutText(folder / 'cut', sources, cutter, progress, types)
+        word_types = None
+        if isinstance(vocab, PieceVocab):
+            word_types = PieceTypes(vocab)
+        return CutText(folder / 'cut', sources, cutter, progress, word_types)
     cut = cut_files(files)
     # Two lists of ranges of paragraphs
     train, valid = split_held_out(cut, valid_share)
@@ -185,7 +187,7 @@ def vocab_table(vocab, cut):
     """
     if isinstance(vocab, PieceVocab):
         return None
-    words = [*cut.types.names, UNK]     # pruned words become <unk>
+    words = [*cut.word_types.names, UNK]     # pruned words become <unk>
     return narrow(onp.fromiter(
         map(vocab.token_to_idx.get, words, itertools.repeat(vocab.unk)),
         'int32', len(words)), len(vocab))

@@ -260,6 +260,6 @@ def split_into_pieces(cut_text, vocab):
     No word may have been pruned.
     """
     split_lines = vocab.cutter()
-    ids, begins = split_lines(cut_text.types.text())
+    ids, begins = split_lines(cut_text.word_types.text())
     table = narrow(onp.append(ids, onp.zeros(SPARE, 'int32')), len(vocab))
     cut_text.replace_words(table, begins)

@@ -54,8 +54,8 @@ def cut_file(path, folder, lower=True):
     """The words of a `CutText`, their ends and articles."""
     found = CutText(folder, [path], splitters.BookCutter([path], False, lower),
                     False)
-    names = found.types.names
-    assert found.types.counts.tolist() == onp.bincount(
+    names = found.word_types.names
+    assert found.word_types.counts.tolist() == onp.bincount(
         onp.fromfile(folder / 'ids', 'int32', offset=HEADER_BYTES),
         minlength=len(names)).tolist()
     return (names, *((folder / name).read_bytes() for name in (
