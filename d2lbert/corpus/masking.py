@@ -53,8 +53,10 @@ class SpanMasking(NamedTuple):
 
     def max_tokens(self, vocab):
         """The largest number of tokens of a span."""
-        may_have_pieces = self.whole_words and vocab.begins_word is not None
-        return len(self.length_probs) + MORE_PIECES * may_have_pieces
+        max_units = len(self.length_probs)
+        if self.whole_words and vocab.begins_word is not None:
+            return max_units + MORE_PIECES      # words may have pieces
+        return max_units
 
     def mask_flags(self, vocab):
         """The flags of each token of a `Vocab`, for `draw`: (V,) uint8.
@@ -215,6 +217,7 @@ def _units(tokens, flags):
     for i, flag in enumerate(flags[tokens].tolist()):
         if flag & draw.FIXED:
             continue
+        # A piece that continues a word, but follows a fixed token, is a unit
         if flag & draw.GOES_ON and units and units[-1][1] == i:
             units[-1] = units[-1][0], i + 1
         else:
@@ -258,7 +261,7 @@ def _take_span(units, num_free, max_length, max_tokens, separate, rng):
             last += 1
     for k in range(first, last + 1):
         num_free[k] = 0
-    for k in range(first):      # of the units before, only first - k are left
+    for k in range(first):      # free units from k on now end before `first`
         num_free[k] = min(num_free[k], first - k)
     return span
 

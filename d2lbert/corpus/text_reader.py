@@ -35,7 +35,7 @@ BOM = b'\xef\xbb\xbf'
 # From files to lines
 
 def _blocks(path, advance):
-    """Yield blocks of a file's lines: (number of the first line, bytes).
+    """Yield blocks of a file's lines: (number of the first line, the bytes).
 
     A block has no line feed at its end. A line of more than MAX_BYTES may be
     split into several blocks. advance: called with the number of bytes
@@ -276,8 +276,8 @@ def _plain_stretches(path, blocks):
     # held: blocks of lines since the last blank line, from line held_from on
     held, held_from, is_first = [], 1, True
 
-    def stretch(blocks):
-        return Stretch(path, held_from, b'', b'\n'.join(blocks),
+    def stretch(parts):
+        return Stretch(path, held_from, b'', b'\n'.join(parts),
                        is_wiki=False, is_first=is_first)
     for number, data in blocks:
         before_end, after_begin = _find_last_blank_line(data)

@@ -1,8 +1,8 @@
 """`WordTypes` numbers the different words of a text, and counts them.
 
-`PieceTypes` numbers word pieces. It splits each different word only once.
 Equal words have the same number, their type. Types are counted from 0, in the
-order of first occurrence.
+order of first occurrence. `PieceTypes` numbers word pieces, and splits each
+different word at its first occurrence.
 """
 import itertools
 
@@ -22,7 +22,7 @@ MAX_CHARS = 1 << 26
 
 
 class PlainNames:
-    """`kernels.cut.Names` in Python, for use without compiled code."""
+    """`kernels.cut.Names` in Python, with the same methods."""
 
     def __init__(self):
         self._numbers = {}      # {word: number}
@@ -142,12 +142,16 @@ class WordTypes:
         cut.types in place.
         """
         numbers = self.add(cut.names)
-        # `count_types` sets cut.types to numbers[cut.types]
-        self.count(numbers, count_types(cut.types, len(numbers), numbers))
+        # After counting, `count_types` sets cut.types to numbers[cut.types]
+        counts = count_types(cut.types, len(numbers), numbers)
+        self.count(numbers, counts)
         return cut.types, cut.sentences
 
     def add(self, lines):
-        """Return the numbers of different words; lines: bytes, a word each."""
+        """Return the numbers of different words, and add the new words.
+
+        lines: the words, one per line: bytes.
+        """
         numbers = self._names.add(lines)
         self._counts = grow(self._counts, len(self))
         return numbers
