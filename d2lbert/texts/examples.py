@@ -26,8 +26,8 @@ def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
 
     The longer text loses tokens until both are equally long. Then both lose
     tokens in turn until they have max_tokens in all. first_lens, second_lens:
-    two ints, or two arrays (N,); so are the results. If both texts lose tokens
-    and max_tokens is odd, one text keeps one token more than the other.
+    two ints, or two arrays (N,) for N pairs. If both texts lose tokens and
+    max_tokens is odd, one text keeps one token more than the other.
     odd_to_first: True if the first text keeps more.
     """
     # The lengths if both texts lose tokens
