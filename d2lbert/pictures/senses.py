@@ -142,8 +142,9 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     found = sense_points(net, tokenizer_of(net, tokenizer, vocab), word, uses)
     layers = _layers_to_draw(layer, len(found.points))
     # The different senses, sorted; first None, for uses without a label
-    sense_names = list(dict.fromkeys(sorted(
-        (use.sense for use in found.uses), key=lambda sense: sense or '')))
+    all_senses = sorted((use.sense for use in found.uses),
+                        key=lambda sense: sense or '')
+    sense_names = list(dict.fromkeys(all_senses))
     fig = Picture(figsize=figsize or (PANEL_INCHES * len(layers) + 0.2,
                                       PANEL_INCHES + 0.6),
                   layout='constrained')
@@ -151,9 +152,9 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     axes = fig.subplots(1, len(layers), squeeze=False)[0]
     for ax, number in zip(axes, layers):
         _plot_points(ax, found.points[number], found.uses, sense_names)
-        ax.set_title(f'{short_label(word)}, ' + (
-            f'layer {number}' if number else 'the embeddings'),
-            fontsize=FONT_POINTS + 3)
+        layer_name = f'layer {number}' if number else 'the embeddings'
+        ax.set_title(f'{short_label(word)}, {layer_name}',
+                     fontsize=FONT_POINTS + 3)
     if sense_names != [None]:
         axes[0].legend(loc='upper left', bbox_to_anchor=(0, -0.01),
                        ncol=len(sense_names), frameon=False, borderpad=0,
@@ -358,6 +359,7 @@ def _nearest_accuracy(X, senses, comparable):
     to compare.
     """
     X = X.astype('float64')
+    # Scale each row to length 1; a row of zeros stays as it is
     X /= onp.maximum(onp.linalg.norm(X, axis=1, keepdims=True), 1e-300)
     cosines = onp.where(comparable, X @ X.T, -onp.inf)
     max_cosines = cosines.max(axis=1, keepdims=True)
@@ -397,13 +399,15 @@ def as_dict(report):
         return dict(uses=int(accuracy.counts.sum()), chance=accuracy.chance,
                     accuracy=accuracy.all_rates.tolist())
     final = report.accuracy
-    return dict(model=report.name, **over_all_words(final), words={
-        word: dict(uses=int(count), chance=float(chance),
-                   accuracy=rates.tolist())
-        for word, count, chance, rates in zip(
-            final.words, final.counts, final.chances, final.rates.T)},
-        steps={str(step): over_all_words(accuracy)
-               for step, accuracy in report.steps.items()})
+    words = {}
+    for word, count, chance, rates in zip(
+            final.words, final.counts, final.chances, final.rates.T):
+        words[word] = dict(uses=int(count), chance=float(chance),
+                           accuracy=rates.tolist())
+    steps = {str(step): over_all_words(accuracy)
+             for step, accuracy in report.steps.items()}
+    return dict(model=report.name, **over_all_words(final), words=words,
+                steps=steps)
 
 
 def table(report):
