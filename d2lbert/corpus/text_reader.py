@@ -408,7 +408,7 @@ def _with_checksum(facts):
 
 
 def _read_facts(path):
-    """Read the facts in a file; {} if it is missing, damaged, or not ours."""
+    """Read the facts in a file; {} if missing, damaged or not trusted."""
     if not cache.is_trusted_path(path):
         return {}
     try:
