@@ -2,9 +2,9 @@
 // steps of the book's section "The Dataset for Pretraining BERT" up to the
 // vocabulary. cut.py calls these functions. They do not need MXNet.
 //
-// A text comes as bytes of UTF-8. A foreign word has a letter beyond ASCII. If
-// words have to be in lower case, Python converts each different foreign word
-// once (text_foreign, text_rename).
+// A text comes as bytes of UTF-8. To convert words to lower case, C++ converts
+// the ASCII letters, and Python converts each different non-ASCII word, a word
+// with a character beyond ASCII, once (text_non_ascii, text_rename).
 
 #include <algorithm>
 #include <array>
@@ -16,18 +16,19 @@
 #include <utility>
 #include <vector>
 
+#include "bounds_check.h"
 #include "cut.h"
-#include "door.h"
 
 namespace {
 
-// The meaning of a line of a text. kParagraphs: a paragraph. kWiki: a paragraph
-// or heading of WikiText; the first and last line of a text only decide whether
-// the lines beside them are titles, and are not cut. kParts: a part of a
-// paragraph; blank lines separate paragraphs.
+// The content of each line of a text. kParagraphs: a paragraph. kWiki: a
+// paragraph or heading of WikiText; the first and last line of a text are not
+// cut, they only decide whether the lines beside them are titles. kParts: a
+// part of a paragraph; blank lines separate paragraphs.
 enum class LineKind { kParagraphs, kWiki, kParts };
 
-// The number of words that are looked up together in a WordTable.
+// The number of words whose slots in a WordTable are prefetched together. Then
+// the words are looked up.
 constexpr size_t kBatch = 64;
 
 // The lowest bit, and the highest bit, of each of eight bytes.
@@ -55,7 +56,8 @@ bool ends_with(std::string_view text, std::string_view suffix) {
 
 // True if a line looks like a heading of any level: " = Title = ", " = = ...".
 bool is_heading(std::string_view line) {
-  if (!starts_with(line, " = ") && !starts_with(line, "= ")) return false;
+  const bool has_mark = starts_with(line, " = ") || starts_with(line, "= ");
+  if (!has_mark) return false;
   line = strip(line);
   return ends_with(line, " =") && line.find_first_not_of("= ") != line.npos;
 }
@@ -84,31 +86,30 @@ int64_t count_words(std::string_view line) {
 // True if Python could decode the bytes as UTF-8.
 bool is_utf8(const unsigned char* p, const unsigned char* end) {
   while (p < end) {
-    if (end - p >= 8) {
-      if (!(load(reinterpret_cast<const char*>(p), 8) & kHigh)) {
-        p += 8;
-        continue;
-      }
+    // Skip eight bytes of ASCII at once
+    if (end - p >= 8 && !(load(reinterpret_cast<const char*>(p), 8) & kHigh)) {
+      p += 8;
+      continue;
     }
     const unsigned c = *p++;
     if (c < 0x80) continue;
     if (c < 0xc2 || c > 0xf4) return false;
-    const int more = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;  // continuation bytes
-    if (end - p < more) return false;
-    // The second byte excludes overlong forms, surrogates, and numbers beyond
-    // Unicode
+    const int num_following = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+    if (end - p < num_following) return false;
+    // These limits of the second byte exclude overlong forms, surrogates, and
+    // numbers beyond Unicode
     const unsigned lowest = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
     const unsigned highest = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
     if (*p < lowest || *p > highest) return false;
-    for (int k = 1; k < more; ++k) {
+    for (int k = 1; k < num_following; ++k) {
       if ((p[k] & 0xc0) != 0x80) return false;
     }
-    p += more;
+    p += num_following;
   }
   return true;
 }
 
-// The first ' . ' from p to end, which ends a sentence, or null.
+// The address of the first ' . ' from p to `end`, or null. It ends a sentence.
 const char* find_sentence_end(const char* p, const char* end) {
   const char* first = p;
   // Search for '.', which is rarer than a blank
@@ -123,18 +124,19 @@ const char* find_sentence_end(const char* p, const char* end) {
 // A text that is cut into words, sentences, paragraphs and articles.
 class Text {
  public:
-  // Cut a text. lower: convert ASCII letters to lower case, and collect foreign
-  // words for `rename`. Returns false for bytes that are not UTF-8, or a
-  // paragraph of more than max_bytes. Python then reports the error.
+  // Cut a text. lower: convert ASCII letters to lower case, and collect the
+  // non-ASCII words for `rename`. Returns false for bytes that are not UTF-8,
+  // or a paragraph of more than max_bytes. Python then reports the error.
   bool cut(const char* bytes, size_t size, LineKind line_kind, bool lower,
            size_t max_bytes) {
     clear();
-    bytes_.resize(size + kPadding);
-    char *begin = &bytes_[0], *end = begin + size;
+    buffer_.resize(size + kPadding);
+    char *begin = &buffer_[0], *end = begin + size;
     unsigned char all_bits = 0;
     for (size_t i = 0; i < size; ++i) all_bits |= bytes[i];
+    const bool is_ascii = !(all_bits & 0x80);
     const auto* u = reinterpret_cast<const unsigned char*>(bytes);
-    if (all_bits & 0x80 && !is_utf8(u, u + size)) return false;
+    if (!is_ascii && !is_utf8(u, u + size)) return false;
     if (lower) {
       for (size_t i = 0; i < size; ++i) {
         const char c = bytes[i];
@@ -153,84 +155,51 @@ class Text {
     return is_cut;
   }
 
-  // The foreign words, each followed by a line feed. Empty if words keep their
-  // case.
-  std::string foreign() const {
+  // The different non-ASCII words, each followed by a line feed. Empty if words
+  // keep their case.
+  std::string non_ascii_words() const {
     std::string lines;
-    for (int32_t k : foreign_) {
+    for (int32_t k : non_ascii_) {
       lines.append(words_[static_cast<size_t>(k)]).push_back('\n');
     }
     return lines;
   }
 
-  // Replace the words of `foreign` by `lines`, a line for each word. Words that
-  // become equal to each other get one number, and all words are numbered again
-  // by first occurrence. Returns false if the number of lines is wrong.
+  // Replace the words of `non_ascii_words` by `lines`, a line for each word.
+  // Words that become equal to each other get one number, and all words are
+  // numbered again by first occurrence. Returns false if the number of lines is
+  // wrong.
   bool rename(std::string_view lines) {
-    const size_t size = words_.size();
-    std::vector<std::string_view> renamed(size);
-    for (size_t k = 0; k < size; ++k) renamed[k] = words_[k];
-    std::vector<size_t> changed;
-    for (int32_t foreign : foreign_) {
+    std::vector<std::string_view> renamed(words_.size());
+    for (size_t k = 0; k < renamed.size(); ++k) renamed[k] = words_[k];
+    std::vector<size_t> changed;  // numbers of words that differ from before
+    for (int32_t number : non_ascii_) {
       const size_t end = lines.find('\n');
       if (end == lines.npos) return false;
-      const auto k = static_cast<size_t>(foreign);
-      if (renamed[k] != lines.substr(0, end)) changed.push_back(k);
-      renamed[k] = lines.substr(0, end);
+      const std::string_view new_word = lines.substr(0, end);
+      const auto k = static_cast<size_t>(number);
+      if (renamed[k] != new_word) changed.push_back(k);
+      renamed[k] = new_word;
       lines.remove_prefix(end + 1);
     }
-    foreign_.clear();
-    if (changed.empty()) return lines.empty();
-    // equal[k]: the number of a word that now equals word k. Equal words have
-    // the same entry. Only a changed word can be equal to another word.
-    std::vector<size_t> equal(size);
-    std::iota(equal.begin(), equal.end(), size_t{0});
-    WordTable new_words;    // words that were not in the text before
-    // For each of the new words, the first word that changed to it
-    std::vector<size_t> firsts;
-    for (size_t k : changed) {
-      // A word of the text that equals the new word and has not changed
-      const int32_t known = words_.find(Word(renamed[k]));
-      if (known >= 0 && renamed[static_cast<size_t>(known)] == renamed[k]) {
-        equal[k] = static_cast<size_t>(known);
-        continue;
-      }
-      const auto number =
-          static_cast<size_t>(new_words.find_or_add(Word(renamed[k])));
-      if (number == firsts.size()) firsts.push_back(k);
-      equal[k] = firsts[number];
-    }
-    std::vector<int32_t> numbers(size, -1);   // the new number of each word
-    std::string names;
-    names.reserve(words_.text().size());
-    int32_t count = 0;
-    for (size_t k = 0; k < size; ++k) {
-      int32_t& number = numbers[equal[k]];
-      if (number < 0) {
-        number = count++;
-        names.append(renamed[k]).push_back('\n');
-      }
-      numbers[k] = number;
-    }
-    // If no words became equal, all numbers are as before
-    if (static_cast<size_t>(count) < size) {
-      for (int32_t& type : types_) type = numbers[static_cast<size_t>(type)];
-    }
-    names_ = std::move(names);
-    return lines.empty();
+    non_ascii_.clear();
+    if (!lines.empty()) return false;
+    if (!changed.empty()) renumber(renamed, representatives(renamed, changed));
+    return true;
   }
 
-  // Store the lengths of the five arrays of `copy`.
-  void sizes(int64_t* to) const {
+  // Store the lengths of the five arrays that `copy` fills.
+  void store_sizes(int64_t* to) const {
     to[0] = static_cast<int64_t>(types_.size());
-    to[1] = static_cast<int64_t>(sentences_.size());
-    to[2] = static_cast<int64_t>(paragraphs_.size());
-    to[3] = static_cast<int64_t>(articles_.size());
+    to[1] = static_cast<int64_t>(sentence_begins_.size());
+    to[2] = static_cast<int64_t>(paragraph_begins_.size());
+    to[3] = static_cast<int64_t>(article_begins_.size());
     to[4] = static_cast<int64_t>(names_.size());
   }
 
-  // The number of paragraphs that were left out, and the number of their words.
-  void left_out(int64_t* to) const {
+  // Store the number of paragraphs that were left out, and the number of their
+  // words.
+  void store_left_out(int64_t* to) const {
     to[0] = paragraphs_left_out_;
     to[1] = words_left_out_;
   }
@@ -239,31 +208,86 @@ class Text {
   void copy(int32_t* types, int64_t* sentences, int64_t* paragraphs,
             int64_t* articles, char* names) const {
     std::copy(types_.begin(), types_.end(), types);
-    std::copy(sentences_.begin(), sentences_.end(), sentences);
-    std::copy(paragraphs_.begin(), paragraphs_.end(), paragraphs);
-    std::copy(articles_.begin(), articles_.end(), articles);
+    std::copy(sentence_begins_.begin(), sentence_begins_.end(), sentences);
+    std::copy(paragraph_begins_.begin(), paragraph_begins_.end(), paragraphs);
+    std::copy(article_begins_.begin(), article_begins_.end(), articles);
     std::copy(names_.begin(), names_.end(), names);
   }
 
  private:
-  // Bytes after the text, so that 64 bytes can be read from any word on
+  // Line feeds after the text, so that 64 bytes can be read from any word on
   static constexpr size_t kPadding = 64;
 
   void clear() {
     words_.clear();
-    for (auto* found : {&types_, &foreign_}) found->clear();
-    for (auto* ends : {&sentences_, &paragraphs_}) ends->assign(1, 0);
-    articles_.clear();
+    types_.clear();
+    non_ascii_.clear();
+    sentence_begins_.assign(1, 0);
+    paragraph_begins_.assign(1, 0);
+    article_begins_.clear();
     batch_size_ = 0;
-    foreign_in_batch_.clear();
+    non_ascii_in_batch_.clear();
     paragraphs_left_out_ = words_left_out_ = 0;
+  }
+
+  // For each word the number of a word that now equals it; equal words get the
+  // same number. renamed: the new word for each number. changed: the numbers of
+  // words that differ from before.
+  std::vector<size_t> representatives(
+      const std::vector<std::string_view>& renamed,
+      const std::vector<size_t>& changed) const {
+    std::vector<size_t> numbers(renamed.size());
+    // Words that did not change still differ from each other
+    std::iota(numbers.begin(), numbers.end(), size_t{0});
+    WordTable new_words;  // words that were not in the text before
+    // For each of the new words, the first word that changed to it
+    std::vector<size_t> first_changed;
+    for (size_t k : changed) {
+      const Word word(renamed[k]);
+      // A word of the text that equals the new word and has not changed
+      const int32_t found = words_.find(word);
+      if (found >= 0 && renamed[static_cast<size_t>(found)] == renamed[k]) {
+        numbers[k] = static_cast<size_t>(found);
+        continue;
+      }
+      const auto new_number = static_cast<size_t>(new_words.find_or_add(word));
+      if (new_number == first_changed.size()) first_changed.push_back(k);
+      numbers[k] = first_changed[new_number];
+    }
+    return numbers;
+  }
+
+  // Number all words again by first occurrence. The arguments: see
+  // `representatives`.
+  void renumber(const std::vector<std::string_view>& renamed,
+                const std::vector<size_t>& representative) {
+    const size_t num_words = renamed.size();
+    std::vector<int32_t> new_numbers(num_words, -1);
+    std::string names;
+    names.reserve(words_.text().size());
+    int32_t count = 0;
+    for (size_t k = 0; k < num_words; ++k) {
+      int32_t& number = new_numbers[representative[k]];
+      if (number < 0) {
+        number = count++;
+        names.append(renamed[k]).push_back('\n');
+      }
+      new_numbers[k] = number;
+    }
+    // If no words became equal, all numbers are as before
+    if (static_cast<size_t>(count) < num_words) {
+      for (int32_t& type : types_) {
+        type = new_numbers[static_cast<size_t>(type)];
+      }
+    }
+    names_ = std::move(names);
   }
 
   // Add the paragraphs of a text with kParagraphs or kWiki. Returns false if a
   // line has more than max_bytes.
   bool cut_lines(const char* p, const char* end, LineKind line_kind,
                  size_t max_bytes) {
-    // The two lines before `next`
+    // The two lines before `next`, which is line k of the text
     std::string_view before, line;
     for (int64_t k = 0;; ++k) {
       const char* stop = end_of_line(p, end);
@@ -274,7 +298,7 @@ class Text {
       } else if (k > 1) {  // so `line` is neither the first nor the last line
         // A title is a heading of the first level between blank lines
         if (is_title(line) && is_blank(before) && is_blank(next)) {
-          articles_.push_back(static_cast<int64_t>(paragraphs_.size()) - 1);
+          article_begins_.push_back(num_paragraphs());
         }
         add_paragraph(line, is_heading(line));
       }
@@ -291,17 +315,18 @@ class Text {
     char* begin = nullptr;      // of the paragraph; null between paragraphs
     for (;;) {
       char* stop = const_cast<char*>(end_of_line(p, end));
-      const bool blank = is_blank({p, static_cast<size_t>(stop - p)});
-      if (!blank && !begin) begin = p;
+      const bool is_separator = is_blank({p, static_cast<size_t>(stop - p)});
+      if (!is_separator && !begin) begin = p;
       if (begin && static_cast<size_t>(stop - begin) > max_bytes) return false;
-      if (begin && (blank || stop == end)) {
-        const char* paragraph_end = blank ? p - 1 : stop;
+      if (begin && (is_separator || stop == end)) {
+        // p - 1: the end of the line before the separator
+        const char* paragraph_end = is_separator ? p - 1 : stop;
         add_paragraph({begin, static_cast<size_t>(paragraph_end - begin)},
                       false);
         begin = nullptr;
       }
       if (stop == end) return true;
-      if (begin) *stop = ' ';   // one blank between the lines of a paragraph
+      if (begin) *stop = ' ';   // join the lines of a paragraph
       p = stop + 1;
     }
   }
@@ -336,27 +361,31 @@ class Text {
         if (*stop != ' ' && stop < end) break;
         if (stop > end) stop = end;
         const auto size = static_cast<size_t>(stop - p);
-        if (size == 1 && *p == '.' && p > separator_end && p[-1] == ' ' &&
-            stop < end) {
+        const bool is_full_stop =
+            size == 1 && *p == '.' && p > separator_end && p[-1] == ' ' &&
+            stop < end;
+        if (is_full_stop) {
           end_sentence();
           separator_end = stop + 1;
         } else if (size) {
-          add(size < 8 ? Word(p, size, first_bytes(p, size))
-                       : Word({p, size}), false);
+          add_to_batch(size < 8 ? Word(p, size, first_bytes(p, size))
+                                : Word({p, size}), false);
         }
         p = stop + 1;
         if (stop == end) break;
       }
       // The loop ended at a byte that is neither visible ASCII nor a blank, or
       // the word is longer than the block
-      if (p < end && (separators || p == block)) p = add_word(p, end);
+      if (p < end && (separators || p == block)) {
+        p = add_word_or_skip_space(p, end);
+      }
     }
     end_sentence();
-    paragraphs_.push_back(static_cast<int64_t>(sentences_.size()) - 1);
+    paragraph_begins_.push_back(num_sentences());
   }
 
-  // 64 bits, one for each byte from p on: 0 if a word of ASCII can have this
-  // byte (0x21 to 0x7f), else 1.
+  // 64 bits, one for each byte from p on: 0 for 0x21 to 0x7f, the bytes of
+  // ASCII words, else 1.
   static uint64_t find_separators(const char* p) {
     uint64_t found = 0;
     for (unsigned k = 0; k < 8; ++k) {
@@ -364,6 +393,7 @@ class Text {
       // The highest bit of each byte from 0x21 to 0x7f. The sum has no carry
       // from one byte to the next
       const uint64_t visible = ((x & ~kHigh) + kOnes * 0x5f) & ~x & kHigh;
+      // The product collects the inverted bits in its highest byte
       found |= (((visible ^ kHigh) >> 7) * 0x0102040810204080u >> 56)
                << 8 * k;
     }
@@ -376,28 +406,28 @@ class Text {
     return load(p, 8) & ((uint64_t{1} << 8 * size) - 1);
   }
 
-  // If there is white space at p, return its end. Otherwise add the word at p,
-  // and return the end of the word.
-  const char* add_word(const char* p, const char* end) {
+  // If there is a white space character at p, return its end. Otherwise add the
+  // word at p, and return the end of the word.
+  const char* add_word_or_skip_space(const char* p, const char* end) {
     const char* stop = p;
-    unsigned char all_bits = 0;
-    for (int n; stop < end; ++stop) {
+    bool is_ascii = true;
+    for (; stop < end; ++stop) {
       const auto c = static_cast<unsigned char>(*stop);
       if (c > 0x20 && c < 0x80) continue;
-      if ((n = space_at(stop, end))) {
-        if (stop == p) return p + n;
-        break;
-      }
-      all_bits |= c;
+      const int space_bytes = space_at(stop, end);
+      if (space_bytes && stop == p) return p + space_bytes;
+      if (space_bytes) break;
+      if (c >= 0x80) is_ascii = false;
     }
-    add(Word({p, static_cast<size_t>(stop - p)}), all_bits & 0x80 && lower_);
+    add_to_batch(Word({p, static_cast<size_t>(stop - p)}), lower_ && !is_ascii);
     return stop;
   }
 
-  // Add a word to the batch.
-  void add(const Word& word, bool is_foreign) {
+  // Add a word to the batch. needs_python: Python must convert the word to
+  // lower case.
+  void add_to_batch(const Word& word, bool needs_python) {
     words_.prefetch_slot(word);
-    if (is_foreign) foreign_in_batch_.push_back(batch_size_);
+    if (needs_python) non_ascii_in_batch_.push_back(batch_size_);
     batch_[batch_size_++] = word;
     if (batch_size_ == kBatch) number_words();
   }
@@ -406,46 +436,56 @@ class Text {
   void number_words() {
     const size_t first = types_.size();
     types_.resize(first + batch_size_);
-    auto foreign = foreign_in_batch_.begin();
+    auto non_ascii = non_ascii_in_batch_.begin();
     for (size_t k = 0; k < batch_size_; ++k) {
       const size_t num_known = words_.size();
       const int32_t type = types_[first + k] = words_.find_or_add(batch_[k]);
-      if (foreign != foreign_in_batch_.end() && *foreign == k) {
-        if (words_.size() > num_known) foreign_.push_back(type);
-        ++foreign;
+      if (non_ascii != non_ascii_in_batch_.end() && *non_ascii == k) {
+        const bool is_new = words_.size() > num_known;
+        if (is_new) non_ascii_.push_back(type);
+        ++non_ascii;
       }
     }
     batch_size_ = 0;
-    foreign_in_batch_.clear();
+    non_ascii_in_batch_.clear();
   }
 
   void end_sentence() {
-    sentences_.push_back(
+    sentence_begins_.push_back(
         static_cast<int64_t>(types_.size() + batch_size_));
   }
 
+  int64_t num_sentences() const {
+    return static_cast<int64_t>(sentence_begins_.size()) - 1;
+  }
+
+  int64_t num_paragraphs() const {
+    return static_cast<int64_t>(paragraph_begins_.size()) - 1;
+  }
+
   bool lower_ = false;
-  std::string bytes_;  // the text; if lower_, its ASCII is in lower case
-  std::string names_;  // the different words, each followed by a line feed
+  std::string buffer_;  // the text; if lower_, its ASCII is in lower case
+  std::string names_;   // the different words, each followed by a line feed
   WordTable words_;
-  std::array<Word, kBatch> batch_;
+  std::array<Word, kBatch> batch_;  // words that are not numbered yet
   size_t batch_size_ = 0;
   int64_t paragraphs_left_out_ = 0, words_left_out_ = 0;
-  std::vector<size_t> foreign_in_batch_;  // indices of foreign words in batch_
-  std::vector<int32_t> foreign_;  // numbers of foreign words, if lower_
-  std::vector<int32_t> types_;            // the number of each word of the text
+  // Non-ASCII words, if lower_: their indices in batch_, and their numbers
+  std::vector<size_t> non_ascii_in_batch_;
+  std::vector<int32_t> non_ascii_;
+  std::vector<int32_t> types_;  // the number of each word of the text
   // The indices of the first word of each sentence, of the first sentence of
   // each paragraph (both with the end of the last one), and of the first
   // paragraph of each article
-  std::vector<int64_t> sentences_, paragraphs_, articles_;
+  std::vector<int64_t> sentence_begins_, paragraph_begins_, article_begins_;
 };
 
 }  // namespace
 
-// All functions except *_free return a Status (door.h).
+// All functions except *_free return a Status (bounds_check.h).
 extern "C" {
 
-// Make a Text, and store its address. It can cut one text after the other.
+// Make a Text, and store its address. A Text can cut one text after the other.
 int text_new(void** new_handle) try {
   *new_handle = new Text;
   return kDone;
@@ -457,7 +497,7 @@ int text_new(void** new_handle) try {
 // lower: convert words to lower case. max_bytes: the limit for the bytes of a
 // paragraph. sizes (9) receives:
 // 0 to 4: the lengths of the five arrays of text_copy
-// 5: the length of the array of text_foreign
+// 5: the length of the array of text_non_ascii
 // 6: 1 if the text cannot be cut, else 0
 // 7: the number of paragraphs that were left out
 // 8: the number of words in these paragraphs
@@ -468,19 +508,19 @@ int text_cut(void* handle, const char* bytes, int64_t size, int line_kind,
       text->cut(bytes, static_cast<size_t>(size),
                 static_cast<LineKind>(line_kind), lower != 0,
                 static_cast<size_t>(max_bytes));
-  text->sizes(sizes);
-  sizes[5] = static_cast<int64_t>(text->foreign().size());
+  text->store_sizes(sizes);
+  sizes[5] = static_cast<int64_t>(text->non_ascii_words().size());
   sizes[6] = !is_cut;
-  text->left_out(sizes + 7);
+  text->store_left_out(sizes + 7);
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// Copy the words that Python has to convert to lower case to `to`, `size` bytes
-// with a line feed after each word.
-int text_foreign(const void* handle, char* to, int64_t size) try {
-  const std::string words = static_cast<const Text*>(handle)->foreign();
+// Write the words that Python has to convert to lower case to the array `to`,
+// `size` bytes with a line feed after each word.
+int text_non_ascii(const void* handle, char* to, int64_t size) try {
+  const std::string words = static_cast<const Text*>(handle)->non_ascii_words();
   require(static_cast<int64_t>(words.size()) == size);
   std::copy(words.begin(), words.end(), to);
   return kDone;
@@ -488,14 +528,14 @@ int text_foreign(const void* handle, char* to, int64_t size) try {
   return failure();
 }
 
-// Replace the words of text_foreign by these lines, `size` bytes with a line
-// for each word in the same order. sizes (5) receives the new lengths of the
+// Replace the words of text_non_ascii by `lines`, `size` bytes with a line for
+// each word in the same order. sizes (5) receives the new lengths of the
 // arrays of text_copy.
 int text_rename(void* handle, const char* lines, int64_t size,
                 int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
   require(text->rename({lines, static_cast<size_t>(size)}));
-  text->sizes(sizes);
+  text->store_sizes(sizes);
   return kDone;
 } catch (...) {
   return failure();
@@ -512,7 +552,7 @@ int text_copy(const void* handle, int32_t* types, int64_t* sentences,
               const int64_t* sizes) try {
   auto* text = static_cast<const Text*>(handle);
   int64_t expected[5];
-  text->sizes(expected);
+  text->store_sizes(expected);
   require(std::equal(expected, expected + 5, sizes));
   text->copy(types, sentences, paragraphs, articles, names);
   return kDone;
@@ -532,16 +572,16 @@ int names_new(void** new_handle) try {
 }
 
 // Find or add the words of `lines`, `size` bytes with a line feed after each
-// word. numbers (max_words) receives the number of each word. kept (num_kept)
-// may be null. A word with kept = 0 is not added and gets -1. sizes (3): the
-// first two entries receive the numbers of words in `lines` and in the table.
-// The number of letters of new words is added to the third entry.
+// word. numbers (max_words) receives the number of each word. kept (num_kept),
+// or null: a word with kept = 0 is not added, and its number is -1. sizes (3):
+// entry 0 receives the count of words in `lines`, entry 1 the count of words in
+// the table. The count of letters of new words is added to entry 2.
 int names_add(void* handle, const char* lines, int64_t size,
               const uint8_t* kept, int64_t num_kept, int32_t* numbers,
               int64_t max_words, int64_t* sizes) try {
   auto* table = static_cast<WordTable*>(handle);
   const char* end = lines + size;
-  require(!size || end[-1] == '\n');
+  require(!size || end[-1] == '\n');  // so memchr below finds a line feed
   int64_t count = 0;
   std::vector<Word> words;
   while (lines < end) {
@@ -554,8 +594,8 @@ int names_add(void* handle, const char* lines, int64_t size,
           std::string_view(begin, static_cast<size_t>(lines - begin)));
       table->prefetch_slot(words.back());
     }
-    const auto after = count + static_cast<int64_t>(words.size());
-    require(after <= max_words && (!kept || after <= num_kept));
+    const auto count_after = count + static_cast<int64_t>(words.size());
+    require(count_after <= max_words && (!kept || count_after <= num_kept));
     for (const Word& word : words) table->prefetch_text(word);
     for (const Word& word : words) {
       const size_t num_known = table->size();
@@ -577,7 +617,7 @@ int names_add(void* handle, const char* lines, int64_t size,
 }
 
 // Copy the words from number `first` on, a line for each, to `to`, which has
-// *size bytes. If `to` is null, only store the number of these bytes in *size.
+// *size bytes. If `to` is null, only store the needed number of bytes in *size.
 int names_copy(const void* handle, int64_t first, char* to,
                int64_t* size) try {
   auto* table = static_cast<const WordTable*>(handle);

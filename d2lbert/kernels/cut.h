@@ -1,5 +1,5 @@
-// This file finds white space in UTF-8, and numbers words by hash tables, for
-// cut.cc and pieces.cc.
+// Common code of cut.cc and pieces.cc: white space in UTF-8, a hash function,
+// and a hash table that numbers words.
 #ifndef D2LBERT_CUT_H_
 #define D2LBERT_CUT_H_
 
@@ -16,7 +16,7 @@
 #include <vector>
 
 // The base-2 logarithm of the number of slots in a new WordTable. A test may
-// define a smaller number, so that tables grow.
+// define a smaller number, so that few words make a table grow.
 #ifndef D2LBERT_TABLE_BITS
 #define D2LBERT_TABLE_BITS 14
 #endif
@@ -29,20 +29,21 @@ namespace {
 inline int space_at(const char* p, const char* end) {
   const auto c = static_cast<unsigned char>(*p);
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31);
-  if (c == 0xc2 && end - p >= 2) {
+  if (c == 0xc2 && end - p >= 2) {  // U+0085, U+00A0
     const auto d = static_cast<unsigned char>(p[1]);
     return d == 0x85 || d == 0xa0 ? 2 : 0;
   }
   if ((c < 0xe1 || c > 0xe3) || end - p < 3) return 0;
   const auto d = static_cast<unsigned char>(p[1]);
   const auto e = static_cast<unsigned char>(p[2]);
-  const bool space =
+  // U+1680; U+2000 to U+200A, U+2028, U+2029, U+202F; U+205F; U+3000
+  const bool is_space =
       (c == 0xe1 && d == 0x9a && e == 0x80) ||
       (c == 0xe2 && d == 0x80 && (e <= 0x8a || e == 0xa8 || e == 0xa9 ||
                                   e == 0xaf)) ||
       (c == 0xe2 && d == 0x81 && e == 0x9f) ||
       (c == 0xe3 && d == 0x80 && e == 0x80);
-  return space ? 3 : 0;
+  return is_space ? 3 : 0;
 }
 
 // The line without white space at both ends, as Python's str.strip() gives it.
@@ -50,7 +51,7 @@ inline std::string_view strip(std::string_view line) {
   const char *begin = line.data(), *end = begin + line.size();
   for (int n; begin < end && (n = space_at(begin, end)); begin += n) {}
   while (begin < end) {
-    const char* last = end - 1;
+    const char* last = end - 1;  // the first byte of the last character
     while (last > begin && (*last & 0xc0) == 0x80) --last;
     if (!space_at(last, end)) break;
     end = last;
@@ -68,17 +69,18 @@ inline uint64_t load(const char* p, size_t size) {
 
 // True if two words of `size` bytes, at least eight, are equal. For short words
 // this is faster than memcmp.
-inline bool are_same(const char* one, const char* other, size_t size) {
+inline bool are_equal(const char* a, const char* b, size_t size) {
   for (size_t k = 0; k + 8 < size; k += 8) {
-    if (load(one + k, 8) != load(other + k, 8)) return false;
+    if (load(a + k, 8) != load(b + k, 8)) return false;
   }
-  return load(one + size - 8, 8) == load(other + size - 8, 8);
+  // The last eight bytes; some may be compared twice
+  return load(a + size - 8, 8) == load(b + size - 8, 8);
 }
 
 // Random constants of the hash, different in each process. With known constants
 // an attacker could make a text whose words all have one hash, so that each
-// look-up would compare all words. The constants do not change the numbers that
-// words get.
+// look-up would compare all words. The numbers of words do not depend on the
+// constants.
 struct Secret {
   uint64_t start, factor;
 
@@ -92,15 +94,16 @@ struct Secret {
           std::chrono::steady_clock::now().time_since_epoch().count());
     }
     start = uint64_t{random[0]} << 32 | random[1];
+    // The constant is a good factor, also if random[2] and random[3] are 0
     factor = (uint64_t{random[2]} << 32 | random[3]) ^ 0x9e3779b97f4a7c15u;
-    factor |= 1;
+    factor |= 1;  // an odd factor loses no bits
   }
 };
 
 inline const Secret kSecret;
 
-// Both halves of the product with the secret factor, combined by XOR. So the
-// author of a text does not know which bits of the hash depend on which byte.
+// The XOR of both halves of x times the secret factor. So the author of a text
+// does not know which bits of the hash depend on which byte.
 inline uint64_t mix(uint64_t x) {
   __extension__ typedef unsigned __int128 Product;
   const Product product = Product{x} * kSecret.factor;
@@ -118,7 +121,7 @@ inline uint64_t hash(std::string_view word) {
 
 // A word and its key in a WordTable. For a word of up to seven bytes the key is
 // its bytes and its size, so equal keys mean equal words. For a longer word the
-// key is the hash, with a bit that the keys of short words do not have.
+// key is the hash, with bit 59 set, which the keys of short words do not have.
 struct Word {
   const char* begin;
   size_t size;
@@ -140,8 +143,8 @@ struct Word {
   }
 };
 
-// A hash table with open addressing. It numbers different words in the order of
-// their first occurrence. Most of the time is spent on look-ups that wait for
+// A hash table with open addressing, which numbers different words in the order
+// of their first occurrence. A look-up spends most of its time on waiting for
 // memory. So call `prefetch_slot` for several words before `find_or_add`.
 class WordTable {
  public:
@@ -168,7 +171,7 @@ class WordTable {
     }
   }
 
-  // The number of a word. A new word is added, with the next number.
+  // Return the number of a word. A new word gets the next number.
   int32_t find_or_add(const Word& word) {
     Slot& slot = slots_[find_slot(word)];
     if (slot.number >= 0) return slot.number;
@@ -206,7 +209,7 @@ class WordTable {
   struct Slot {
     uint64_t key = 0;
     int32_t number = -1;  // -1: the slot is free
-    uint32_t start = 0;   // of the word, in text_
+    uint32_t start = 0;   // the index of the word's first byte in text_
   };
 
   // The index of the first slot to try for a key.
@@ -226,12 +229,13 @@ class WordTable {
     }
   }
 
-  // True if a slot, whose key equals the key of a word, holds this word.
+  // True if `slot` holds `word`, for a slot and a word with equal keys.
   bool has_word(const Slot& slot, const Word& word) const {
     if (word.size < 8) return true;  // the key has all bytes of the word
-    const char* there = text_.data() + slot.start;
-    return text_.size() - slot.start > word.size &&
-           there[word.size] == '\n' && are_same(there, word.begin, word.size);
+    const char* stored = text_.data() + slot.start;
+    const bool has_size = text_.size() - slot.start > word.size &&
+                          stored[word.size] == '\n';
+    return has_size && are_equal(stored, word.begin, word.size);
   }
 
   // Double the number of slots.
@@ -250,7 +254,8 @@ class WordTable {
 
   int shift_ = 64 - D2LBERT_TABLE_BITS;  // there are 2^(64 - shift_) slots
   std::vector<Slot> slots_;
-  std::vector<uint32_t> starts_{0};  // of each word in text_, and the end
+  // The index of each word's first byte in text_, then the size of text_
+  std::vector<uint32_t> starts_{0};
   std::string text_;  // all words, each followed by a line feed
 };
 

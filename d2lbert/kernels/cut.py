@@ -1,11 +1,11 @@
 """This module cuts texts into words and word pieces, in C++.
 
 The C++ files are cut.cc, types.cc and pieces.cc. Callers check first that
-`draw.library()` is not None. Each function gives the same result as the Python
-code of its caller. Other Python threads run while the C++ code works.
+`draw.library()` is not None. If it is None, they run Python code with the same
+result. Other Python threads run while the C++ code works.
 
 Equal words have the same number, their type. Types are numbered in the order
-of their first words in a text.
+of their first occurrence in a text.
 """
 import ctypes
 import weakref
@@ -17,12 +17,12 @@ from d2lbert.machine.workers import interruptible
 
 #: The values of the argument `line_kind` of `text`. PARAGRAPHS: a line is a
 #: paragraph. WIKI: a line is a paragraph or a heading of WikiText; the first
-#: and last line only show if their neighbours are titles, and are not cut.
-#: PARTS: a line is a part of a paragraph; blank lines end paragraphs.
+#: and last line are not cut, and only decide whether the lines beside them are
+#: titles. PARTS: a line is a part of a paragraph; blank lines end paragraphs.
 PARAGRAPHS, WIKI, PARTS = range(3)
 
 #: The number of unused entries at the end of a table for `spread`, which
-#: copies entries in groups of this size.
+#: copies entries in groups of this size (kAtATime in types.cc).
 SPARE = 4
 
 #: A text of this many bytes or more is cut in another thread, so that signals
@@ -70,7 +70,8 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
     sizes = onp.zeros(9, 'int64')       # its entries: see text_cut in cut.cc
 
     # After a signal, `cut` may still run in its thread when this call has
-    # ended. The function refers to `memory`, and so keeps the handle valid
+    # ended. The function refers to `memory`, and so keeps the handle valid.
+    # It cannot end early, and so ignores is_abandoned
     def cut(is_abandoned=None):
         library.text_cut(memory.handle, data, len(data), line_kind, lower,
                          max_paragraph_bytes, sizes)
@@ -78,30 +79,31 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
         cut()
     else:
         interruptible(cut)
-    num_foreign_bytes, has_failed = sizes[5:7]
+    num_non_ascii_bytes, has_failed = sizes[5:7]
     if has_failed:
         return None
-    if num_foreign_bytes:
-        # The words with letters beyond ASCII, one in each line. Without the
-        # line feeds, the lower case of Greek sigma would depend on other words
-        foreign = onp.empty(num_foreign_bytes, 'uint8')
-        library.text_foreign(handle, foreign, len(foreign))
-        lowered = foreign.tobytes().decode().lower().encode()
+    if num_non_ascii_bytes:
+        # The different non-ASCII words, one in each line. Without the line
+        # feeds, the lower case of Greek sigma would depend on other words
+        non_ascii = onp.empty(num_non_ascii_bytes, 'uint8')
+        library.text_non_ascii(handle, non_ascii, len(non_ascii))
+        lowered = non_ascii.tobytes().decode().lower().encode()
         library.text_rename(handle, lowered, len(lowered), sizes)
     arrays = [onp.empty(size, dtype) for size, dtype in zip(
         sizes, ('int32', 'int64', 'int64', 'int64', 'uint8'))]
     library.text_copy(handle, *arrays, sizes)
-    return (*arrays[:-1], arrays[-1].tobytes(), sizes[7:])
+    left_out = sizes[7:]
+    return (*arrays[:-1], arrays[-1].tobytes(), left_out)
 
 
 def first_places(types, lengths, places, first):
-    """Set first[k] to the first place of type k, if it is below first[k].
+    """Lower first[k] to the place of the first word of type k, for each k.
 
-    A place is the index of a word in a larger text. types (words,) uint16 or
-    int32: the words of some paragraphs, one after another. For paragraph q,
-    lengths[q] is the number of words, and places[q] is the place of the first
-    word; both arrays are (paragraphs,) int64. first (number of types,) int64
-    is changed in place.
+    first[k] stays if it is lower already. A place is the index of a word in a
+    larger text. types (words,) uint16 or int32: the words of some paragraphs,
+    one after another. For paragraph q, lengths[q] is the number of words, and
+    places[q] is the place of the first word; both arrays are (paragraphs,)
+    int64. first (number of types,) int64 is changed in place.
     """
     types = onp.ascontiguousarray(types)
     assert types.itemsize in (2, 4) and len(places) == len(lengths)
@@ -111,7 +113,7 @@ def first_places(types, lengths, places, first):
 
 
 def look_up(table, types):
-    """Return table[types]; type -1 reads the last entry. Thread-safe.
+    """Return table[types]; index -1 reads the last entry. Thread-safe.
 
     table (entries,) uint16 or int32; types (words,) int32.
     """
@@ -125,11 +127,11 @@ def look_up(table, types):
 def spread(table, begins, lengths, types, ends, size):
     """Join table[begins[k]:begins[k] + lengths[k]] for each k in types.
 
-    table (entries + SPARE,) uint16 or int32; begins int64 and lengths int32,
-    an entry for each type; types (words,) int32. ends int64: sorted indices of
-    `types`; some may be equal. size: the number of joined entries. Returns the
-    joined entries, and for each `end` of ends the number of entries that come
-    from types[:end]. Thread-safe.
+    table (entries + SPARE,) uint16 or int32. begins int64 and lengths int32
+    have an entry for each type. types (words,) int32. ends int64: sorted
+    indices of `types`; some may be equal. size: the number of joined entries.
+    Returns the joined entries, and for each `end` of ends the number of
+    entries that come from types[:end]. Thread-safe.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     assert len(begins) >= len(lengths)
@@ -144,8 +146,8 @@ def spread(table, begins, lengths, types, ends, size):
 def count_types(types, num_types, table=None):
     """Count the occurrences of each type: (num_types,) int64.
 
-    types (words,) int32. table (num_types,) int32, or None: after the count,
-    table[types] replaces the elements of types, in place.
+    types (words,) int32. table (num_types,) int32, or None. With a table,
+    types becomes table[types], in place, after the count.
     """
     assert table is None or (table.dtype == 'int32'
                              and len(table) >= num_types)
@@ -161,8 +163,8 @@ class Names:
     def __init__(self):
         self._library = draw.library()
         self._handle = _new_handle(self, self._library, 'names')
-        # The number of words in the last call of `add`; the numbers of all
-        # different words and of their letters
+        # The number of words in the last call of `add`, the number of all
+        # different words, and the number of letters of the different words
         self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):
@@ -179,20 +181,22 @@ class Names:
         lines: bytes, a line for each word. kept (words,) bool, or None for all
         True: a word with False is not added, and its number is -1.
         """
-        # The most words possible: each has at least one byte and a line feed
-        numbers = onp.empty(len(lines) // 2, 'int32')
+        # A word has at least one byte and a line feed
+        max_words = len(lines) // 2
+        numbers = onp.empty(max_words, 'int32')
         if kept is not None:
             kept = onp.ascontiguousarray(kept).view('uint8')
         self._library.names_add(
             self._handle, lines, len(lines),
             None if kept is None else kept.ctypes.data,
-            0 if kept is None else len(kept), numbers, len(numbers),
-            self._sizes)
-        return numbers[:self._sizes[0]]
+            0 if kept is None else len(kept), numbers, max_words, self._sizes)
+        num_words = self._sizes[0]
+        return numbers[:num_words]
 
     def text(self, first=0):
         """The words with number `first` and above: bytes, a line for each."""
-        size = ctypes.c_int64()     # the first call sets it, the second reads
+        # The first call sets the size, and the second one checks it
+        size = ctypes.c_int64()
         self._library.names_copy(self._handle, first, None, size)
         names = onp.empty(size.value, 'uint8')
         self._library.names_copy(self._handle, first, names.ctypes.data, size)
@@ -229,14 +233,15 @@ class Pieces:
         other texts, one text after another.
         """
         counts = onp.empty(lines.count(b'\n'), 'int32')
-        ids, size = onp.empty(len(lines), 'int32'), ctypes.c_int64()
+        # Each id stands for at least one byte
+        ids, num_ids = onp.empty(len(lines), 'int32'), ctypes.c_int64()
         self._library.pieces_cut(self._handle, lines, len(lines), counts,
-                                 len(counts), ids, size)
-        return counts, ids[:size.value].copy()
+                                 len(counts), ids, num_ids)
+        return counts, ids[:num_ids.value].copy()
 
 
 def _new_handle(owner, library, kind, *arguments):
-    """Return a handle from {kind}_new of C++, freed when `owner` is."""
+    """Return the handle that {kind}_new of C++ makes; free it with `owner`."""
     handle = ctypes.c_void_p()
     getattr(library, f'{kind}_new')(*arguments, handle)
     free = weakref.finalize(owner, getattr(library, f'{kind}_free'), handle)

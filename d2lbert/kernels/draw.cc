@@ -22,6 +22,11 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
+// A masked token: its position in the row, and the token that was there.
+struct MaskedToken {
+  int32_t position, label;
+};
+
 }  // namespace
 
 extern "C" {
@@ -36,10 +41,10 @@ void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
 // neighbouring sentences in the paragraphs order[first] to order[last - 1]. The
 // array `order` has num_order paragraphs. In half of the cases, the second
 // sentence is replaced by a random sentence of a random paragraph of `order`;
-// with swap, the two sentences change places instead. Pairs of more than
-// max_len tokens are left out. spans (max_pairs, 4) receives the begin and end
-// of the words of both sentences of each pair. is_next (max_pairs) receives 1
-// for an unchanged pair, else 0. num_pairs receives the number of pairs.
+// with `swap`, the two sentences change places instead. Pairs of more than
+// max_len tokens are left out. pair_spans (max_pairs, 4) receives the begin and
+// end of the words of both sentences of each pair. is_next (max_pairs) receives
+// 1 for an unchanged pair, else 0. num_pairs receives the number of pairs.
 //
 // Paragraph q of num_paragraphs holds the sentences from paragraph_offsets[q]
 // to paragraph_offsets[q + 1] - 1. Sentence s of num_sentences holds the words
@@ -48,9 +53,10 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
                int64_t first, int64_t last, const int64_t* paragraph_offsets,
                int64_t num_paragraphs, const int64_t* sentence_offsets,
                int64_t num_sentences, int64_t max_len, int swap,
-               int64_t* spans, uint8_t* is_next, int64_t max_pairs,
+               int64_t* pair_spans, uint8_t* is_next, int64_t max_pairs,
                int64_t* num_pairs) try {
   require(0 <= first && last <= num_order);
+  // The sentences of the paragraph order[k]
   const auto sentences_of = [&](int64_t k) {
     const int64_t q = order[k];
     require(0 <= q && q < num_paragraphs);
@@ -69,7 +75,7 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
   for (int64_t k = first; k < last; ++k) {
     const Range paragraph = sentences_of(k);
     for (int64_t s = paragraph.begin; s + 1 < paragraph.end; ++s) {
-      int64_t a = s, b = s + 1;
+      int64_t a = s, b = s + 1;  // the first and second sentence of the pair
       const bool is_unchanged = random.uniform() < 0.5;
       if (!is_unchanged && swap) {
         std::swap(a, b);
@@ -78,17 +84,17 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
             sentences_of(random.below(static_cast<uint32_t>(num_order)));
         b = other.begin + random.below(static_cast<uint32_t>(other.size()));
       }
-      const Range first_words = words_of(a), second_words = words_of(b);
+      const Range a_words = words_of(a), b_words = words_of(b);
       // 3 special tokens: <cls> and two <sep>
-      if (first_words.size() + second_words.size() + 3 > max_len) {
+      if (a_words.size() + b_words.size() + 3 > max_len) {
         continue;
       }
       require(num_kept < max_pairs);
-      int64_t* span = spans + 4 * num_kept;
-      span[0] = first_words.begin;
-      span[1] = first_words.end;
-      span[2] = second_words.begin;
-      span[3] = second_words.end;
+      int64_t* spans = pair_spans + 4 * num_kept;
+      spans[0] = a_words.begin;
+      spans[1] = a_words.end;
+      spans[2] = b_words.begin;
+      spans[3] = b_words.end;
       is_next[num_kept++] = is_unchanged;
     }
   }
@@ -98,17 +104,18 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
   return failure();
 }
 
-// Write a padded row of tokens for each pair of spans, and mask some tokens.
+// Write a padded row of tokens for each pair of sentences, and mask tokens.
 // Fills tokens and segments (N, T), valid_lens (N), and positions, weights and
 // labels (N, P) of the masked tokens. N: num_pairs. T: tokens of a row. P: the
-// largest number of masked tokens in a row. spans (N, 4): as from draw_pairs.
-// types to num_types: as in `Words`, whose size is num_words. num_preds (T +
-// 1): in a row of n tokens, at most num_preds[n] <= P are masked. flags
-// (num_flags): the flags of each token of the vocabulary (draw.h), or null if
-// only <cls> and <sep> are fixed. choices: the num_choices tokens that may
-// replace a masked token, or null for the whole vocabulary. whole_words: mask
-// all pieces of a word, or none of them. Returns a Status.
-int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
+// largest number of masked tokens in a row. pair_spans (N, 4): as from
+// draw_pairs. types to num_types: as in `Words`, whose size is num_words.
+// num_preds (T + 1): in a row of n tokens, at most num_preds[n] are masked, and
+// num_preds[n] <= P. flags (num_flags): the flags of each token of the
+// vocabulary (draw.h), or null if only <cls> and <sep> are fixed. choices: the
+// num_choices tokens that may replace a masked token, or null for the whole
+// vocabulary. whole_words: mask all pieces of a word, or none of them. Returns
+// a Status.
+int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* pair_spans,
                const void* types, int64_t type_bytes, int64_t num_words,
                const int32_t* vocab_ids, int64_t num_types,
                const Specials* specials, const int32_t* num_preds, int64_t T,
@@ -124,22 +131,24 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
   require(!num_pairs || T >= 3);
   require(flags || !whole_words);
   Twister random(state);
-  const RandomTokens random_tokens{choices, static_cast<uint32_t>(
-      choices != nullptr ? num_choices : specials->vocab_size)};
+  const int64_t num_random_tokens =
+      choices != nullptr ? num_choices : specials->vocab_size;
+  const RandomTokens random_tokens{choices,
+                                   static_cast<uint32_t>(num_random_tokens)};
   std::vector<int32_t> candidates;
-  std::vector<std::pair<int32_t, int32_t>> preds;  // position, label
+  std::vector<MaskedToken> preds;
   candidates.reserve(static_cast<size_t>(T));
   preds.reserve(static_cast<size_t>(P));
   for (int64_t k = 0; k < num_pairs; ++k) {
     int32_t* row = tokens + k * T;
     int32_t* end = row;
     *end++ = specials->cls;
-    const int64_t* span = spans + 4 * k;
+    const int64_t* spans = pair_spans + 4 * k;
     // The last arguments leave room for the <sep> tokens that follow
-    end = words.copy(span[0], span[1], end, T - 3);
+    end = words.copy(spans[0], spans[1], end, T - 3);
     *end++ = specials->sep;
     const int32_t* second = end;  // the begin of the second segment
-    end = words.copy(span[2], span[3], end, row + T - 1 - end);
+    end = words.copy(spans[2], spans[3], end, row + T - 1 - end);
     *end++ = specials->sep;
     const auto length = end - row;
     std::fill(end, row + T, specials->pad);
@@ -147,14 +156,15 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     std::fill(segments + k * T + (second - row), segments + k * T + length, 1);
     valid_lens[k] = static_cast<float>(length);
 
+    // True if words are masked as a whole, and token i is a piece after the
+    // first piece of its word
+    const auto goes_on = [&](int64_t i) {
+      return whole_words && i > 0 && flags[row[i]] == kGoesOn &&
+             !(flags[row[i - 1]] & kFixed);
+    };
     // Positions of tokens that may be masked. With whole_words, the position of
     // the first piece of each word
     candidates.clear();
-    // True if token i is a further piece of a word that is masked as a whole
-    const auto goes_on = [&](int64_t i) {
-      return whole_words && i && flags[row[i]] == kGoesOn &&
-             !(flags[row[i - 1]] & kFixed);
-    };
     for (int32_t i = 0; i < length; ++i) {
       const bool is_fixed = flags != nullptr
                                 ? flags[row[i]] & kFixed
@@ -165,23 +175,27 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     random.shuffle(candidates.data(), candidates.size());
     preds.clear();
     const auto max_preds = static_cast<size_t>(num_preds[length]);
-    for (int32_t i : candidates) {
+    for (const int32_t begin : candidates) {
       if (preds.size() >= max_preds) break;
-      int32_t stop = i + 1;
+      int32_t stop = begin + 1;
       while (stop < length && goes_on(stop)) ++stop;
-      if (preds.size() + static_cast<size_t>(stop - i) > max_preds) continue;
-      for (; i < stop; ++i) preds.emplace_back(i, row[i]);
+      const auto num_pieces = static_cast<size_t>(stop - begin);
+      if (preds.size() + num_pieces > max_preds) continue;
+      for (int32_t i = begin; i < stop; ++i) preds.push_back({i, row[i]});
     }
-    for (const auto& pred : preds) {
-      replace_token(row + pred.first, draw_replacement(random),
+    for (const MaskedToken& pred : preds) {
+      replace_token(row + pred.position, draw_replacement(random),
                     specials->mask, random_tokens, random);
     }
-    std::sort(preds.begin(), preds.end());
+    std::sort(preds.begin(), preds.end(),
+              [](const MaskedToken& a, const MaskedToken& b) {
+                return a.position < b.position;
+              });
     for (int64_t i = 0; i < P; ++i) {
-      // The rest is padding, with weight 0
+      // Entries after the masked tokens are padding, with weight 0
       const bool is_real = i < static_cast<int64_t>(preds.size());
-      positions[k * P + i] = is_real ? preds[i].first : 0;
-      labels[k * P + i] = is_real ? preds[i].second : 0;
+      positions[k * P + i] = is_real ? preds[i].position : 0;
+      labels[k * P + i] = is_real ? preds[i].label : 0;
       weights[k * P + i] = is_real ? 1.0f : 0.0f;
     }
   }

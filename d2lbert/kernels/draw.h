@@ -9,13 +9,14 @@
 #include <cstdint>
 #include <utility>
 
-#include "door.h"
+#include "bounds_check.h"
 
 namespace {
 
-// The Mersenne Twister, with the methods of CPython's random.Random. state: the
-// numbers of random.getstate()[1], which are 624 words and a position. The
-// destructor writes the new position to `state`.
+// The Mersenne Twister, with methods that draw the numbers of CPython's
+// random.Random. state: the numbers of random.getstate()[1], that is 624 words
+// and a position. The methods change the words, and the destructor writes the
+// new position.
 class Twister {
  public:
   explicit Twister(uint32_t* state)
@@ -28,8 +29,8 @@ class Twister {
     return (high * 67108864.0 + low) / 9007199254740992.0;
   }
 
-  // A number below n, as random.randrange(n) and random.choice draw it: if n
-  // has b bits, draw words until the top b bits of a word are below n.
+  // A number below n > 0, as random.randrange(n) and random.choice draw it: if
+  // n has b bits, draw words until the top b bits of a word are below n.
   uint32_t below(uint32_t n) {
     int shift = 0;
     while (!(n << shift & 0x80000000u)) ++shift;
@@ -51,8 +52,8 @@ class Twister {
  private:
   static constexpr uint32_t kWords = 624, kMiddle = 397;
 
-  // A new word from the upper bit of one word, the lower bits of the next, and
-  // the word kMiddle places further on.
+  // A new word from the highest bit of one word, the other bits of the next
+  // word, and the word kMiddle places after the first.
   static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t far) {
     const uint32_t y = (upper & 0x80000000u) | (lower & 0x7fffffffu);
     return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
@@ -71,6 +72,7 @@ class Twister {
   uint32_t next() {
     if (position_ >= kWords) refill();
     uint32_t y = state_[position_++];
+    // The tempering of the Mersenne Twister
     y ^= y >> 11;
     y ^= y << 7 & 0x9d2c5680u;
     y ^= y << 15 & 0xefc60000u;
@@ -78,12 +80,12 @@ class Twister {
   }
 
   uint32_t* state_;
-  uint32_t position_;  // of the next word that is used
+  uint32_t position_;  // the index of the next word to use
 };
 
 // A text of `size` words. Each word is stored as its type, a number that equal
-// words share: an integer of type_bytes, 2 or 4. vocab_ids (num_types): the
-// vocabulary index of each type.
+// words share. `types` are integers of type_bytes bytes, 2 or 4. vocab_ids
+// (num_types): the vocabulary index of each type.
 struct Words {
   const void* types;
   int64_t type_bytes, size;
@@ -130,7 +132,7 @@ struct Specials {
 };
 
 // Flags of a token, FIXED and GOES_ON in draw.py. kFixed: the token is never
-// masked. kGoesOn: the token is a piece that continues the word before it.
+// masked. kGoesOn: the token continues the word of the token before it.
 constexpr uint8_t kFixed = 1, kGoesOn = 2;
 
 // The replacement of a token that is to be predicted: <mask> with probability
@@ -139,6 +141,7 @@ enum class Replacement { kMask, kRandom, kSame };
 
 inline Replacement draw_replacement(Twister& random) {
   if (random.uniform() < 0.8) return Replacement::kMask;
+  // Half of the other 0.2, drawn in the order of the book's Python code
   return random.uniform() >= 0.5 ? Replacement::kRandom : Replacement::kSame;
 }
 
@@ -154,7 +157,7 @@ struct RandomTokens {
   }
 };
 
-// Replace a token that is to be predicted. mask: the index of <mask>.
+// Replace *token, which is to be predicted. mask: the index of <mask>.
 inline void replace_token(int32_t* token, Replacement replacement,
                           int32_t mask, const RandomTokens& random_tokens,
                           Twister& random) {

@@ -29,16 +29,17 @@ def _open_library(path):
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
-    # A name with s at the end is the type of a contiguous array
+    # Types of C++ arguments. A name with s at the end is the type of a
+    # contiguous array
     f32s, f64s, u8s, u32s, i32s, i64s = map(array, (
         'float32', 'float64', 'uint8', 'uint32', 'int32', 'int64'))
     c_int, i32, i64 = ctypes.c_int, ctypes.c_int32, ctypes.c_int64
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     out_pointer, out_i64 = ctypes.POINTER(pointer), ctypes.POINTER(i64)
-    for name, *argtypes in (
+    for name, *argument_types in (
             ('text_new', out_pointer),
             ('text_cut', pointer, text, i64, c_int, c_int, i64, i64s),
-            ('text_foreign', pointer, u8s, i64),
+            ('text_non_ascii', pointer, u8s, i64),
             ('text_rename', pointer, text, i64, i64s),
             ('text_copy', pointer, i32s, i64s, i64s, i64s, u8s, i64s),
             ('text_free', pointer),
@@ -65,7 +66,7 @@ def _open_library(path):
              i64, i32s, u8s, i64, i32s, i64, f64s, i64, i64, i64, i64, i64,
              i64, i32s, f32s, i32s, f32s, i32s, i32s, i32s)):
         function = getattr(library, name)
-        function.argtypes = argtypes
+        function.argtypes = argument_types
         if name.endswith('_free') or name == 'draw_order':
             function.restype = None
         else:
@@ -75,13 +76,13 @@ def _open_library(path):
 
 
 def _check_status(status, function, arguments):
-    """Return a `Status` of door.h; raise an exception unless it is 0.
+    """Return a status of bounds_check.h; raise an exception unless it is 0.
 
     ctypes calls this function after each C++ function.
     """
-    if status == 1:
+    if status == 1:     # kNoMemory
         raise MemoryError('no memory left for the words of a text')
-    if status:
+    if status:          # kOutside
         raise ValueError(
             'an index of a text points outside of its tables, so its files '
             'are damaged: if they are in the cache, d2lbert cache --clear '
@@ -106,8 +107,8 @@ def library():
 def can_draw(rng):
     """True if the C++ code can draw random numbers in place of `rng`.
 
-    rng: the module `random`, or a generator. The C++ code implements
-    random.Random of CPython, and no subclass of it.
+    rng: the module `random`, or a generator. The C++ code can replace the
+    class random.Random of CPython, but no subclass of it.
     """
     return ((rng is random or type(rng) is random.Random)
             and library() is not None)
@@ -137,8 +138,9 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
     and is_next (N,) uint8, 1 for a pair that was not changed.
     """
     drawn, num_pairs = order[first:last], ctypes.c_int64()
-    max_pairs = int((paragraph_offsets[drawn + 1] - paragraph_offsets[drawn]
-                     - 1).sum())
+    # Each sentence begins a pair, except the last one of a paragraph
+    num_sentences = paragraph_offsets[drawn + 1] - paragraph_offsets[drawn]
+    max_pairs = int((num_sentences - 1).sum())
     # Damaged offsets could ask for too much memory, or for a negative size
     max_pairs = max(0, min(max_pairs, len(drawn) * len(sentence_offsets)))
     pair_spans = onp.empty((max_pairs, 4), 'int64')
@@ -167,12 +169,13 @@ def mask_pairs(pair_spans, word_types, type_ids, specials, num_preds, columns,
     of them; then num_preds[n] is a maximum.
     """
     word_types = onp.ascontiguousarray(word_types)
+    T, max_preds = columns[0].shape[1], columns[3].shape[1]
     with _state_of(rng) as state:
         library().draw_masks(
             state, len(pair_spans), onp.ascontiguousarray(pair_spans),
             word_types.ctypes.data, word_types.itemsize, len(word_types),
             type_ids, len(type_ids), onp.array(specials, 'int32'), num_preds,
-            columns[0].shape[1], columns[3].shape[1], *columns,
+            T, max_preds, *columns,
             *_address_and_length(flags, 'uint8'),
             *_address_and_length(replacements, 'int32'), whole_words)
 
@@ -187,13 +190,14 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
     the words of each part. word_types, type_ids, specials, flags and
     replacements are as for `mask_pairs`, but none of them may be None.
 
-    length_cdf (words of the longest span,) float64: length_cdf[i] is the
-    probability that a span has at most i + 1 words. max_tokens: the largest
-    number of tokens of a span. separate_spans: True if two spans must not
-    touch. mask_millionths: the number of tokens to mask in a million.
+    length_cdf (words of the longest span,): length_cdf[i] is the probability
+    that a span has at most i + 1 words. max_tokens: the largest number of
+    tokens of a span. separate_spans: True if two spans must not touch.
+    mask_millionths: the number of tokens to mask in a million.
     columns: the arrays to fill, a `corpus.masking.MaskedRows`.
     """
     word_types = onp.ascontiguousarray(word_types)
+    T, max_preds = columns[0].shape[1], columns[2].shape[1]
     with _state_of(rng) as state:
         library().draw_spans(
             state, len(row_offsets) - 1, row_offsets,
@@ -202,13 +206,14 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
             onp.array(specials, 'int32'), flags, len(flags), replacements,
             len(replacements), onp.array(length_cdf, 'float64'),
             len(length_cdf), max_tokens, separate_spans, mask_millionths,
-            columns[0].shape[1], columns[2].shape[1], *columns)
+            T, max_preds, *columns)
 
 
 def _address_and_length(array, dtype):
     """(address, length) of a contiguous array of `dtype`; (None, 0) for None.
 
-    NumPy's array types for ctypes, used in `_open_library`, reject None.
+    For arguments that may be None: the array types of `_open_library` reject
+    None.
     """
     if array is None:
         return None, 0
@@ -218,7 +223,7 @@ def _address_and_length(array, dtype):
 
 @contextlib.contextmanager
 def _state_of(rng):
-    """Yield the state of a generator, (625,) uint32, for C++ to change.
+    """Yield a copy of a generator's state, (625,) uint32, for C++ to change.
 
     If the `with` block raises no exception, `rng` gets the changed state.
     """

@@ -19,7 +19,7 @@
 #include <memory>
 #include <thread>
 
-#include "door.h"
+#include "bounds_check.h"
 #include "fork.h"
 
 namespace d2lbert {

@@ -53,7 +53,7 @@ def _open_library(path):
 
 
 def _check(status, function, arguments):
-    """Return a `Status` of door.h; raise an exception unless it is 0."""
+    """Return a status of bounds_check.h; raise an exception unless it is 0."""
     if status == 1:
         raise MemoryError('no memory left for an encoder with 8-bit weights')
     if status:

@@ -1,7 +1,7 @@
 // This file cuts texts into word pieces, as the library `tokenizers` does. The
 // first piece of a word is the longest initial piece that the word begins with.
-// Then follows the longest continuation piece that the rest begins with, and so
-// on (Wu et al. 2016, section 4.1). This code does not need MXNet.
+// Then follows the longest continuation piece that the rest of the word begins
+// with, and so on (Wu et al. 2016, section 4.1). This code does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,30 +11,31 @@
 #include <string_view>
 #include <vector>
 
+#include "bounds_check.h"
 #include "cut.h"
-#include "door.h"
 
 namespace {
 
 // A trie of the initial pieces or of the continuation pieces, with their ids. A
-// branch leads from one node to the next by a letter (a byte). The branches are
-// in a hash table with open addressing; cut.h has its hash function, `mix`.
+// branch leads from one node to the next by a byte. The branches are in a hash
+// table with open addressing; its hash function is `mix` (cut.h).
 class Trie {
  public:
-  // Read pieces, a line for each, and the id of each. Of equal pieces the first
-  // counts.
+  // Read pieces, a line for each, and the id of each. Equal pieces all get the
+  // id of the first one.
   void read(std::string_view lines, const int32_t* ids, int64_t num_pieces) {
     require(std::count(lines.begin(), lines.end(), '\n') == num_pieces &&
             (lines.empty() || lines.back() == '\n'));
-    size_t size = 64;
-    // A letter adds at most one branch, a line feed none: a slot stays free
-    while (size < lines.size()) size *= 2;
-    branches_.assign(size, Branch());
+    size_t num_slots = 64;
+    // A byte adds at most one branch, and a line feed adds no branch. So a slot
+    // stays free, and `slot` returns
+    while (num_slots < lines.size()) num_slots *= 2;
+    branches_.assign(num_slots, Branch());
     ids_.assign(1, -1);
     uint32_t node = 0;
-    for (const char letter : lines) {
-      if (letter != '\n') {
-        node = child(node, letter);
+    for (const char byte : lines) {
+      if (byte != '\n') {
+        node = find_or_add(node, byte);
         continue;
       }
       if (ids_[node] < 0) ids_[node] = *ids;
@@ -43,8 +44,8 @@ class Trie {
     }
   }
 
-  // Return the id of the longest piece that `rest` begins with, and write its
-  // size in bytes; -1 and 0 if there is none.
+  // Return the id of the longest piece that `rest` begins with, and store the
+  // size of the piece in bytes. If no piece fits, the id is -1 and the size 0.
   int32_t longest_piece(std::string_view rest, size_t* size) const {
     int32_t id = -1;
     *size = 0;
@@ -66,13 +67,14 @@ class Trie {
     uint32_t to = 0;    // a node; 0, the root, if the slot is free
   };
 
-  static uint64_t key_of(uint32_t node, char letter) {
-    return uint64_t{node} << 8 | static_cast<uint8_t>(letter);
+  static uint64_t key_of(uint32_t node, char byte) {
+    return uint64_t{node} << 8 | static_cast<uint8_t>(byte);
   }
 
-  // The index of the branch from a node by a letter, or of a free slot for it.
-  size_t slot(uint32_t node, char letter) const {
-    const uint64_t key = key_of(node, letter);
+  // The index of the branch from a node by a byte, or of a free slot for this
+  // branch.
+  size_t slot(uint32_t node, char byte) const {
+    const uint64_t key = key_of(node, byte);
     size_t k = (mix(key ^ kSecret.start) >> 32) & (branches_.size() - 1);
     while (branches_[k].to && branches_[k].key != key) {
       k = (k + 1) & (branches_.size() - 1);
@@ -80,11 +82,11 @@ class Trie {
     return k;
   }
 
-  // The node to which a letter leads from this one; add it if it is new.
-  uint32_t child(uint32_t node, char letter) {
-    Branch& branch = branches_[slot(node, letter)];
+  // Return the node after `node` by a byte. If it is missing, add it.
+  uint32_t find_or_add(uint32_t node, char byte) {
+    Branch& branch = branches_[slot(node, byte)];
     if (!branch.to) {
-      branch = {key_of(node, letter), static_cast<uint32_t>(ids_.size())};
+      branch = {key_of(node, byte), static_cast<uint32_t>(ids_.size())};
       ids_.push_back(-1);
     }
     return branch.to;
@@ -94,7 +96,7 @@ class Trie {
   std::vector<int32_t> ids_;    // for each node the id of its piece, or -1
 };
 
-// Cuts texts into pieces. The arguments are those of pieces_new.
+// Cuts texts into pieces. For the arguments see pieces_new.
 class Cutter {
  public:
   Cutter(int32_t unknown_id, size_t max_letters, bool lower)
@@ -102,9 +104,9 @@ class Cutter {
 
   Trie initial, continuation;
 
-  // Write the ids of the pieces of a text, and return the end of the ids; null
-  // if the text has a character other than printable ASCII. buffer: memory for
-  // the text in lower case.
+  // Write the ids of the pieces of a text, and return the address after the
+  // last id. If the text has a character other than printable ASCII, return
+  // null. buffer: memory for a copy of the text.
   int32_t* cut(std::string_view text, int32_t* ids, std::string* buffer) const {
     buffer->assign(text.data(), text.size());
     for (char& c : *buffer) {
@@ -112,14 +114,14 @@ class Cutter {
       if (lower_ && c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
     }
     text = *buffer;
-    for (size_t i = 0, j; i < text.size(); i = j) {
-      j = i + 1;
-      if (text[i] == ' ') continue;
+    for (size_t begin = 0, end; begin < text.size(); begin = end) {
+      end = begin + 1;
+      if (text[begin] == ' ') continue;
       // A word has letters and digits, or is a single punctuation mark
-      if (is_letter_or_digit(text[i])) {
-        while (j < text.size() && is_letter_or_digit(text[j])) ++j;
+      if (is_letter_or_digit(text[begin])) {
+        while (end < text.size() && is_letter_or_digit(text[end])) ++end;
       }
-      ids = cut_word(text.substr(i, j - i), ids);
+      ids = cut_word(text.substr(begin, end - begin), ids);
     }
     return ids;
   }
@@ -136,7 +138,8 @@ class Cutter {
     int32_t* end = ids;
     const Trie* pieces = &initial;
     if (word.size() > max_letters_) word = {};
-    size_t size = 0;    // of the last piece; 0 if the word cannot be cut
+    // The size of the last piece; 0 if the word is too long or cannot be cut
+    size_t size = 0;
     while (!word.empty()) {
       *end++ = pieces->longest_piece(word, &size);
       if (!size) break;
@@ -182,13 +185,14 @@ int pieces_new(const char* initial, int64_t initial_size,
 
 // Cut texts, `size` bytes with a line for each. counts (num_texts) receives the
 // number of pieces of each text, or -1 if the text is not all printable ASCII.
-// ids (size) receives all ids, and num_ids their number. Returns a Status.
+// ids (size) receives the ids of all other texts, and num_ids the number of
+// these ids. Returns a Status.
 int pieces_cut(const void* handle, const char* lines, int64_t size,
                int32_t* counts, int64_t num_texts, int32_t* ids,
                int64_t* num_ids) try {
   auto* cutter = static_cast<const Cutter*>(handle);
   std::string buffer;
-  // This address stays within `ids`, since each id is of one letter or more
+  // This address stays within `ids`: each id stands for a letter or more
   int32_t* end_of_ids = ids;
   const char* end = lines + size;
   for (int64_t k = 0; lines < end; ++k) {

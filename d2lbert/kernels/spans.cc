@@ -1,7 +1,7 @@
 // This file draws examples in which spans of neighbouring words are masked, as
-// for SpanBERT and other models. Random numbers are drawn in the order of the
-// Python code in corpus/masking.py, so both give the same examples. draw.py
-// calls draw_spans. This code does not need MXNet.
+// for SpanBERT and other models. Random numbers are drawn in the same order as
+// by the Python code in corpus/masking.py, so both draw the same examples.
+// draw.py calls draw_spans. This code does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace {
 
-// A word of a row: one token, or the pieces of the word.
+// A word of a row: one token, or several tokens that are pieces of the word.
 struct MaskableWord {
-  int32_t begin, end;  // positions of its tokens in the row
-  // The number of words of the longest span that can begin here, 0 if none can
+  int32_t begin, end;  // tokens [begin, end) of the row
+  // The most words of a span that begins with this word; 0: no span can
   int32_t max_span;
 };
 
@@ -30,14 +30,15 @@ class MaskableWords {
   MaskableWords(int32_t max_words, int32_t max_tokens, bool separate)
       : max_words_(max_words), max_tokens_(max_tokens), separate_(separate) {}
 
-  // Read the words of a row of `length` tokens. flags: the flags of each token
+  // Find the words of a row of `length` tokens. flags: the flags of each token
   // of the vocabulary (draw.h).
   void read(const int32_t* tokens, int32_t length, const uint8_t* flags) {
     words_.clear();
     for (int32_t i = 0; i < length; ++i) {
-      const uint8_t own_flags = flags[tokens[i]];
-      if (own_flags & kFixed) continue;
-      if (own_flags & kGoesOn && !words_.empty() && words_.back().end == i) {
+      const uint8_t token_flags = flags[tokens[i]];
+      if (token_flags & kFixed) continue;
+      const bool follows_word = !words_.empty() && words_.back().end == i;
+      if (token_flags & kGoesOn && follows_word) {
         ++words_.back().end;
       } else {
         words_.push_back({i, i + 1, 0});
@@ -50,9 +51,9 @@ class MaskableWords {
     }
   }
 
-  // Take a span of `length` words at a random position. If no span of this
-  // length is left, take a span of the next smaller length that is left.
-  // Returns false if no span of any length is left.
+  // Take a span of `length` words at a random position, and store its tokens in
+  // *span. If no span of this length is left, take a span of the next smaller
+  // length that is left. Returns false if no span of any length is left.
   bool take_span(int32_t length, Twister& random, Span* span) {
     for (; length > 0; --length) {
       uint32_t count = 0;
@@ -90,11 +91,11 @@ class MaskableWords {
       if (last + 1 < words_.size() && touches(last)) ++last;
     }
     for (size_t k = first; k <= last; ++k) words_[k].max_span = 0;
-    // Spans that begin before word `first` must end before it, too
+    // Spans that begin before word `first` must also end before word `first`
     for (size_t k = first; k-- > 0;) {
-      const auto words_left = static_cast<int32_t>(first - k);
-      if (words_[k].max_span <= words_left) break;
-      words_[k].max_span = words_left;
+      const auto words_to_first = static_cast<int32_t>(first - k);
+      if (words_[k].max_span <= words_to_first) break;
+      words_[k].max_span = words_to_first;
     }
   }
 
@@ -103,9 +104,9 @@ class MaskableWords {
   std::vector<MaskableWord> words_;
 };
 
-// A masked token: its position and label, and the positions before and after
-// its span.
-struct Pred {
+// A masked token: its position and label, and the positions before (left) and
+// after (right) its span.
+struct SpanToken {
   int32_t position, label, left, right;
 };
 
@@ -115,8 +116,8 @@ extern "C" {
 
 // Fill padded rows with parts of a text, and mask spans of words. Writes tokens
 // (N, T), valid_lens (N), and for each masked token its position, weight and
-// label, and the positions left and right of its span, (N, P). N: num_rows. T:
-// tokens of a row. P: the largest number of masked tokens in a row.
+// label, and the positions before (left) and after (right) its span, (N, P). N:
+// num_rows. T: tokens of a row. P: the most masked tokens of a row.
 //
 // Row k is <cls> and the parts row_offsets[k] to row_offsets[k + 1] - 1, each
 // followed by <sep>. Part i has words parts[2i] to parts[2i + 1] - 1 of the
@@ -125,7 +126,8 @@ extern "C" {
 // length_cdf (max_words): length_cdf[i] is the probability that a span has at
 // most i + 1 words. max_tokens: the limit for the tokens of a span. separate:
 // spans must not touch. masked_per_million: the number of tokens to mask in a
-// million. If a row masks more, later rows mask less. Returns a Status.
+// million. If a row masks more than that, later rows mask less. Returns a
+// Status.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
                const int64_t* parts, int64_t num_parts, const void* types,
                int64_t type_bytes, int64_t num_words, const int32_t* vocab_ids,
@@ -141,15 +143,17 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
   constexpr int64_t kMillion = 1000000;
   const Words words{types, type_bytes, num_words, vocab_ids, num_types};
   specials->check(words, flags, num_flags, choices, num_choices);
-  require_rising(row_offsets, num_rows + 1, num_parts);
+  require_sorted(row_offsets, num_rows + 1, num_parts);
   require(!num_rows || T >= 1);
   Twister random(state);
   MaskableWords maskable(static_cast<int32_t>(max_words),
                          static_cast<int32_t>(max_tokens), separate != 0);
   const RandomTokens random_tokens{choices, static_cast<uint32_t>(num_choices)};
-  std::vector<Pred> preds;
+  std::vector<SpanToken> preds;
   preds.reserve(static_cast<size_t>(P));
-  int64_t owed = 0;   // tokens still to mask, in millionths of a token
+  // The number of tokens still to mask, in millionths. After a row with too
+  // many masked tokens, the number is negative
+  int64_t owed = 0;
   for (int64_t k = 0; k < num_rows; ++k) {
     int32_t *row = tokens + k * T, *end = row;
     *end++ = specials->cls;
@@ -167,7 +171,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
     owed += masked_per_million * length;
     while (owed > 0) {
       int32_t span_words = 1;
-      if (max_words > 1) {
+      if (max_words > 1) {  // otherwise Python draws no number, either
         const double u = random.uniform();
         while (span_words < max_words && length_cdf[span_words - 1] <= u) {
           ++span_words;
@@ -175,7 +179,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
       }
       Span span;
       if (!maskable.take_span(span_words, random, &span)) {
-        owed = 0;
+        owed = 0;  // the next rows do not mask more instead
         break;
       }
       owed -= kMillion * (span.end - span.begin);
@@ -186,13 +190,14 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
                       random);
       }
     }
-    std::sort(preds.begin(), preds.end(), [](const Pred& a, const Pred& b) {
-      return a.position < b.position;
-    });
+    std::sort(preds.begin(), preds.end(),
+              [](const SpanToken& a, const SpanToken& b) {
+                return a.position < b.position;
+              });
     for (size_t i = 0; i < static_cast<size_t>(P); ++i) {
-      // The rest is padding, with weight 0
+      // Entries after the masked tokens are padding, with weight 0
       const bool is_real = i < preds.size();
-      const Pred pred = is_real ? preds[i] : Pred{0, 0, 0, 0};
+      const SpanToken pred = is_real ? preds[i] : SpanToken{0, 0, 0, 0};
       const size_t index = static_cast<size_t>(k * P) + i;
       positions[index] = pred.position;
       labels[index] = pred.label;

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "door.h"
+#include "bounds_check.h"
 
 namespace {
 
@@ -82,7 +82,7 @@ void require_spread(int64_t table_size, const int64_t* begins,
             begins[k] <= table_size - kAtATime - lengths[k]);
   }
   require_range(types, size, 0, num_types);
-  require_rising(ends, num_ends, size);
+  require_sorted(ends, num_ends, size);
   int64_t num_entries = 0;
   for (int64_t i = 0; i < size; ++i) num_entries += lengths[types[i]];
   require(num_entries <= to_size);
@@ -90,7 +90,8 @@ void require_spread(int64_t table_size, const int64_t* begins,
 
 }  // namespace
 
-// All functions return a Status (door.h). types (size): the type of each word.
+// All functions return a Status (bounds_check.h). types (size): the type of
+// each word.
 extern "C" {
 
 // Add the occurrences of each type to counts (num_types). If table (num_types)

@@ -212,7 +212,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_words_are_cut_alike_around_every_character '
      'test_a_text_is_split_alike_in_stretches_of_any_size'),
     ('two words with one small form are renumbered and their places not',
-     'if (static_cast<size_t>(count) < size) {',
+     'if (static_cast<size_t>(count) < num_words) {',
      'if (false) {',
      'test_words_are_cut_alike_around_every_character '
      'test_a_text_is_split_alike_in_stretches_of_any_size'),
@@ -836,7 +836,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if (!separate_) {',
      'test_spans_do_not_touch'),
     ('pieces are taken for words of their own',
-     'if (own_flags & kGoesOn && ',
+     'if (token_flags & kGoesOn && ',
      'if (false && ',
      'test_spans_are_of_whole_words'),
     ('every epoch comes in the same order',
@@ -1235,13 +1235,13 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'flags[[self.tokenizer.cls_id, self.tokenizer.sep_id]] = FIXED',
      'test_special_tokens_are_never_masked_or_inserted'),
     ('a word that is too long for the share is hidden in part',
-     'if (preds.size() + static_cast<size_t>(stop - i) > max_preds) continue;',
+     'if (preds.size() + num_pieces > max_preds) continue;',
      '',
      'test_both_ways_draw_the_same'),
     ('a word goes on behind a special token',
-     'return whole_words && i && flags[row[i]] == kGoesOn &&\n'
+     'return whole_words && i > 0 && flags[row[i]] == kGoesOn &&\n'
      '             !(flags[row[i - 1]] & kFixed);',
-     'return whole_words && i && flags[row[i]] == kGoesOn;',
+     'return whole_words && i > 0 && flags[row[i]] == kGoesOn;',
      'test_both_ways_draw_the_same'),
     ('a resumed run goes on with the pieces that are learnt now',
      'if vocab is None or same_pieces(corpus.vocab, vocab):', 'if True:',

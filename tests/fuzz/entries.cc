@@ -140,8 +140,8 @@ int cut_text(Input& input) {
     if (sizes[6]) continue;
     if (sizes[5]) {
       Array<char> foreign(sizes[5]);
-      demand(!text_foreign(handle, foreign.get(), foreign.size()));
-      demand(text_foreign(handle, foreign.get(), foreign.size() - 1));
+      demand(!text_non_ascii(handle, foreign.get(), foreign.size()));
+      demand(text_non_ascii(handle, foreign.get(), foreign.size() - 1));
       // As Python may make them small: other words, as long as it likes
       std::string small(foreign.get(), static_cast<size_t>(foreign.size()));
       const char letter = static_cast<char>(input.byte());

@@ -1,4 +1,4 @@
-"""Numbers that point outside of an array: refused by C++, at its door."""
+"""Numbers that point outside of an array: refused by C++ (bounds_check.h)."""
 import random
 import types
 
