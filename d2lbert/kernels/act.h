@@ -5,12 +5,13 @@
 
 namespace d2lbert {
 
-// In the order of the names in `parse_act`.
+// The activations, in the order of the names in `parse_act`. GELU_NEW: the
+// approximation of GELU by tanh.
 enum Act { NONE, RELU, TANH, GELU, GELU_NEW };
 
-// Store the activation that the attribute `act` of an operator call names.
-// MXNet first calls the attribute parser, which fails for a wrong name. So
-// later callers need not check the result.
+// Store the activation that the attribute `act` of an operator call names, or
+// fail for an unknown name. MXNet first calls the operator's attribute parser,
+// which calls this function. So later callers need not check for a failure.
 inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   const std::string name = text(attrs, "act", "none");
   const char* names[] = {"none", "relu", "tanh", "gelu", "gelu_new"};
@@ -28,9 +29,10 @@ inline vf gaussian(vf z) { return exp(-0.5f * z * z); }
 
 // The cumulative distribution function of the standard normal distribution at
 // z, from e = gaussian(z). GELU is z times this function (Hendrycks and Gimpel
-// 2016, section 2). The tail beyond |z| is e times a polynomial in u = 1 / (1 +
-// 0.277 |z|) without constant term (Abramowitz and Stegun 7.1.26). The
-// coefficients are fitted: z times the tail has an error of at most 7e-9.
+// 2016, section 2). The probability beyond |z|, the tail, is about e times a
+// polynomial in u = 1 / (1 + 0.277 |z|) without constant term (Abramowitz and
+// Stegun 7.1.26). The coefficients are fitted so that z times the tail has an
+// error of at most 7e-9.
 inline vf normal_cdf(vf z, vf e) {
   const vf u = 1.f / (1.f + 0.27731144f * absolute(z));
   vf p = splat(-0.11110299f);
@@ -61,12 +63,12 @@ inline vf apply(Act act, vf z) {
   }
 }
 
-// True if the gradient is computed from the argument of the activation, false
-// if the gradient is computed from the output.
+// True if the gradient of the activation is computed from its argument, false
+// if the gradient is computed from its output.
 inline bool needs_argument(Act act) { return act == GELU || act == GELU_NEW; }
 
 // The gradient of the argument, from the gradient dy of the output. saved: the
-// argument if needs_argument(act), the output otherwise.
+// argument if needs_argument(act), otherwise the output.
 inline vf gradient(Act act, vf dy, vf saved) {
   switch (act) {
     case RELU: return saved > 0.f ? dy : splat(0.f);

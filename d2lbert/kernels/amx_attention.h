@@ -1,16 +1,18 @@
 // This file computes the operator d2lbert_attention_qkv by AMX tiles.
 // attention.cc includes this file, and has `forward` and `backward` with the
-// same arguments for vectors. P: see amx.h.
+// same arguments for vectors. P: the number of bfloat16 parts of a number
+// (amx.h). D: numbers in a row of a head.
 
 namespace tiled {
 
 using namespace amx;
 
-constexpr long TILE_QUERIES = 8 * SIDE;  // queries with scores held at a time
+// The number of queries whose scores are held at a time: the rows of 8 tiles.
+constexpr long TILE_QUERY_BLOCK = 8 * SIDE;
 
-// True if tiles can compute the output of one head of a sequence, with m
-// queries and n keys of D numbers. begin: the index of the first number of the
-// head in in.q, in.k and in.v.
+// True if all numbers of one head of a sequence, with m queries and n keys, are
+// in the range in which tiles can compute the output. begin: the index of the
+// head's first number in in.q, in.k and in.v.
 template <int P>
 bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   const Range q = range_of_rows(in.q + begin, in.ld, m, D);
@@ -18,13 +20,13 @@ bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   const Range v = range_of_columns(in.v + begin, in.ld, n, D);
   // V is multiplied by the weights. The largest weight of a query is between
   // 1 / n and 1 before dropout, so it hardly changes the exponent of a product.
-  // So the exponent of V is compared with the limit for products.
+  // So the limit for the exponents of products is the limit for V, too.
   return tiles_can_multiply<P>(q, k, D) && in_tile_range<P>(v) &&
          v.least_top >= bits_of_power(MIN_PRODUCT_EXPONENT);
 }
 
-// True if tiles can compute the output and the gradients. d_out: the gradient
-// of the output of this head, with rows H numbers apart.
+// Like `can_attend`, for the output and the gradients. d_out: the gradient of
+// the output of this head, with rows H numbers apart.
 template <int P>
 bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
                      long H, long m, long n, long D) {
@@ -32,7 +34,7 @@ bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
   const Range v = range_of_rows(in.v + begin, in.ld, n, D);
   if (!can_attend<P>(in, begin, m, n, D) || !tiles_can_multiply<P>(d, v, D))
     return false;
-  if (!d.top || !v.top) return true;
+  if (!d.top || !v.top) return true;  // all products are zero
   // The gradient of the scores is multiplied by K and Q, so its numbers must
   // stay below 2^MAX_EXPONENT. A number of d_out times a number of V is below
   // 2^product_exponent. 2^20 leaves room for the sum of D such products, and
@@ -41,43 +43,45 @@ bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
   return product_exponent < MAX_EXPONENT - 20;
 }
 
-// The heads that are outside the range of tiles. The caller marks a head by its
-// index (`SequenceHead` in attend.h). Vector code then computes all heads of
-// the sequences with a marked head, and `copy` copies the marked heads only.
+// Heads of sequences that have numbers outside the range of tiles. The caller
+// marks a head by its index (`SequenceHead` in attend.h). Vector code then
+// computes all heads of each sequence with a marked head, and `copy_marked`
+// copies only the marked heads.
 class ExcludedHeads {
  public:
   explicit ExcludedHeads(const Problem& p) : p_(p), marks_(p.B * p.heads) {}
+  // Different threads may mark different heads at the same time.
   void mark(long index) { marks_[index] = 1; }
   bool any() const {
     return std::find(marks_.begin(), marks_.end(), 1) != marks_.end();
   }
-  // The arguments for vector code. The other sequences have length zero.
-  Problem problem() {
+  // The arguments for vector code. Sequences without a marked head have length
+  // zero. This object must exist as long as the result.
+  Problem vector_problem() {
     lens_.assign(p_.B, 0);
     for (size_t index = 0; index < marks_.size(); index++)
       if (marks_[index]) lens_[index / p_.heads] = p_.lens[index / p_.heads];
-    Problem problem = p_;
-    problem.lens = lens_.data();
-    return problem;
+    Problem result = p_;
+    result.lens = lens_.data();
+    return result;
   }
-  // Copy the marked heads from one matrix to another. Both have all heads.
-  void copy(const float* from, long from_ld, float* to, long to_ld) const {
+  // Copy the marked heads from one matrix to another. Both matrices have all
+  // heads.
+  void copy_marked(const float* from, long from_ld, float* to,
+                   long to_ld) const {
     for (size_t index = 0; index < marks_.size(); index++) {
       if (!marks_[index]) continue;
-      long first, last, keys;
-      p_.sequence(index / p_.heads, &first, &last, &keys);
-      const long column = index % p_.heads * p_.head_size;
-      for (long i = first; i < last; i++)
-        std::copy(from + i * from_ld + column,
-                  from + i * from_ld + column + p_.head_size,
-                  to + i * to_ld + column);
+      const SequenceHead part(p_, index);
+      for (long i = part.first; i < part.last; i++)
+        std::copy_n(from + i * from_ld + part.column, p_.head_size,
+                    to + i * to_ld + part.column);
     }
   }
 
  private:
   const Problem& p_;
-  std::vector<char> marks_;
-  std::vector<int32_t> lens_;  // the lengths in `problem`
+  std::vector<char> marks_;    // for each head of each sequence
+  std::vector<int32_t> lens_;  // the lengths of `vector_problem`
 };
 
 template <int P>
@@ -88,8 +92,8 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
   const int threads = team(8.0 * p.R * T * p.H);
   ThreadScratch& scratch = thread_scratch(
       threads, packed_bytes<P>(T, D) + packed_bytes<P>(D, T) +
-      4 * TILE_QUERIES * width + packed_bytes<P>(TILE_QUERIES, D) +
-      packed_bytes<P>(TILE_QUERIES, T) + 512);
+      4 * TILE_QUERY_BLOCK * width + packed_bytes<P>(TILE_QUERY_BLOCK, D) +
+      packed_bytes<P>(TILE_QUERY_BLOCK, T) + 512);
 #pragma omp parallel num_threads(threads)
   {
     const ConfiguredTiles tiles;
@@ -97,16 +101,17 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
     Scratch& own = scratch.mine();
     char* keys_t = own.take<char>(packed_bytes<P>(T, D));
     char* values = own.take<char>(packed_bytes<P>(D, T));
-    float* S = own.take<float>(TILE_QUERIES * width);  // scores, then weights
-    char* query_rows = own.take<char>(packed_bytes<P>(TILE_QUERIES, D));
-    char* weight_rows = own.take<char>(packed_bytes<P>(TILE_QUERIES, T));
+    // S: scores, then weights
+    float* S = own.take<float>(TILE_QUERY_BLOCK * width);
+    char* query_rows = own.take<char>(packed_bytes<P>(TILE_QUERY_BLOCK, D));
+    char* weight_rows = own.take<char>(packed_bytes<P>(TILE_QUERY_BLOCK, T));
 #pragma omp for schedule(dynamic, 4)
     for (long index = 0; index < p.B * p.heads; index++) {
-      const SequenceHead u(p, index);
-      const long first = u.first, last = u.last, n = u.keys, head = u.head;
-      const long column = u.column, begin = first * in.ld + column;
+      const SequenceHead part(p, index);
+      const long first = part.first, last = part.last, n = part.num_keys;
+      const long column = part.column, begin = first * in.ld + column;
       if (!n) {
-        u.clear_output(p, out);
+        part.clear_output(p, out);
         continue;
       }
       if (!can_attend<P>(in, begin, last - first, n, D)) {
@@ -114,21 +119,22 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
         continue;
       }
       const long padded_n = tile_padded(n);  // the numbers in a row of scores
-      const NextHead next(p, head, first, last);
+      const NextHead next(p, part.head, first, last);
       pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
       pack_columns<P, RIGHT>(in.v + begin, in.ld, n, D, values);
-      for (long i = first; i < last; i += TILE_QUERIES) {
-        const long m = std::min(TILE_QUERIES, last - i);
+      for (long i = first; i < last; i += TILE_QUERY_BLOCK) {
+        const long m = std::min(TILE_QUERY_BLOCK, last - i);
         pack_rows<P, LEFT>(in.q + i * in.ld + column, in.ld, m, D, query_rows);
         multiply<P>(tile_padded(m), padded_n, D, query_rows, keys_t, S,
                     padded_n, ZERO);
         for (long r = 0; r < m; r++) {
           float* s = S + r * padded_n;
-          const long dropout_row = (i + r) * p.heads + head;
+          const long query = i - first + r;  // the position in the sequence
+          const long dropout_row = (i + r) * p.heads + part.head;
           for (const float* x : {in.q, in.k, in.v})
-            next.fetch(x, in.ld, i - first + r);
-          scores_to_weights(p, dropout_row, p.visible_keys(i - first + r, n),
-                            n, s);
+            next.prefetch_row(x, in.ld, query);
+          scores_to_weights(p, dropout_row, p.num_visible_keys(query, n), n,
+                            s);
         }
         pack_rows<P, LEFT>(S, padded_n, m, n, weight_rows);
         multiply<P>(m, D, n, weight_rows, values, out + i * p.H + column, p.H,
@@ -137,9 +143,9 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
     }
   }
   if (!excluded.any()) return;
-  std::vector<float> all_heads(p.R * p.H);
-  d2lbert::forward<Fp32>(excluded.problem(), in, all_heads.data());
-  excluded.copy(all_heads.data(), p.H, out, p.H);
+  std::vector<float> all_heads(p.R * p.H);  // the output of vector code
+  d2lbert::forward<Fp32>(excluded.vector_problem(), in, all_heads.data());
+  excluded.copy_marked(all_heads.data(), p.H, out, p.H);
 }
 
 template <int P>
@@ -151,9 +157,9 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
   const int threads = team(20.0 * p.R * T * p.H);
   ThreadScratch& scratch = thread_scratch(
       threads, 2 * packed_bytes<P>(T, D) + packed_bytes<P>(D, T) +
-      2 * packed_bytes<P>(D, TILE_QUERIES) + 8 * TILE_QUERIES * width +
-      packed_bytes<P>(TILE_QUERIES, std::max(D, T)) +
-      packed_bytes<P>(T, TILE_QUERIES) + 1024);
+      2 * packed_bytes<P>(D, TILE_QUERY_BLOCK) + 8 * TILE_QUERY_BLOCK * width +
+      packed_bytes<P>(TILE_QUERY_BLOCK, std::max(D, T)) +
+      packed_bytes<P>(T, TILE_QUERY_BLOCK) + 1024);
 #pragma omp parallel num_threads(threads)
   {
     const ConfiguredTiles tiles;
@@ -162,22 +168,22 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
     char* keys_t = own.take<char>(packed_bytes<P>(T, D));
     char* values_t = own.take<char>(packed_bytes<P>(T, D));
     char* keys = own.take<char>(packed_bytes<P>(D, T));
-    char* queries = own.take<char>(packed_bytes<P>(D, TILE_QUERIES));
-    char* d_outs = own.take<char>(packed_bytes<P>(D, TILE_QUERIES));
+    char* queries = own.take<char>(packed_bytes<P>(D, TILE_QUERY_BLOCK));
+    char* d_outs = own.take<char>(packed_bytes<P>(D, TILE_QUERY_BLOCK));
     // S: scores, then weights. dS: the gradient of weights, then of scores
-    float* S = own.take<float>(TILE_QUERIES * width);
-    float* dS = own.take<float>(TILE_QUERIES * width);
+    float* S = own.take<float>(TILE_QUERY_BLOCK * width);
+    float* dS = own.take<float>(TILE_QUERY_BLOCK * width);
     // Left factors: rows of queries, d_out or dS, and columns of S or dS
     char* left_rows =
-        own.take<char>(packed_bytes<P>(TILE_QUERIES, std::max(D, T)));
-    char* left_columns = own.take<char>(packed_bytes<P>(T, TILE_QUERIES));
+        own.take<char>(packed_bytes<P>(TILE_QUERY_BLOCK, std::max(D, T)));
+    char* left_columns = own.take<char>(packed_bytes<P>(T, TILE_QUERY_BLOCK));
 #pragma omp for schedule(dynamic, 4)
     for (long index = 0; index < p.B * p.heads; index++) {
-      const SequenceHead u(p, index);
-      const long first = u.first, last = u.last, n = u.keys, head = u.head;
-      const long column = u.column, begin = first * in.ld + column;
+      const SequenceHead part(p, index);
+      const long first = part.first, last = part.last, n = part.num_keys;
+      const long column = part.column, begin = first * in.ld + column;
       const long grad_begin = first * grad.ld + column;
-      u.clear_gradients(p, grad);
+      part.clear_gradients(p, grad);
       if (!n) continue;
       if (!can_attend_back<P>(in, begin, d_out + first * p.H + column, p.H,
                               last - first, n, D)) {
@@ -185,14 +191,15 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
         continue;
       }
       const long padded_n = tile_padded(n);  // the numbers in a row of scores
-      const NextHead next(p, head, first, last);
+      const NextHead next(p, part.head, first, last);
       pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
       pack_rows<P, RIGHT>(in.v + begin, in.ld, n, D, values_t);
       pack_columns<P, RIGHT>(in.k + begin, in.ld, n, D, keys);
-      for (long i = first; i < last; i += TILE_QUERIES) {
-        const long m = std::min(TILE_QUERIES, last - i);
+      for (long i = first; i < last; i += TILE_QUERY_BLOCK) {
+        const long m = std::min(TILE_QUERY_BLOCK, last - i);
         const float* q = in.q + i * in.ld + column;
         const float* d_o = d_out + i * p.H + column;
+        // The gradients of keys and values are sums over all blocks of queries
         const Start start = i == first ? ZERO : ADD;
         pack_rows<P, LEFT>(q, in.ld, m, D, left_rows);
         multiply<P>(tile_padded(m), padded_n, D, left_rows, keys_t, S,
@@ -202,12 +209,13 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
                     padded_n, ZERO);
         for (long r = 0; r < m; r++) {
           float *s = S + r * padded_n, *ds = dS + r * padded_n;
-          const long dropout_row = (i + r) * p.heads + head;
+          const long query = i - first + r;  // the position in the sequence
+          const long dropout_row = (i + r) * p.heads + part.head;
           for (const float* x : {in.q, in.k, in.v})
-            next.fetch(x, in.ld, i - first + r);
-          next.fetch(d_out, p.H, i - first + r);
-          score_gradient(p, dropout_row, p.visible_keys(i - first + r, n),
-                         padded_n, s, ds);
+            next.prefetch_row(x, in.ld, query);
+          next.prefetch_row(d_out, p.H, query);
+          backpropagate_scores(p, dropout_row, p.num_visible_keys(query, n),
+                               padded_n, s, ds);
         }
         pack_rows<P, LEFT>(dS, padded_n, m, n, left_rows);
         multiply<P>(m, D, n, left_rows, keys, grad.q + i * grad.ld + column,
@@ -224,13 +232,13 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
     }
   }
   if (!excluded.any()) return;
-  std::vector<float> all_heads(p.R * 3 * p.H);
+  std::vector<float> all_heads(p.R * 3 * p.H);  // the gradient of QKV
   float* const g = all_heads.data();
   const QueryKeyValue by_vectors = {g, g + p.H, g + 2 * p.H, 3 * p.H};
-  d2lbert::backward<Fp32>(excluded.problem(), in, d_out, by_vectors);
-  excluded.copy(by_vectors.q, by_vectors.ld, grad.q, grad.ld);
-  excluded.copy(by_vectors.k, by_vectors.ld, grad.k, grad.ld);
-  excluded.copy(by_vectors.v, by_vectors.ld, grad.v, grad.ld);
+  d2lbert::backward<Fp32>(excluded.vector_problem(), in, d_out, by_vectors);
+  excluded.copy_marked(by_vectors.q, by_vectors.ld, grad.q, grad.ld);
+  excluded.copy_marked(by_vectors.k, by_vectors.ld, grad.k, grad.ld);
+  excluded.copy_marked(by_vectors.v, by_vectors.ld, grad.v, grad.ld);
 }
 
 }  // namespace tiled

@@ -1,7 +1,7 @@
 // The operator d2lbert_attention_qkv: scaled dot-product attention of several
 // heads. The input is a matrix (R, 3H) with queries, keys and values side by
 // side, H columns each. The R rows of the matrix are one sequence after the
-// other. All rows of a sequence are queries. Its first lens[b] rows are keys,
+// other. All rows of sequence b are queries. The first lens[b] rows are keys,
 // and the other rows are padding.
 #include "attend.h"
 
@@ -50,6 +50,7 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
 #include "amx_attention.h"
 #endif
 
+// noise: the random bits of dropout.
 struct Inputs : IndexedInputs {
   const int QKV, offsets, lens, noise;
   explicit Inputs(const Attrs& attrs)
@@ -63,15 +64,16 @@ QueryKeyValue split_qkv(MXTensor& QKV, long H) {
   return {x, x + H, x + 2 * H, 3 * H};
 }
 
-Problem problem(const Attrs& attrs, const Inputs& at, MXTensor* in) {
+Problem problem_of(const Attrs& attrs, const Inputs& at, MXTensor* in) {
   const long R = in[at.QKV].shape[0], H = in[at.QKV].shape[1] / 3;
   const long heads = (long)number(attrs, "num_heads", 1);
   MXTensor &offsets = in[at.offsets], &lens = in[at.lens];
+  const float scale = (float)(1 / std::sqrt((double)H / heads));
+  const Dropout dropout(number(attrs, "p", 0),
+                        at.noise >= 0 ? floats(in[at.noise]) : nullptr);
+  const bool causal = number(attrs, "causal", 0) != 0;
   return {R, H, (long)lens.size(), heads, H / heads, ints(offsets),
-          ints(lens), (float)(1 / std::sqrt((double)H / heads)),
-          Dropout(number(attrs, "p", 0),
-                  at.noise >= 0 ? floats(in[at.noise]) : nullptr),
-          number(attrs, "causal", 0) != 0};
+          ints(lens), scale, dropout, causal};
 }
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
@@ -93,7 +95,7 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
 MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
   const Inputs at(attrs);
-  const Problem p = problem(attrs, at, in->data());
+  const Problem p = problem_of(attrs, at, in->data());
   if (!p.has_sorted_offsets())
     return fail("attention needs offsets that never decrease");
   const bool bf16 = wants_bf16(attrs);
@@ -107,9 +109,10 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   const Inputs at(attrs);
   const BackwardArrays arrays(*in, 1);
-  const Problem p = problem(attrs, at, arrays.inputs);
+  const Problem p = problem_of(attrs, at, arrays.inputs);
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
+  // The inputs after QKV have no gradient
   for (int k = at.offsets; k < at.num_inputs(); k++) zero_gradient((*out)[k]);
   if (floats((*out)[at.QKV]))
     pick_kernel(bf16, p.head_size, D2LBERT_PRODUCTS(backward))(

@@ -1,14 +1,14 @@
-// The operator d2lbert_embed adds, for each of R tokens, the embeddings of the
-// token, its segment and its position. Each embedding is a row of a table, with
-// H numbers.
+// The operator d2lbert_embed: for each of R tokens, the sum of the embeddings
+// of the token, of its segment and of its position. Each embedding is a row of
+// a table, with H numbers.
 #include "op.h"
 
 namespace d2lbert {
 namespace {
 
 // The inputs are three arrays of indices (R,), for tokens, segments and
-// positions, then the three tables in the same order. INDEX is the first array
-// of indices, and TABLE the first table.
+// positions, then the three tables in the same order. INDEX: the first array of
+// indices. TABLE: the first table. INPUTS: the number of inputs.
 constexpr int TABLES = 3;
 enum { INDEX, TABLE = TABLES, INPUTS = 2 * TABLES };
 
@@ -23,15 +23,16 @@ MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
 }
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
-  const Shape rows = (*in)[INDEX], table = (*in)[TABLE];
-  if (rows.empty() || table.size() != 2)
+  const Shape tokens = (*in)[INDEX], table = (*in)[TABLE];
+  if (tokens.empty() || table.size() != 2)
     return fail("embed needs tokens (R,) and tables (V, H)");
+  const unsigned H = table[1];
   for (int k = 1; k < TABLES; k++) {
-    (*in)[INDEX + k] = rows;
-    if ((*in)[TABLE + k].size() == 2) (*in)[TABLE + k][1] = table[1];
+    (*in)[INDEX + k] = tokens;
+    if ((*in)[TABLE + k].size() == 2) (*in)[TABLE + k][1] = H;
   }
-  (*out)[0] = rows;
-  (*out)[0].push_back(table[1]);
+  (*out)[0] = tokens;
+  (*out)[0].push_back(H);
   return MX_SUCCESS;
 }
 
@@ -40,20 +41,20 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
   const long R = (*in)[INDEX].size(), H = (*in)[TABLE].shape[1];
   const int32_t* index[TABLES];
   const float* table[TABLES];
-  long rows[TABLES];
+  long num_rows[TABLES];
   for (int k = 0; k < TABLES; k++) {
     index[k] = ints((*in)[INDEX + k]);
     table[k] = floats((*in)[TABLE + k]);
-    rows[k] = (*in)[TABLE + k].shape[0];
-    if ((*in)[TABLE + k].shape.size() != 2 || (R && !rows[k]))
+    num_rows[k] = (*in)[TABLE + k].shape[0];
+    if ((*in)[TABLE + k].shape.size() != 2 || (R && !num_rows[k]))
       return fail("embed needs tables (V, H) of at least one row");
   }
   float* Y = floats((*out)[0]);
 #pragma omp parallel for schedule(dynamic, 64) num_threads(team(3.0 * R * H))
   for (long i = 0; i < R; i++) {
-    const float* a = table[0] + clipped(index[0][i], rows[0]) * H;
-    const float* b = table[1] + clipped(index[1][i], rows[1]) * H;
-    const float* c = table[2] + clipped(index[2][i], rows[2]) * H;
+    const float* a = table[0] + clipped(index[0][i], num_rows[0]) * H;
+    const float* b = table[1] + clipped(index[1][i], num_rows[1]) * H;
+    const float* c = table[2] + clipped(index[2][i], num_rows[2]) * H;
     for (long j = 0; j < H; j += VL)
       store(Y + i * H + j,
             load(a + j, H - j) + load(b + j, H - j) + load(c + j, H - j),
@@ -73,32 +74,32 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
   {
     const int t = omp_get_thread_num(), team_size = omp_get_num_threads();
     for (int k = 0; k < TABLES; k++) {
-      float* dW = floats((*out)[TABLE + k]);
+      float* dW = floats((*out)[TABLE + k]);  // the gradient of table k
       if (!dW) continue;
       const int32_t* index = ints(arrays.inputs[INDEX + k]);
-      const long rows = arrays.inputs[TABLE + k].shape[0];
+      const long num_rows = arrays.inputs[TABLE + k].shape[0];
       // Each thread computes a part of dW: some of the rows, or some of the
       // columns if the table has few rows. The thread goes through all rows of
       // dY, and adds the numbers that belong to this part. So each sum has the
       // order of the rows of dY, for any number of threads.
-      const bool by_columns = rows < 64 * team_size;
+      const bool has_few_rows = num_rows < 64 * team_size;
       long first_row, end_row, first_column = 0, end_column = H;
-      share(rows, team_size, t, &first_row, &end_row);
-      if (by_columns) {
+      share(num_rows, team_size, t, &first_row, &end_row);
+      if (has_few_rows) {
         share(ceil_div(H, VL), team_size, t, &first_column, &end_column);
         first_column *= VL;
         end_column = std::min(end_column * VL, H);
         first_row = 0;
-        end_row = rows;
+        end_row = num_rows;
         const bool has_columns = first_column < end_column;
-        for (long r = 0; has_columns && r < rows; r++)
+        for (long r = 0; has_columns && r < num_rows; r++)
           std::memset(dW + r * H + first_column, 0,
                       4 * (end_column - first_column));
       } else {
         std::memset(dW + first_row * H, 0, 4 * (end_row - first_row) * H);
       }
       for (long i = 0; i < R; i++) {
-        const long r = clipped(index[i], rows);
+        const long r = clipped(index[i], num_rows);
         if (r < first_row || r >= end_row) continue;
         for (long j = first_column; j < end_column; j += VL)
           store(dW + r * H + j, load(dW + r * H + j, end_column - j) +
@@ -121,7 +122,7 @@ REGISTER_OP(d2lbert_embed)
 
 }  // namespace d2lbert
 
-// MXNet calls this function once when it loads the library, for all operators.
+// MXNet calls this function once, when it loads the library of all operators.
 mxnet::ext::MXReturnValue initialize(int version) {
   if (version >= 10900) return mxnet::ext::MX_SUCCESS;
   MX_ERROR_MSG << "the fused operators need MXNet 1.9 or newer";

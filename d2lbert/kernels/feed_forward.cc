@@ -1,7 +1,8 @@
 // The operator d2lbert_feed_forward, the second half of an encoder block:
 // LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)). A few rows at a time go
 // through all steps, which is fast if W1 and W2 stay in cache. R: the number of
-// rows. H: numbers in a row. F: numbers in a row between the two products.
+// rows. H: numbers in a row. F: numbers in a row between the two products. E, a
+// template argument, words and panels: see gemm.h.
 #include "act.h"
 #include "sublayer.h"
 
@@ -31,16 +32,16 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   const int threads = team(4.0 * R * H * F);
   const long block = rows_at_a_time(R, threads, H + F);
   const long blocks = ceil_div(R, block);
-  // Words (gemm.h) of H and of F numbers
   const long h_words = E::words(H), f_words = E::words(F);
-  // Panels (gemm.h) of a matrix with F columns, and of a matrix with H columns
+  // Panels of a matrix with F columns, and of a matrix with H columns
   const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
   Scratch& shared = team_scratch();
-  // + 256: each array may need up to 64 bytes more for alignment
+  // A word or float has 4 bytes. + 256: each array may need up to 64 bytes more
+  // for alignment
   shared.reset(4 * (padded(F) * (h_words + 1) + padded(H) * (f_words + 1)) +
                256);
-  word<E>* w1 = shared.take<word<E>>(padded(F) * h_words);
-  word<E>* w2 = shared.take<word<E>>(padded(H) * f_words);
+  word<E>* packed_W1 = shared.take<word<E>>(padded(F) * h_words);
+  word<E>* packed_W2 = shared.take<word<E>>(padded(H) * f_words);
   const float* b1 = padded_copy(job.b1, F, shared);
   const float* b2 = padded_copy(job.b2, H, shared);
   SharedWork packing;
@@ -58,10 +59,12 @@ void forward(const Job& job, const Saved& saved, float* Y) {
       const long column = (has_f_columns ? p : p - num_f_panels) * NR;
       if (has_f_columns)
         pack_panel_t<E>(job.W1 + column * H, H, H,
-                        std::min<long>(NR, F - column), w1 + column * h_words);
+                        std::min<long>(NR, F - column),
+                        packed_W1 + column * h_words);
       else
         pack_panel_t<E>(job.W2 + column * F, F, F,
-                        std::min<long>(NR, H - column), w2 + column * f_words);
+                        std::min<long>(NR, H - column),
+                        packed_W2 + column * f_words);
     });
 #pragma omp for schedule(dynamic, chunk_size(blocks, threads)) nowait
     for (long i = 0; i < blocks; i++) {
@@ -69,15 +72,16 @@ void forward(const Job& job, const Saved& saved, float* Y) {
       const float* x = job.X + first * H;
       Prefetcher ahead(num_stripes(m, F));
       ahead.add(x + m * H, std::min(block, R - first - m) * H * 4);
-      multiply_rows<E>(x, m, H, x_words, w1, F, hidden, F, BIAS, &ahead, b1);
+      multiply_rows<E>(x, m, H, x_words, packed_W1, F, hidden, F, BIAS, &ahead,
+                       b1);
       float* to_save = saved.hidden ? saved.hidden + first * F : nullptr;
       const bool saves_argument = needs_argument(job.act);
-      for (long j = 0, all = m * F; j < all; j += VL) {
-        const vf z = load(hidden + j, all - j), y = apply(job.act, z);
-        if (to_save) stream(to_save + j, saves_argument ? z : y, all - j);
-        store(hidden + j, y, all - j);
+      for (long j = 0, size = m * F; j < size; j += VL) {
+        const vf z = load(hidden + j, size - j), y = apply(job.act, z);
+        if (to_save) stream(to_save + j, saves_argument ? z : y, size - j);
+        store(hidden + j, y, size - j);
       }
-      multiply_rows<E>(hidden, m, F, hidden_words, w2, H, out, H, BIAS,
+      multiply_rows<E>(hidden, m, F, hidden_words, packed_W2, H, out, H, BIAS,
                        nullptr, b2);
       add_and_norm(job.residual, first, m, x, out, saved.normalized, Y);
     }
@@ -99,15 +103,15 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   const long block = rows_at_a_time(R, threads, H + F);
   const long h_words = E::words(H), f_words = E::words(F);
   const long block_words = E::words(block);  // of a column of a block
-  // Panels (gemm.h) of a matrix with F columns, and of a matrix with H columns
+  // Panels of a matrix with F columns, and of a matrix with H columns
   const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
   const bool saves_argument = needs_argument(job.act);
   Scratch& shared = team_scratch();
   shared.reset(4 * (padded(F) * h_words + padded(H) * f_words) + 128 +
                2 * Sums::bytes(F * H, threads) + Sums::bytes(F, threads) +
                Sums::bytes(H, threads) + TeamNormSums::bytes(H, threads));
-  word<E>* w2 = shared.take<word<E>>(padded(F) * h_words);
-  word<E>* w1 = shared.take<word<E>>(padded(H) * f_words);
+  word<E>* packed_W2 = shared.take<word<E>>(padded(F) * h_words);
+  word<E>* packed_W1 = shared.take<word<E>>(padded(H) * f_words);
   const Sums sums_W1(shared, F * H, threads), sums_W2(shared, F * H, threads);
   const Sums sums_b1(shared, F, threads), sums_b2(shared, H, threads);
   const TeamNormSums norms(shared, H, threads);
@@ -121,10 +125,12 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     float *db1 = sums_b1.cleared(), *db2 = sums_b2.cleared();
     const NormSums norm = norms.cleared();
     Scratch& own = scratch.mine();
-    // dx: the gradient of X through the residual connection alone
+    // Gradients. dx: of X through the residual connection alone. dz: of
+    // W2 act(W1 X + b1) + b2. dh: first of act(W1 X + b1), then of W1 X + b1
     float* dx = own.take<float>(block * H);
-    float* dz = own.take<float>(block * H);  // of W2 act(W1 X + b1) + b2
-    float* dh = own.take<float>(block * F);  // of act(...), then of W1 X + b1
+    float* dz = own.take<float>(block * H);
+    float* dh = own.take<float>(block * F);
+    // act(W1 X + b1), computed again if `saved` has the argument of act
     float* activated = own.take<float>(saves_argument ? block * F : 0);
     // Left factors: words of dz or dh, in the layouts "rows" and "columns"
     word<E>* row_words = own.take<word<E>>(block * std::max(h_words, f_words));
@@ -136,13 +142,13 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       const long column = (has_f_columns ? p : p - num_f_panels) * NR;
       if (has_f_columns)
         pack_panel<E>(job.W2 + column, F, H, std::min<long>(NR, F - column),
-                      w2 + column * h_words);
+                      packed_W2 + column * h_words);
       else
         pack_panel<E>(job.W1 + column, H, F, std::min<long>(NR, H - column),
-                      w1 + column * f_words);
+                      packed_W1 + column * f_words);
     });
-    // The threads divide tiles of MR rows: few blocks could not be divided
-    // evenly.
+    // The threads divide tiles of MR rows, not blocks: a few blocks could not
+    // be divided evenly
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
@@ -157,11 +163,11 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       Prefetcher ahead(num_stripes(m, F));
       ahead.add(hidden, m * F * 4);
       ahead.add(x, m * H * 4);
-      multiply_rows<E>(dz, m, H, row_words, w2, F, dh, F, ZERO, &ahead);
-      for (long j = 0, all = m * F; j < all; j += VL) {
-        const vf h = load(hidden + j, all - j);
-        if (saves_argument) store(activated + j, apply(job.act, h), all - j);
-        store(dh + j, gradient(job.act, load(dh + j, all - j), h), all - j);
+      multiply_rows<E>(dz, m, H, row_words, packed_W2, F, dh, F, ZERO, &ahead);
+      for (long j = 0, size = m * F; j < size; j += VL) {
+        const vf h = load(hidden + j, size - j);
+        if (saves_argument) store(activated + j, apply(job.act, h), size - j);
+        store(dh + j, gradient(job.act, load(dh + j, size - j), h), size - j);
       }
       add_rows_to(db1, dh, F, m, F);
       add_transposed<E>(dz, H, saves_argument ? activated : hidden, F, m,
@@ -172,7 +178,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
         Prefetcher later(num_stripes(m, H));
         later.add(dY + (first + m) * H, next_m * H * 4);
         later.add(saved.normalized.hat + (first + m) * H, next_m * H * 4);
-        multiply_rows<E>(dh, m, F, row_words, w1, H, dX, H, ADD, &later);
+        multiply_rows<E>(dh, m, F, row_words, packed_W1, H, dX, H, ADD,
+                         &later);
       }
       add_transposed<E>(dh, F, x, H, m, column_words, x_panels, dW1);
     }
@@ -185,6 +192,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   }
 }
 
+// noise: the random bits of dropout.
 struct Inputs : IndexedInputs {
   const int X, W1, b1, W2, b2, gamma, beta, noise;
   explicit Inputs(const Attrs& attrs)
@@ -192,10 +200,11 @@ struct Inputs : IndexedInputs {
         gamma(next()), beta(next()), noise(next(has_dropout(attrs))) {}
 };
 
-MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  Act act;
-  *inputs = Inputs(attrs).num_inputs();
-  *outputs = 1;
+// An attribute parser as `count_inputs`, which fails for an unknown activation.
+MXReturnValue parse(const Attrs& attrs, int* num_in, int* num_out) {
+  Act act;  // not used: `FeedForward` parses it again
+  *num_in = Inputs(attrs).num_inputs();
+  *num_out = 1;
   return parse_act(attrs, &act);
 }
 
@@ -224,6 +233,7 @@ class FeedForward : public SavingOp {
   MXReturnValue run(MXTensor* in, float* Y) override {
     const Job job = job_of(in);
     if (wants_grad) {
+      // + 192: each of three arrays may need up to 64 bytes more for alignment
       memory.reset(4 * job.R * (job.F + job.H + 1) + 192);
       saved_.hidden = memory.take<float>(job.R * job.F);
       saved_.normalized = take_normalized(job.R, job.H);
@@ -244,8 +254,9 @@ class FeedForward : public SavingOp {
 
   Job job_of(MXTensor* in) const {
     const MXTensor& x = in[at_.X];
-    return {x.shape[0], x.shape[1], in[at_.W1].shape[0], act_,
-            residual(x.shape[1], in[at_.gamma], in[at_.beta],
+    const long R = x.shape[0], H = x.shape[1], F = in[at_.W1].shape[0];
+    return {R, H, F, act_,
+            residual(H, in[at_.gamma], in[at_.beta],
                      dropout("p", in, at_.noise)),
             floats(in[at_.X]), floats(in[at_.W1]), floats(in[at_.b1]),
             floats(in[at_.W2]), floats(in[at_.b2])};

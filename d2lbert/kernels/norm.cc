@@ -14,7 +14,8 @@ struct Inputs : IndexedInputs {
         gamma(next()), beta(next()), noise(next(has_dropout(attrs))) {}
 };
 
-// Outputs. STATS (..., 2): the mean and scale of each row (`moments`, norm.h).
+// The indices of the outputs, and their number. STATS (..., 2): the mean and
+// scale of each row (`moments` in norm.h).
 enum { Z, STATS, OUTPUTS };
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
@@ -31,8 +32,8 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
 }
 
 // Elements [j, j + VL) of a row of X + dropout(Y), or of X if y is null. x, y:
-// the rows, of n numbers. draws: the random words of the row. lane: the vector
-// 0, 1, ..., VL - 1.
+// the row in X and in Y, of n numbers. draws: the random words of the row.
+// lane: the vector 0, 1, ..., VL - 1.
 inline vf load_sum(const float* x, const float* y, const Dropout& dropout,
                    const Draws& draws, vi lane, long j, long n) {
   if (!y) return load(x + j, n - j);
@@ -51,13 +52,14 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const Dropout dropout(number(attrs, "p", 0),
                         at.noise >= 0 ? floats((*in)[at.noise]) : nullptr);
   const float eps = (float)number(attrs, "eps", 1e-5);
-  float *Z_rows = floats((*out)[Z]), *stats = floats((*out)[STATS]);
+  float* const Z_data = floats((*out)[Z]);
+  float* const stats = floats((*out)[STATS]);
   const long H = (*in)[at.X].shape.back();
   const long R = H ? (*in)[at.X].size() / H : 0;
 #pragma omp parallel for schedule(dynamic, 64) num_threads(team(10.0 * R * H))
   for (long i = 0; i < R; i++) {
     const float *x = X + i * H, *y = Y ? Y + i * H : nullptr;
-    float* z = Z_rows + i * H;  // first the sum, then its LayerNorm
+    float* z = Z_data + i * H;  // first X + dropout(Y), then its LayerNorm
     const Draws draws = dropout.row(i);
     const vi lane = lane_indices();
     for (long j = 0; j < H; j += VL)
@@ -96,11 +98,11 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   Scratch& shared = team_scratch();
   shared.reset(TeamNormSums::bytes(H, threads) + Sums::bytes(width, threads));
   const TeamNormSums team_sums(shared, H, threads);
-  const Sums hat_rows(shared, width, threads);
+  const Sums hat_rows(shared, width, threads);  // scratch memory, not sums
 #pragma omp parallel num_threads(threads)
   {
     const NormSums sums = team_sums.cleared();
-    float* const hat = hat_rows.mine();
+    float* const hat = hat_rows.mine();  // the normalized row, computed again
     const vi lane = lane_indices();
 #pragma omp for schedule(static)
     for (long i = 0; i < R; i++) {

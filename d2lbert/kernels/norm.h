@@ -1,4 +1,4 @@
-// This file has the code of LayerNorm and its gradient for norm.cc and
+// This file computes LayerNorm and its gradient for one row, for norm.cc and
 // sublayer.h.
 #pragma once
 #include "op.h"
@@ -14,16 +14,16 @@ inline void moments(const float* x, long n, float eps, float* mean,
   *mean = sum(total) / n;
   for (long j = 0; j < n; j += VL) {
     vf d = load(x + j, n - j) - *mean;
-    // Lanes after the end of the row do not count
+    // Clear lanes after the end of the row, which hold -mean
     if (n - j < VL) d = pick(lane < (int)(n - j), d, vf{});
     squares += d * d;
   }
   *scale = 1 / std::sqrt(sum(squares) / n + eps);
 }
 
-// Memory of one thread: the gradients of gamma and beta, summed over the rows
-// of the thread; and `row`, scratch memory for a row. Each array is padded to a
-// multiple of VL numbers.
+// Memory of one thread. gamma, beta: the gradients of gamma and beta, summed
+// over the rows of the thread. row: scratch memory for a row. Each array is
+// padded to a multiple of VL numbers.
 struct NormSums {
   float *gamma, *beta, *row;
 };
@@ -41,10 +41,10 @@ class TeamNormSums {
   NormSums cleared() const {
     return {gamma_.cleared(), beta_.cleared(), row_.mine()};
   }
-  // Sum the gradients over the threads, as `Sums::add_up` does.
-  void add_up(float* gamma, float* beta) const {
-    gamma_.add_up(gamma, 0, n_);
-    beta_.add_up(beta, 0, n_);
+  // Write the sums of the gradients over all threads, as `Sums::add_up` does.
+  void add_up(float* d_gamma, float* d_beta) const {
+    gamma_.add_up(d_gamma, 0, n_);
+    beta_.add_up(d_beta, 0, n_);
   }
 
  private:
@@ -54,15 +54,15 @@ class TeamNormSums {
 };
 
 // Compute the gradient of one row (n,) of the input of LayerNorm, and add to
-// the gradients of gamma and beta in `sums`. Each vector of the result is
-// passed to put(j, vector), where j is the index of its first number. d_out:
-// the gradient of the output. hat: the normalized row, before gamma and beta.
-// scale: the scale that `moments` computed for the row.
+// the gradients of gamma and beta in `sums`. Each vector of the gradient is
+// passed to use(j, vector), where j is the index of the vector's first number.
+// d_out: the gradient of the output. hat: the normalized row, before gamma and
+// beta. scale: the scale that `moments` computed for the row.
 template <class F>
 inline void norm_gradient(const float* d_out, const float* hat,
                           const float* gamma, float scale, long n,
-                          const NormSums& sums, F put) {
-  vf sum_g{}, sum_gh{};
+                          const NormSums& sums, F use) {
+  vf sum_g{}, sum_gh{};  // g: the gradient of hat
   for (long j = 0; j < n; j += VL) {
     const vf h = load(hat + j, n - j), d = load(d_out + j, n - j);
     const vf g = d * load(gamma + j, n - j);
@@ -74,7 +74,7 @@ inline void norm_gradient(const float* d_out, const float* hat,
   }
   const float mean_g = sum(sum_g) / n, mean_gh = sum(sum_gh) / n;
   for (long j = 0; j < n; j += VL)
-    put(j, (load(sums.row + j) - mean_g - load(hat + j, n - j) * mean_gh) *
+    use(j, (load(sums.row + j) - mean_g - load(hat + j, n - j) * mean_gh) *
                scale);
 }
 

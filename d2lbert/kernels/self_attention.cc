@@ -1,7 +1,8 @@
 // The operator d2lbert_self_attention, the first half of an encoder block:
 // LayerNorm(X + dropout(Wo attention(X) + bo)), for X (R, H). A few sequences
 // at a time go through all steps, so that intermediate results stay in cache.
-// R: the number of rows of all sequences. H: numbers in a row.
+// R: the number of rows of all sequences. H: numbers in a row. E, a template
+// argument, words and panels: see gemm.h.
 #include "attend.h"
 #include "sublayer.h"
 
@@ -29,14 +30,14 @@ struct Group {
   long begin, end;
 };
 
-// The longest group of sequences that starts at `begin`, ends at `end` or
-// before, and has at most max_rows rows. If the first sequence alone has more
-// rows, it is the group.
-Group next_group(const Problem& p, long begin, long end, long max_rows) {
-  long last = begin + 1;
-  while (last < end && p.offsets[last + 1] - p.offsets[begin] <= max_rows)
-    last++;
-  return {begin, last};
+// The longest group of sequences that starts at `begin`, ends at `limit` or
+// before, and has at most max_rows rows. If sequence `begin` alone has more
+// rows, the group is that sequence.
+Group next_group(const Problem& p, long begin, long limit, long max_rows) {
+  long end = begin + 1;
+  while (end < limit && p.offsets[end + 1] - p.offsets[begin] <= max_rows)
+    end++;
+  return {begin, end};
 }
 
 // Divide all sequences into groups. A group has at most max_rows rows, or one
@@ -52,11 +53,12 @@ std::vector<Group> all_groups(const Problem& p, long max_rows) {
 // each thread. Store the sequences of part number `part`: [*begin, *end).
 void share_sequences(const Problem& p, int parts, int part, long* begin,
                      long* end) {
-  const int32_t* const last = p.offsets + p.B;
+  const int32_t* const end_of_begins = p.offsets + p.B;
   long* const borders[] = {begin, end};
   for (int k = 0; k < 2; k++) {
     const long row = p.R * (part + k) / parts;  // the ideal border
-    long b = std::lower_bound(p.offsets, last, row) - p.offsets;
+    // The first sequence that begins at this row or later
+    long b = std::lower_bound(p.offsets, end_of_begins, row) - p.offsets;
     // A sequence that spans the border goes to the part with more of its rows
     if (b && p.offsets[b] - row > row - p.offsets[b - 1]) b--;
     // Sequences without rows at the start or the end belong to a part, too
@@ -75,7 +77,7 @@ long max_group_rows(const Problem& p, const std::vector<Group>& groups) {
 
 // The address that row 0 would have, for an array `rows` that begins with row
 // `first`. `attend` counts rows from row 0 of the whole matrix. With this
-// address it can use an array with some of the rows.
+// address `attend` can use an array that has only some of the rows.
 inline float* address_of_row_0(float* rows, long first, long ld) {
   return rows - first * ld;
 }
@@ -90,13 +92,16 @@ template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const Problem& p = job.attention;
   const long H = p.H, N = 3 * H;  // N: queries, keys and values of a row
-  const long words = E::words(H);  // a word: see gemm.h
+  const long words = E::words(H);
   const int threads = team(8.0 * p.R * H * H);
   const std::vector<Group> groups =
       all_groups(p, rows_at_a_time(p.R, threads, 4 * H));
-  const long max_rows = max_group_rows(p, groups), panels = ceil_div(H, NR);
+  const long max_rows = max_group_rows(p, groups);
+  const long num_panels = ceil_div(H, NR);  // of a weight
   const long T = p.longest_sequence();
   Scratch& shared = team_scratch();
+  // Four weights and four biases, of words and floats with 4 bytes. + 512: each
+  // array may need up to 64 bytes more for alignment
   shared.reset(4 * 4 * padded(H) * (words + 1) + 512);
   word<E>* packed[4];  // the weights for queries, keys, values and the output
   const float* bias[4];
@@ -116,9 +121,10 @@ void forward(const Job& job, const Saved& saved, float* Y) {
     float* out = own.take<float>(max_rows * H);
     word<E>* x_words = own.take<word<E>>(max_rows * words);
     const AttendMemory<E> head_memory(p, T, own);
-    packing.complete(4 * panels, [&](long i) {
-      const long k = i / panels, column = i % panels * NR;
-      pack_panel_t<E>((k < 3 ? job.W[k] : job.Wo) + column * H, H, H,
+    packing.complete(4 * num_panels, [&](long i) {
+      const long k = i / num_panels, column = i % num_panels * NR;
+      const float* weight = k < 3 ? job.W[k] : job.Wo;
+      pack_panel_t<E>(weight + column * H, H, H,
                       std::min<long>(NR, H - column),
                       packed[k] + column * words);
     });
@@ -135,6 +141,7 @@ void forward(const Job& job, const Saved& saved, float* Y) {
         multiply<E>(false, m, H, words, a, ld, packed[k], qkv + k * H, N, BIAS,
                     &ahead, bias[k]);
       float* q = address_of_row_0(qkv, first, N);
+      // All heads of all sequences of the group
       for (long h = g.begin * p.heads; h < g.end * p.heads; h++)
         attend<E>(p, SequenceHead(p, h), {q, q + H, q + 2 * H, N},
                   address_of_row_0(joined, first, H), head_memory);
@@ -161,20 +168,20 @@ void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& grads) {
   const Problem& p = job.attention;
   const long H = p.H, N = 3 * H;  // N: queries, keys and values of a row
-  const long words = E::words(H), n_words = E::words(N);
+  const long h_words = E::words(H), n_words = E::words(N);
   const int threads = team(16.0 * p.R * H * H);
   const long group_rows = rows_at_a_time(p.R, threads, 4 * H);
   // A group of one sequence may have more than group_rows
   const long T = p.longest_sequence(), max_rows = std::max(group_rows, T);
   const long m_words = E::words(max_rows);  // of a column of a group
-  const long panels = ceil_div(H, NR);
+  const long num_panels = ceil_div(H, NR);  // of a weight
   Scratch& shared = team_scratch();
-  shared.reset(4 * padded(H) * (words + n_words) + 128 +
+  shared.reset(4 * padded(H) * (h_words + n_words) + 128 +
                Sums::bytes(N * H, threads) + Sums::bytes(H * H, threads) +
                Sums::bytes(N, threads) + Sums::bytes(H, threads) +
                TeamNormSums::bytes(H, threads));
-  word<E>* wo = shared.take<word<E>>(padded(H) * words);
-  word<E>* w = shared.take<word<E>>(padded(H) * n_words);
+  word<E>* packed_Wo = shared.take<word<E>>(padded(H) * h_words);
+  word<E>* packed_W = shared.take<word<E>>(padded(H) * n_words);
   const Sums sums_W(shared, N * H, threads), sums_Wo(shared, H * H, threads);
   const Sums sums_b(shared, N, threads), sums_bo(shared, H, threads);
   const TeamNormSums norms(shared, H, threads);
@@ -202,13 +209,14 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     word<E>* column_words = own.take<word<E>>(m_words * N);
     word<E>* x_panels = own.take<word<E>>(m_words * padded(H));
     const AttendBackMemory<E> head_memory(p, T, own);
-    packing.complete(2 * panels, [&](long i) {
-      const long column = i % panels * NR, n = std::min<long>(NR, H - column);
-      if (i < panels)
-        pack_panel<E>(job.Wo + column, H, H, n, wo + column * words);
+    packing.complete(2 * num_panels, [&](long i) {
+      const long column = i % num_panels * NR;
+      const long n = std::min<long>(NR, H - column);
+      if (i < num_panels)
+        pack_panel<E>(job.Wo + column, H, H, n, packed_Wo + column * h_words);
       else
         pack_panel<E>(joined_W.data() + column, H, N, n,
-                      w + column * n_words);
+                      packed_W + column * n_words);
     });
     long begin, end;
     share_sequences(p, omp_get_num_threads(), omp_get_thread_num(), &begin,
@@ -216,8 +224,9 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     for (Group g; begin < end; begin = g.end) {
       g = next_group(p, begin, end, group_rows);
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
-      const long after = first + m;
-      const long next_m = std::min(m, p.offsets[end] - after);
+      // About the rows of the next group, which are prefetched
+      const long next_first = first + m;
+      const long next_m = std::min(m, p.offsets[end] - next_first);
       const float *x = job.X + first * H, *joined = saved.joined + first * H;
       add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
                             norm, dx, dz);
@@ -226,7 +235,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       Prefetcher ahead(num_stripes(m, H));
       ahead.add(saved.qkv + first * N, m * N * 4);
       ahead.add(x, m * H * 4);
-      multiply_rows<E>(dz, m, H, row_words, wo, H, d_joined, H, ZERO, &ahead);
+      multiply_rows<E>(dz, m, H, row_words, packed_Wo, H, d_joined, H, ZERO,
+                       &ahead);
       float *q = saved.qkv, *d = address_of_row_0(d_qkv, first, N);
       for (long h = g.begin * p.heads; h < g.end * p.heads; h++)
         attend_back<E>(p, SequenceHead(p, h), {q, q + H, q + 2 * H, N},
@@ -237,10 +247,11 @@ void backward(const Job& job, const Saved& saved, const float* dY,
         float* const dX = grads.X + first * H;
         std::copy(dx, dx + m * H, dX);
         Prefetcher later(num_stripes(m, H));
-        later.add(dY + after * H, next_m * H * 4);
-        later.add(saved.normalized.hat + after * H, next_m * H * 4);
-        later.add(saved.joined + after * H, next_m * H * 4);
-        multiply_rows<E>(d_qkv, m, N, row_words, w, H, dX, H, ADD, &later);
+        later.add(dY + next_first * H, next_m * H * 4);
+        later.add(saved.normalized.hat + next_first * H, next_m * H * 4);
+        later.add(saved.joined + next_first * H, next_m * H * 4);
+        multiply_rows<E>(d_qkv, m, N, row_words, packed_W, H, dX, H, ADD,
+                         &later);
       }
       add_transposed<E>(d_qkv, N, x, H, m, column_words, x_panels, dW);
     }
@@ -257,7 +268,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
 
 struct Inputs : IndexedInputs {
   const bool has_bias;
-  const int X, W, b;  // W and b: four each, of queries, keys, values, output
+  // W and b: the first of four inputs, for queries, keys, values and output
+  const int X, W, b;
   const int gamma, beta, offsets, lens;
   // Random bits for dropout of the attention weights, and of the output
   const int weights_noise, noise;
@@ -311,40 +323,45 @@ class SelfAttention : public SavingOp {
       return fail("self_attention needs offsets that never decrease, from 0 "
                   "to " + std::to_string(p.R) + ", the number of rows");
     if (wants_grad) {
+      // + 256: each of four arrays may need up to 64 bytes more for alignment
       memory.reset(4 * p.R * (5 * p.H + 1) + 256);
       saved_.qkv = memory.take<float>(p.R * 3 * p.H);
       saved_.joined = memory.take<float>(p.R * p.H);
       saved_.normalized = take_normalized(p.R, p.H);
     }
+    // Calls forward<Fp32> or forward<Bf16>
     pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, saved_, Y);
     return MX_SUCCESS;
   }
 
   void run_back(MXTensor* in, const float* dY, Tensors* grads) override {
     const auto grad = [&](int k) { return floats((*grads)[k]); };
-    Gradients to = {};
-    to.X = grad(at_.X);
+    Gradients gradients = {};
+    gradients.X = grad(at_.X);
     for (int k = 0; k < 3; k++) {
-      to.W[k] = grad(at_.W + k);
-      if (at_.has_bias) to.b[k] = grad(at_.b + k);
+      gradients.W[k] = grad(at_.W + k);
+      if (at_.has_bias) gradients.b[k] = grad(at_.b + k);
     }
-    to.Wo = grad(at_.W + 3);
-    if (at_.has_bias) to.bo = grad(at_.b + 3);
-    to.gamma = grad(at_.gamma);
-    to.beta = grad(at_.beta);
+    gradients.Wo = grad(at_.W + 3);
+    if (at_.has_bias) gradients.bo = grad(at_.b + 3);
+    gradients.gamma = grad(at_.gamma);
+    gradients.beta = grad(at_.beta);
+    // The inputs after beta have no gradient
     for (int k = at_.offsets; k < at_.num_inputs(); k++)
       zero_gradient((*grads)[k]);
-    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(backward))(job_of(in), saved_,
-                                                           dY, to);
+    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(backward))(
+        job_of(in), saved_, dY, gradients);
   }
 
   Job job_of(MXTensor* in) const {
     MXTensor& x = in[at_.X];
     MXTensor &offsets = in[at_.offsets], &lens = in[at_.lens];
     const long R = x.shape[0], H = x.shape[1];
-    Job job = {{R, H, (long)lens.size(), heads_, H / heads_, ints(offsets),
-                ints(lens), (float)(1 / std::sqrt((double)H / heads_)),
-                dropout("weights_p", in, at_.weights_noise), causal_},
+    const float scale = (float)(1 / std::sqrt((double)H / heads_));
+    const Problem attention = {
+        R, H, (long)lens.size(), heads_, H / heads_, ints(offsets), ints(lens),
+        scale, dropout("weights_p", in, at_.weights_noise), causal_};
+    Job job = {attention,
                residual(H, in[at_.gamma], in[at_.beta],
                         dropout("p", in, at_.noise)),
                floats(x), {}, {}, floats(in[at_.W + 3]), nullptr};

@@ -1,14 +1,15 @@
-// This file has the code that is common to the two halves of an encoder block,
-// attention and feed-forward. Each half computes LayerNorm(X + dropout(f(X))).
-// A few rows at a time go through all steps, so that intermediate results stay
-// in cache. Each thread sums the gradients of weights over the rows that it
-// computes.
+// Common code of self_attention.cc and feed_forward.cc, the two halves of an
+// encoder block. Each half computes Y = LayerNorm(X + dropout(f(X))), for X
+// with R rows of H numbers. A few rows at a time go through all steps, so that
+// intermediate results stay in cache. Each thread sums the gradients of weights
+// over the rows that it computes.
 #pragma once
 #include "norm.h"
 
 namespace d2lbert {
 
-// Arguments of the residual connection and LayerNorm, for rows of H numbers.
+// Arguments of the residual connection and LayerNorm. eps: see `moments` in
+// norm.h. dropout: of f(X).
 struct Residual {
   long H;
   float eps;
@@ -16,15 +17,16 @@ struct Residual {
   const float *gamma, *beta;
 };
 
-// Results that the gradient needs. hat (R, H): the normalized rows, before
-// gamma and beta. scale (R,): the scale of each row (`moments` in norm.h). Both
-// are null if no gradient is wanted.
+// Results of LayerNorm that the gradient needs. hat (R, H): the normalized
+// rows, before gamma and beta. scale (R,): the scale of each row (`moments` in
+// norm.h). Both are null if no gradient is wanted.
 struct Normalized {
   float *hat, *scale;
 };
 
-// Y = LayerNorm(X + dropout(Z)) for m rows from row `first`, with Z = f(X). x
-// and z hold only these rows; Y and `saved` hold all rows. z is overwritten.
+// Compute Y = LayerNorm(X + dropout(Z)) for m rows from row `first`, with Z =
+// f(X). x and z hold only these rows; Y and `saved` hold all rows. z is scratch
+// memory afterwards.
 inline void add_and_norm(const Residual& residual, long first, long m,
                          const float* x, float* z, const Normalized& saved,
                          float* Y) {
@@ -53,10 +55,10 @@ inline void add_and_norm(const Residual& residual, long first, long m,
   }
 }
 
-// Given dY, the gradient of all rows of Y, compute dz and dx for the m rows
-// that begin at row `first`. dz and dx hold only these rows. dz: the gradient
-// of Z. dx: the gradient of X through the residual connection alone, not
-// through f. The gradients of gamma and beta are added to `sums`.
+// Given dY, the gradient of all rows of Y, compute dz and dx for m rows from
+// row `first`. dz and dx hold only these rows. dz: the gradient of Z = f(X).
+// dx: the gradient of X through the residual connection alone, not through f.
+// The gradients of gamma and beta are added to `sums`.
 inline void add_and_norm_gradient(const Residual& residual, long first, long m,
                                   const float* dY, const Normalized& saved,
                                   const NormSums& sums, float* dx, float* dz) {
@@ -75,9 +77,9 @@ inline void add_and_norm_gradient(const Residual& residual, long first, long m,
   }
 }
 
-// The number of rows that go through all steps together, so that their data,
-// `width` numbers for each row, fit in cache. If there are enough rows, each
-// thread gets at least 12 such groups of rows.
+// The number of rows that go through all steps together, so that the data of
+// these rows, `width` numbers for each row, fit in cache. If R is large enough,
+// each thread gets at least 12 such groups of rows.
 inline long rows_at_a_time(long R, int threads, long width) {
   return block_rows(R, threads, 12, 4.0 * width);
 }
@@ -91,9 +93,9 @@ inline float* padded_copy(const float* from, long n, Scratch& shared) {
   return to;
 }
 
-// An operator that keeps intermediate results for the gradient in its state. If
-// these results were outputs, MXNet would allocate memory for their gradients
-// in each step.
+// An operator that stores intermediate results for the gradient in its state.
+// If these results were outputs, MXNet would allocate memory for the gradients
+// of the results in each step.
 class SavingOp : public mxnet::ext::CustomStatefulOp {
  public:
   explicit SavingOp(const Attrs& attrs)
@@ -107,8 +109,8 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
 
   MXReturnValue Backward(Tensors* in, Tensors* out, const OpResource&) final {
     if (!wants_grad)
-      return fail("an operator was called with grad=0 and keeps nothing for "
-                  "a gradient: call it with grad=1");
+      return fail("an operator that was called with grad=0 has no gradient: "
+                  "call it with grad=1");
     return caught([&] {
       const BackwardArrays arrays(*in, 1);
       run_back(arrays.inputs, floats(arrays.gradients[0]), out);
@@ -123,8 +125,8 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
   // Compute the gradients of the inputs from dY.
   virtual void run_back(MXTensor* in, const float* dY, Tensors* grads) = 0;
 
-  // Dropout at the rate in attribute `rate_key`, with the random bits of the
-  // input with index `noise`.
+  // Dropout at the rate in the attribute `rate_key`. noise: the index of the
+  // input with the random bits, or -1 if the rate is 0.
   Dropout dropout(const char* rate_key, MXTensor* in, int noise) const {
     const double p = number(attrs, rate_key, 0);
     return Dropout(p, p > 0 ? floats(in[noise]) : nullptr);
@@ -146,8 +148,8 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
   Scratch memory;  // results for the gradient
 };
 
-// Make an instance of Op, the state of one call of the operator. MXNet calls
-// this.
+// Make an instance of Op, the state of one call of the operator, and store its
+// address in *op. MXNet calls this function.
 template <class Op>
 MXReturnValue create(const Attrs& attrs, const mxnet::ext::MXContext&,
                      const Shapes&, const std::vector<int>,

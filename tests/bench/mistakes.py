@@ -25,7 +25,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'const float top = 0.f;\n  vf total{};\n',
      'test_scores_beyond_the_range_of_exp_keep_their_weights'),
     ('attention counts the padding of the last vector into its sum',
-     'if (j == tail) e = pick(lane < (int)(n - tail), e, vf{});',
+     'if (j == tail_begin) e = pick(lane < (int)(n - tail_begin), e, vf{});',
      '',
      'test_attention_on_padded_rows_is_the_float64_one'),
     ('the gradient of attention forgets what the softmax subtracts',
