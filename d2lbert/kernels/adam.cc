@@ -18,8 +18,8 @@ namespace d2lbert {
 namespace {
 
 // Functions of the loaded MXNet library. `fused.py` passes their addresses in
-// this order. `array` is a handle. Each function returns 0, or another number
-// after an error.
+// this order. `array` is a handle of an array. Each function returns 0, or
+// another number after an error.
 struct MXNetFunctions {
   int (*wait)(void* array);  // wait until the writes to the array are done
   int (*device)(void* array, int* kind, int* number);
@@ -27,7 +27,7 @@ struct MXNetFunctions {
   int (*storage)(void* array, int* storage);
   int (*shape)(void* array, int* dims, const int** shape);
   int (*data)(void* array, void** data);
-  int (*share)(void* array, void** other);  // make a handle of the same memory
+  int (*share)(void* array, void** other);  // make another handle of an array
   int (*release)(void* array);
   // Queue run(context, work), then free(work). The engine calls `run` when no
   // other operation writes the arrays in `read`, or uses the arrays in
@@ -39,10 +39,10 @@ struct MXNetFunctions {
               const char*);
 };
 
-// MXNet's numbers of two device types, and of the dense storage type.
+// MXNet's numbers: two kinds of devices, and the storage type of dense arrays.
 constexpr int CPU = 1, PINNED = 3, DENSE = 0;
 
-// The number of elements in a block. A thread takes a block at a time. The
+// The number of elements in a block. A thread computes a block at a time. The
 // squares of each block are summed separately, and these sums are added in
 // order. So the global norm does not depend on the number of threads.
 constexpr long BLOCK = 8192;
@@ -62,11 +62,11 @@ struct Block {
   long first, size;
 };
 
-// The status that d2lbert_adam returns to `fused.adam`.
+// The statuses that d2lbert_adam returns to `fused.adam`.
 enum { DONE, UNSUPPORTED, MXNET_FAILED, NO_MEMORY };
 
-// Store the number of elements of an array in *size, and return a status. It is
-// UNSUPPORTED for arrays other than dense float32 arrays on a CPU.
+// Store the number of elements of an array in *size, and return a status:
+// UNSUPPORTED unless this is a dense float32 array on a CPU.
 int count_elements(const MXNetFunctions& mxnet, void* array, long* size) {
   int kind, number, type, storage, dims;
   const int* shape;
@@ -83,12 +83,12 @@ int count_elements(const MXNetFunctions& mxnet, void* array, long* size) {
 // The sum of the squares of n numbers. 16 separate sums allow the compiler to
 // use vectors.
 double sum_of_squares(const float* x, long n) {
-  double sums[16] = {}, all = 0;
+  double sums[16] = {}, total = 0;
   for (; n >= 16; x += 16, n -= 16)
     for (int k = 0; k < 16; k++) sums[k] += (double)x[k] * x[k];
   for (int k = 0; k < n; k++) sums[k] += (double)x[k] * x[k];
-  for (int k = 0; k < 16; k++) all += sums[k];
-  return all;
+  for (int k = 0; k < 16; k++) total += sums[k];
+  return total;
 }
 
 // The update of the elements of a block. The constants are floats, as in
@@ -120,7 +120,7 @@ struct Update {
   }
 };
 
-// While an object of this class exists, the thread treats denormal numbers as
+// While an object of this class exists, this thread treats denormal numbers as
 // zeros. After many zero gradients, running means become denormal, and each
 // denormal mean costs some CPUs a hundred cycles in every step.
 struct WithoutDenormals {
@@ -149,21 +149,23 @@ class Step {
   // d2lbert_adam for the other arguments. Waits until the previous step has
   // written the weight and the running means. If MXNet has reordered a weight
   // for oneDNN, `mxnet_.data` restores the order; `fused.adam` ensures that
-  // MXNet does not reorder the weight again. The address of the gradient is not
-  // stored here: `run` reads it, after the gradient has been computed.
+  // MXNet does not reorder the weight again. For the gradient, only a handle is
+  // stored: `run` reads the address, after the gradient has been computed.
   int set_parameter(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = parameters_[i];
+    constexpr int GRADIENT = 1;  // the index in `arrays`
     float** const addresses[] = {&p.weight, nullptr, &p.mean, &p.variance};
     for (int k = 0; k < 4; k++) {
       long size;
-      if (int failed = count_elements(mxnet_, arrays[k], &size)) return failed;
+      const int status = count_elements(mxnet_, arrays[k], &size);
+      if (status != DONE) return status;
       if (k && size != p.size) return UNSUPPORTED;
       p.size = size;
-      const bool is_gradient = !addresses[k];
-      if (is_gradient ? mxnet_.share(arrays[k], &gradients_[i])
-                      : mxnet_.wait(arrays[k]) ||
-                            mxnet_.data(arrays[k], (void**)addresses[k]))
-        return MXNET_FAILED;
+      const bool has_failed =
+          k == GRADIENT ? mxnet_.share(arrays[k], &gradients_[i])
+                        : mxnet_.wait(arrays[k]) ||
+                              mxnet_.data(arrays[k], (void**)addresses[k]);
+      if (has_failed) return MXNET_FAILED;
     }
     p.rate = (float)rate;
     p.decay_factor = (float)(1 - decay);
@@ -209,22 +211,24 @@ class Step {
   // The factor of all gradients: rescale_, or less if the global norm of the
   // rescaled gradients is above clip_.
   double gradient_scale(const std::vector<Block>& blocks, int threads) const {
-    if (!(clip_ > 0)) return rescale_;
+    const bool has_limit = clip_ > 0;
+    if (!has_limit) return rescale_;
     const long num_blocks = blocks.size();
-    std::vector<double> sums(num_blocks);
+    std::vector<double> block_sums(num_blocks);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long b = 0; b < num_blocks; b++)
-      sums[b] = sum_of_squares(
+      block_sums[b] = sum_of_squares(
           blocks[b].parameter->gradient + blocks[b].first, blocks[b].size);
-    double norm = 0;
-    for (double sum : sums) norm += sum;
-    norm = std::abs(rescale_) * std::sqrt(norm);
+    double total = 0;
+    for (double sum : block_sums) total += sum;
+    const double norm = std::abs(rescale_) * std::sqrt(total);
     return norm > clip_ ? rescale_ / (norm / clip_) : rescale_;
   }
 
   const MXNetFunctions mxnet_;
   std::vector<Parameter> parameters_;
-  std::vector<void*> gradients_;  // handles, which the destructor releases
+  // Handles of the gradients, made by `share`. The destructor releases them
+  std::vector<void*> gradients_;
   Update update_;
   double rescale_, clip_;
 };
@@ -249,8 +253,8 @@ extern "C" int d2lbert_adam(const MXNetFunctions* mxnet, long n, void** arrays,
       clip));
   std::vector<void*> read, written;
   for (long i = 0; i < n; i++, arrays += 4) {
-    if (int failed = step->set_parameter(i, arrays, rates[i], decays[i]))
-      return failed;
+    const int status = step->set_parameter(i, arrays, rates[i], decays[i]);
+    if (status != DONE) return status;
     written.insert(written.end(), {arrays[0], arrays[2], arrays[3]});
     read.push_back(arrays[1]);
   }
@@ -259,11 +263,11 @@ extern "C" int d2lbert_adam(const MXNetFunctions* mxnet, long n, void** arrays,
   int device[2];
   if (mxnet->device(written[0], &device[0], &device[1])) return MXNET_FAILED;
   // From here on MXNet deletes the step, even after an error
-  const int failed = mxnet->push(
+  const bool has_failed = mxnet->push(
       [](void*, void* step) { ((Step*)step)->run(); }, step.release(),
       [](void* step) { delete (Step*)step; }, device, read.data(), (int)n,
       written.data(), (int)written.size(), nullptr, 0, "d2lbert_adam");
-  return failed ? MXNET_FAILED : DONE;
+  return has_failed ? MXNET_FAILED : DONE;
 } catch (const std::bad_alloc&) {
   return NO_MEMORY;
 }

@@ -1,17 +1,17 @@
-// This file has a flag for code that uses OpenMP: this process is the child of
-// a fork.
+// This file has a flag for code that uses OpenMP. In a child process of a fork,
+// the parent's OpenMP threads do not exist, and libgomp would wait for them
+// forever. So such a process must compute in one thread.
 #pragma once
 #include <pthread.h>
 
 namespace d2lbert {
 namespace {
 
-// True in a child process, for the thread that called fork. The parent's other
-// threads do not exist in the child, and libgomp would wait for them forever.
-// The handler runs in the child process, in the thread that called fork.
-thread_local bool has_forked = false;
-const int fork_handler =
-    pthread_atfork(nullptr, nullptr, [] { has_forked = true; });
+// True in a child process, for the thread that called fork.
+thread_local bool is_fork_child = false;
+// The function runs in each child process, in the thread that called fork.
+const int atfork_status =
+    pthread_atfork(nullptr, nullptr, [] { is_fork_child = true; });
 
 }  // namespace
 }  // namespace d2lbert

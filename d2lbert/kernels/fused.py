@@ -7,19 +7,23 @@ defaults of the arguments.
 """
 import ctypes
 import functools
+import itertools
 
 from d2lbert import kernels
 from d2lbert.machine.backend import autograd, mx, np, npx
 
 _ones = {}  # {device: an array of 64 ones}
 
-# Defaults of the operators' attributes in C++. `call` leaves out attributes
+# Defaults in C++ of the operators' attributes. `call` leaves out attributes
 # with these values, since passing an attribute takes microseconds
 _DEFAULTS = dict(act='none', precision='fp32', bias=1, causal=0, frozen=0,
                  lists=1, p=0, parts=1, weights_p=0)
 
 #: Bytes of the largest weight gradient that fits into a thread's cache.
 MAX_CACHED_BYTES = 1 << 20
+
+# The statuses that d2lbert_adam returns (adam.cc)
+_DONE, _UNSUPPORTED, _MXNET_FAILED, _NO_MEMORY = range(4)
 
 
 def call(name, arrays, **attrs):
@@ -61,17 +65,21 @@ def _guarded(array):
 
 def _parameters(grad_req, *arrays):
     """A list of the arrays, each `_guarded` if its request is 'add'."""
-    return [_guarded(array) if request == 'add' else array for array, request
-            in zip(arrays, _requests(grad_req, len(arrays)))]
+    requests = _requests(grad_req, len(arrays))
+    return [_guarded(array) if request == 'add' else array
+            for array, request in zip(arrays, requests)]
 
 
 def _requests(grad_req, count):
-    """A list of grad_req's requests, one for each of `count` parameters."""
+    """A list or tuple: the request of each of `count` parameters."""
     return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
 def _are_frozen(grad_req, *arrays):
-    """True if gradients are recorded, but none of these arrays needs one."""
+    """True if gradients are recorded, but none of these arrays needs one.
+
+    grad_req may have further requests, after the requests of these arrays.
+    """
     requests = _requests(grad_req, len(arrays))
     return autograd.is_recording() and all(
         request == 'null' and array.grad is None
@@ -79,11 +87,12 @@ def _are_frozen(grad_req, *arrays):
 
 
 def _dropout(X, p):
-    """(rate, inputs) for an operator with dropout of rate p, on X's device.
+    """(rate, noise) for an operator with dropout of rate p, on X's device.
 
-    inputs: in training, a list with one array of 64 random bits, the seed of
-    the operator's dropout. Otherwise the rate is 0 and the list is empty. The
-    bits are MXNet's own dropout of 64 ones, so they follow from MXNet's seed.
+    noise: in training, a list with one array, an input of the operator: 64
+    random bits, which seed the operator's dropout. Otherwise the rate is 0 and
+    the list is empty. The bits are MXNet's own dropout of 64 ones, so they
+    depend on MXNet's seed.
     """
     if not p or not autograd.is_training():
         return 0, []
@@ -96,7 +105,9 @@ def _dropout(X, p):
 def dense(X, W, b, units, act, precision, grad_req):
     """`ops.dense`, with its activation in the same operator."""
     attrs = {}
-    if act.startswith('gelu'):  # the gradient of GELU needs its argument
+    if act.startswith('gelu'):
+        # With grad=1, the operator stores the argument of GELU, which the
+        # gradient needs
         attrs['grad'] = int(autograd.is_recording())
     return _product(X, [W], [] if b is None else [b], precision, grad_req,
                     act=act, **attrs)
@@ -130,17 +141,18 @@ def layer_norm(X, gamma, beta, eps, grad_req):
 
 def add_norm(X, Y, gamma, beta, p, eps, grad_req):
     """`ops.add_norm`; the backward pass computes X + dropout(Y) again."""
-    p, seed = _dropout(X, p)
+    p, noise = _dropout(X, p)
     return call('add_norm',
                 [_guarded(X), _guarded(Y),
-                 *_parameters(grad_req, gamma, beta), *seed], p=p, eps=eps)[0]
+                 *_parameters(grad_req, gamma, beta), *noise],
+                p=p, eps=eps)[0]
 
 
 def attention_qkv(QKV, offsets, lens, num_heads, p, precision, common_length,
                   causal):
     """`ops.attention_qkv`; the scores are never stored as an array."""
-    p, seed = _dropout(QKV, p)
-    return call('attention_qkv', [_guarded(QKV), offsets, lens, *seed],
+    p, noise = _dropout(QKV, p)
+    return call('attention_qkv', [_guarded(QKV), offsets, lens, *noise],
                 num_heads=num_heads, p=p, precision=precision,
                 causal=int(causal))[0]
 
@@ -151,12 +163,12 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
     # The largest weight in C++ joins the weights of queries, keys and values
     if not _is_faster_as_one(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
-    weights_p, weights_seed = _dropout(X, p)
-    output_p, output_seed = _dropout(X, norm.p)
+    weights_p, weights_noise = _dropout(X, p)
+    output_p, output_noise = _dropout(X, norm.p)
     return call('self_attention', [
         _guarded(X), *_parameters(grad_req, *weights, *biases, norm.gamma,
                                   norm.beta),
-        rows.offsets, rows.lens, *weights_seed, *output_seed],
+        rows.offsets, rows.lens, *weights_noise, *output_noise],
         num_heads=num_heads, weights_p=weights_p, p=output_p, eps=norm.eps,
         precision=precision, bias=int(bool(biases)), causal=int(causal),
         grad=int(autograd.is_recording()))[0]
@@ -166,12 +178,12 @@ def feed_forward(X, weights, biases, norm, act, precision, grad_req):
     """`ops.feed_forward` as one operator, a few rows at a time."""
     if not _is_faster_as_one(X, weights[0].size, precision, grad_req):
         return NotImplemented
-    p, seed = _dropout(X, norm.p)
+    p, noise = _dropout(X, norm.p)
     (W1, W2), (b1, b2) = weights, biases
     return call('feed_forward', [
         _guarded(X), *_parameters(grad_req, W1, b1, W2, b2, norm.gamma,
                                   norm.beta),
-        *seed], act=act, p=p, eps=norm.eps, precision=precision,
+        *noise], act=act, p=p, eps=norm.eps, precision=precision,
         grad=int(autograd.is_recording()))[0]
 
 
@@ -189,10 +201,13 @@ def _is_faster_as_one(X, weight_size, precision, grad_req):
     - A parameter is frozen: an operator for each product can leave out
       gradients.
     """
-    return (X.ndim == 2 and 4 * weight_size <= MAX_CACHED_BYTES
-            and not (autograd.is_recording() and 'null' in grad_req)
-            and not kernels.OPERATORS.get().d2lbert_goes_by_tiles(
-                int(precision == 'bf16'), ctypes.c_long(X.shape[1])))
+    fits_cache = 4 * weight_size <= MAX_CACHED_BYTES
+    has_frozen = autograd.is_recording() and 'null' in grad_req
+    if X.ndim != 2 or not fits_cache or has_frozen:
+        return False
+    uses_tiles = kernels.OPERATORS.get().d2lbert_goes_by_tiles(
+        int(precision == 'bf16'), ctypes.c_long(X.shape[1]))
+    return not uses_tiles
 
 
 def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req):
@@ -211,14 +226,15 @@ def vocab_ce(X, W, b, labels, weights, precision, grad_req):
 
     If gradients are recorded, the forward pass also computes the gradients.
     """
-    grad = autograd.is_recording()
+    is_recording = autograd.is_recording()
     outputs = call(
         'vocab_ce',
         [_guarded(X), *_parameters(grad_req, W, b), labels, _guarded(weights)],
-        grad=int(grad), precision=precision)
-    if not grad:
+        grad=int(is_recording), precision=precision)
+    if not is_recording:
         return outputs[0]
-    # `first` selects the loss, so that other outputs need no gradients
+    # The operator `first` returns the loss, its first input. So the other
+    # outputs need no gradients
     return call('first', outputs, inputs=len(outputs))[0]
 
 
@@ -236,27 +252,27 @@ def divergence(scores, teacher_scores, temperature):
 
 def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale, clip, ahead):
-    """`ops.adam` in one pass, queued in MXNet's engine."""
+    """`ops.adam` in one call, which queues the step in MXNet's engine."""
     if not ahead:
         # A prediction may still read a weight: MXNet's Convolution and
         # FullyConnected may move it to other memory, in a layout of oneDNN
         for weight in weights:
             mx.base.check_call(
                 mx.base._LIB.MXNDArrayWaitToWrite(weight.handle))
-    handles = [array.handle for arrays in zip(weights, grads, means,
-                                              variances) for array in arrays]
+    parameters = zip(weights, grads, means, variances)
+    handles = [array.handle
+               for array in itertools.chain.from_iterable(parameters)]
     count, double = len(weights), ctypes.c_double
     status = kernels.OPERATORS.get().d2lbert_adam(
         _ndarray_functions(), ctypes.c_long(count),
         (ctypes.c_void_p * len(handles))(*handles), (double * count)(*rates),
         (double * count)(*decays), *map(double, (beta1, beta2, epsilon,
                                                  rescale, clip)))
-    # The statuses of adam.cc: DONE, UNSUPPORTED, MXNET_FAILED, NO_MEMORY
-    if status == 2:
+    if status == _MXNET_FAILED:
         mx.base.check_call(status)      # raises MXNet's own error
-    if status == 3:
+    if status == _NO_MEMORY:
         raise MemoryError('no memory left for a step of Adam')
-    if status:
+    if status != _DONE:
         raise ValueError('each weight must come once; a weight, its gradient '
                          'and its two running means must be dense float32 '
                          'arrays of one size on a CPU')
@@ -264,8 +280,7 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
 
 @functools.lru_cache(maxsize=None)
 def _ndarray_functions():
-    """Addresses of MXNet functions; the order is `MXNetFunctions` in adam.cc.
-    """
+    """The addresses of the functions in `MXNetFunctions` of adam.cc."""
     library = mx.base._LIB
     functions = [getattr(library, f'MX{name}') for name in (
         'NDArrayWaitToRead', 'NDArrayGetContext', 'NDArrayGetDType',

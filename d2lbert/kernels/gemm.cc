@@ -8,7 +8,7 @@ namespace d2lbert {
 
 const float zeros[NR] = {};
 
-bool is_after_fork() { return has_forked; }
+bool is_after_fork() { return is_fork_child; }
 
 Scratch& team_scratch() {
   static thread_local Scratch scratch;

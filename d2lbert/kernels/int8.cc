@@ -586,7 +586,7 @@ constexpr double MIN_TEAM_PRODUCTS = 5e7 * PER_WORD;
 
 // The number of threads for a call with this number of multiplications.
 int threads_for(double products) {
-  return products < MIN_TEAM_PRODUCTS || has_forked
+  return products < MIN_TEAM_PRODUCTS || is_fork_child
              ? 1
              : std::max(1, omp_get_max_threads());
 }

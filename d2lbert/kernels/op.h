@@ -45,10 +45,10 @@ inline double number(const Attrs& attrs, const char* key, double fallback) {
   auto found = attrs.find(key);
   if (found == attrs.end()) return fallback;
   // std::stod would read 0.1 as 0 in a locale that writes 0,1. A C++ stream
-  // takes microseconds, and an operator reads several attributes.
-  static const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+  // would take microseconds, and an operator reads several attributes.
+  static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
   char* end;
-  const double value = strtod_l(found->second.c_str(), &end, plain);
+  const double value = strtod_l(found->second.c_str(), &end, c_locale);
   if (end == found->second.c_str())
     throw std::invalid_argument(std::string(key) + " must be a number, not " +
                                 found->second);
@@ -62,14 +62,15 @@ inline bool has_dropout(const Attrs& attrs, const char* rate_key = "p") {
 }
 
 // Base class for the struct `Inputs` of each operator. The members of `Inputs`
-// are the indices of the inputs. The constructor of `Inputs` sets them in the
-// order of the inputs, by `next` or `next_n`.
+// are the indices of the inputs. The constructor of `Inputs` sets the members
+// in the order of the inputs, by `next` or `next_n`.
 class IndexedInputs {
  public:
   int num_inputs() const { return count_; }
 
  protected:
-  // The index of the next input, or -1 if this call of the operator lacks it.
+  // The index of the next input, or -1 if this call of the operator lacks the
+  // input.
   int next(bool exists = true) { return next_n(exists ? 1 : 0); }
   // The index of the first of the next n inputs, or -1 if n is 0.
   int next_n(int n) {
@@ -101,8 +102,8 @@ inline MXReturnValue fail(const std::string& reason) {
   return MX_FAIL;
 }
 
-// Call run(), a function of an operator. An exception becomes an error of the
-// operator, because MXNet cannot catch exceptions of an extension.
+// Return run(), the result of an operator's function. An exception becomes an
+// error of the operator, because MXNet cannot catch exceptions of an extension.
 template <class F>
 MXReturnValue caught(F run) {
   try {
@@ -124,6 +125,7 @@ struct Caught<run> {
   }
 };
 
+// The message if an operator is called with 'bf16', and this library lacks it.
 constexpr const char* BF16_ERROR =
     "precision 'bf16' needs a CPU with AVX-512 BF16 instructions";
 
@@ -157,7 +159,7 @@ inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
 }
 
 // Type inference for an operator on sequences: all arrays are float32, except
-// the inputs `offsets` and `lens` of the sequences, which are int32.
+// the inputs `offsets` and `lens`, which are int32.
 template <class Inputs>
 MXReturnValue floats_except_lens(const Attrs& attrs, std::vector<int>* in,
                                  std::vector<int>* out) {
@@ -175,17 +177,18 @@ inline void zero_gradient(MXTensor& gradient) {
     std::memset(gradient.data_ptr, 0, 4 * gradient.size());
 }
 
-// The index, clipped to [0, n). Python has checked it already. If the check
-// misses a wrong index, clipping still keeps the access inside the array.
+// The index, clipped to [0, n). Python has checked the index already. If that
+// check misses a wrong index, clipping still keeps the access inside the array.
 inline long clipped(int32_t index, long n) {
   return index < 0 ? 0 : index >= n ? n - 1 : index;
 }
 
 // The number of threads to request for a parallel region. work: a rough number
-// of operations. The result is 1 for little work, since starting a team would
-// take longer, and after a fork, since OpenMP would hang (fork.h). OpenMP may
-// give fewer threads (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So divide
-// work by omp_get_num_threads(), never by this number.
+// of operations. The result is 1 for little work, since starting a team of
+// threads would take longer than the work, and after a fork, since OpenMP would
+// hang (fork.h). OpenMP may give fewer threads (OMP_THREAD_LIMIT, OMP_DYNAMIC,
+// nested regions). So divide work by omp_get_num_threads(), never by this
+// number.
 inline int team(double work) {
   return work < 5e4 || is_after_fork() ? 1
                                        : std::max(1, omp_get_max_threads());
@@ -220,7 +223,7 @@ inline ThreadScratch& thread_scratch(int threads, size_t bytes) {
   return thread_scratch();
 }
 
-// Call `reserve`, and return false if it runs out of memory. Use this inside a
+// Call `reserve`, and return false if memory runs out. Use this inside a
 // parallel region, for memory whose size depends on the real size of the team.
 template <class F>
 bool try_reserve(F reserve) {
@@ -232,8 +235,8 @@ bool try_reserve(F reserve) {
   }
 }
 
-// Divide n items into nearly equal parts, and store the limits of one part: it
-// has items *first to *last - 1.
+// Divide n items into nearly equal parts, and store the items of part number
+// `part`: *first to *last - 1.
 inline void share(long n, int parts, int part, long* first, long* last) {
   *first = n * part / parts;
   *last = n * (part + 1) / parts;
@@ -244,10 +247,11 @@ inline void share(long n, int parts, int part, long* first, long* last) {
 // cache_bytes, and each thread gets at least blocks_per_thread blocks.
 inline long block_rows(long rows, int threads, long blocks_per_thread,
                        double row_bytes, double cache_bytes = 200e3) {
-  const long block =
-      std::min<long>(ceil_div(rows, blocks_per_thread * threads),
-                     (long)(cache_bytes / std::max(row_bytes, 1.0)));
-  return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
+  const long rows_in_cache = (long)(cache_bytes / std::max(row_bytes, 1.0));
+  const long wanted_rows = std::min<long>(
+      ceil_div(rows, blocks_per_thread * threads), rows_in_cache);
+  const long tiles = std::min<long>(ceil_div(wanted_rows, MR), 16);
+  return std::max<long>(1, tiles) * MR;
 }
 
 // Add the m rows of x (m x n) to `to` (n,). The rows begin ld numbers apart.
@@ -263,8 +267,8 @@ inline void add_row_to(float* to, const float* x, long n) {
 }
 
 // The number of blocks that a thread takes at a time from `omp for
-// schedule(dynamic)`. With many blocks it is 2, because the work on one block
-// prefetches the next. With few blocks it is 1, so that no thread waits long.
+// schedule(dynamic)`: 2 if there are many blocks, because the work on one block
+// prefetches the next; 1 if there are few, so that no thread waits long.
 inline int chunk_size(long blocks, int threads) {
   return blocks >= 16 * threads ? 2 : 1;
 }
@@ -275,43 +279,43 @@ class Sums {
   // The size of the scratch memory that the constructor takes. Each array may
   // need up to 64 bytes more for alignment.
   static size_t bytes(long n, int threads) { return threads * (4 * n + 64); }
-  Sums(Scratch& shared, long n, int threads) : n_(n), all_(threads) {
-    for (float*& array : all_) array = shared.take<float>(n);
+  Sums(Scratch& shared, long n, int threads) : n_(n), arrays_(threads) {
+    for (float*& array : arrays_) array = shared.take<float>(n);
   }
   // The array of this thread.
-  float* mine() const { return all_[omp_get_thread_num()]; }
-  // The array of this thread, filled with zeros.
+  float* mine() const { return arrays_[omp_get_thread_num()]; }
+  // Fill the array of this thread with zeros, and return it.
   float* cleared() const {
     std::memset(mine(), 0, 4 * n_);
     return mine();
   }
-  // Write the sum of elements [from, from + n) over all arrays to `to` (n,). If
-  // `to` is null, do nothing. All threads of the team must call this, after a
-  // barrier. Each thread computes a part of `to`, and does not wait for the
-  // other parts.
-  void add_up(float* to, long from, long n) const {
-    if (!to) return;
+  // Sum elements [from, from + n) of the arrays over the threads, and write the
+  // n sums to `result`. If `result` is null, do nothing. All threads of the
+  // team must call this function, after a barrier. Each thread computes some of
+  // the sums, and does not wait for the other threads.
+  void add_up(float* result, long from, long n) const {
+    if (!result) return;
     const int team_size = omp_get_num_threads();
 #pragma omp for schedule(static) nowait
     for (long j = 0; j < n; j += VL) {
-      vf s = load(all_[0] + from + j, n - j);
+      vf total = load(arrays_[0] + from + j, n - j);
       for (int q = 1; q < team_size; q++)
-        s += load(all_[q] + from + j, n - j);
-      store(to + j, s, n - j);
+        total += load(arrays_[q] + from + j, n - j);
+      store(result + j, total, n - j);
     }
   }
   // The same for all elements of the arrays.
-  void add_up(float* to) const { add_up(to, 0, n_); }
+  void add_up(float* result) const { add_up(result, 0, n_); }
 
  private:
   long n_;
-  std::vector<float*> all_;
+  std::vector<float*> arrays_;
 };
 
 // Work that a team of threads shares, and that must be complete before any
 // thread continues. `omp for` would wait until a late or suspended thread has
 // done its part. Here each thread takes the next free part, so a late thread
-// finds nothing left to do. Use an object for one `complete` only.
+// finds nothing left to do. Use an object for one work only.
 class SharedWork {
  public:
   // Call do_part(i) once for each i from 0 to n - 1, in any thread of the team,

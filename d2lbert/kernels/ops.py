@@ -1,11 +1,11 @@
 """This module declares the operators of all models, each of them once.
 
 The docstring of a function is the contract of an operator. The body of the
-function defines the operator by MXNet's own operators, for every device and
-type. `fused` has a function of the same name, which runs C++ code. That
-function is called instead for float32 arrays on a CPU, if the compiled library
-is loaded. The two functions return the same values, except for rounding. Only
-this module chooses between them.
+function, the definition, computes the operator by MXNet's own operators, for
+every device and type. `fused` has a function of the same name, which runs C++
+code. That function is called instead for float32 arrays on a CPU, if the
+compiled library is loaded. The two functions return the same values, except
+for rounding. Only this module chooses between them.
 
 To add an operator: write its C++ file and name it in `kernels.SOURCES`, then
 write its definition here and its call in `fused`. README.md has the details.
@@ -33,22 +33,23 @@ from d2lbert.machine.backend import mx, np, npx
 
 
 def operator(argument):
-    """A decorator that makes an operator of a function, its definition.
+    """Return a decorator that turns a definition into an operator.
 
     argument: the name of a positional argument, an array or a list of
-    arrays. The type and device of this argument choose between the function
-    in `fused` and the definition. The function in `fused` has the arguments
-    of the definition, and gets the defaults of the definition. It returns
-    NotImplemented if the definition, made of other operators, is faster.
+    arrays. Its type and device decide whether the operator calls the function
+    in `fused` or the definition. The decorator checks that both have the same
+    arguments, and gives the function in `fused` the defaults of the
+    definition. The function in `fused` returns NotImplemented if the
+    definition, made of other operators, is faster.
     """
     def declare(definition):
-        parameters = list(inspect.signature(definition).parameters)
+        names = list(inspect.signature(definition).parameters)
         compiled = getattr(fused, definition.__name__)
-        if list(inspect.signature(compiled).parameters) != parameters:
+        if list(inspect.signature(compiled).parameters) != names:
             raise TypeError(f'the arguments of fused.{definition.__name__} '
-                            f'must be {", ".join(parameters)}')
+                            f'must be {", ".join(names)}')
         compiled.__defaults__ = definition.__defaults__
-        index = parameters.index(argument)
+        index = names.index(argument)
 
         @functools.wraps(definition)
         def apply(*args, **kwargs):
@@ -64,15 +65,13 @@ def operator(argument):
     return declare
 
 
-def _namespaces(array):
-    """MXNet's (np, npx) for an array, or for a hybridized layer's symbol."""
-    if isinstance(array, mx.symbol.Symbol):
-        return mx.sym.np, mx.sym.npx
-    return np, npx
+def _npx_of(X):
+    """MXNet's npx for an array, or for a symbol of a hybridized layer."""
+    return mx.sym.npx if isinstance(X, mx.symbol.Symbol) else npx
 
 
 def _check_fp32(precision):
-    """Raise ValueError unless MXNet's operators support the precision."""
+    """Raise ValueError unless a definition can compute the precision."""
     if precision != 'fp32':
         raise ValueError(f'precision {precision!r} needs the fused CPU '
                          'operators, which are not in use for these arrays: '
@@ -106,20 +105,21 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     'relu', 'tanh', 'gelu', 'gelu_new' or 'none'.
     """
     _check_fp32(precision)
-    _, npx = _namespaces(X)
-    # If W needs no gradient, FullyConnected gives b a gradient of zero
+    # If W needs no gradient, fully_connected gives b a gradient of zero. So
+    # the bias is added after it
     adds_bias_later = (b is not None
                        and _without_add(grad_req, 2) == ('null', 'write'))
     bias = [] if b is None or adds_bias_later else [b]
-    Y = npx.fully_connected(X, W, *bias, no_bias=not bias, flatten=False,
-                            num_hidden=units or W.shape[0])
+    Y = _npx_of(X).fully_connected(
+        X, W, *bias, no_bias=not bias, flatten=False,
+        num_hidden=units or W.shape[0])
     if adds_bias_later:
         Y = Y + b
     return Y if act == 'none' else activation(Y, act)
 
 
 def _without_add(grad_req, count):
-    """The request of each of `count` parameters, with 'write' for 'add'.
+    """A tuple: the request of each of `count` parameters, 'write' for 'add'.
 
     Definitions need no 'add': MXNet's own operators accumulate gradients.
     """
@@ -137,16 +137,19 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     first, then the requests of the biases. Returns (..., sum of all units).
     """
     requests = _without_add(grad_req, len(weights) + len(biases))
-    are_frozen = set(requests[:len(weights)]) == {'null'}
+    weight_requests = set(requests[:len(weights)])
+    weight_request = 'null' if weight_requests == {'null'} else 'write'
     return dense(
         X, np.concatenate(weights), np.concatenate(biases) if biases else None,
-        precision=precision,
-        grad_req=('null' if are_frozen else 'write', 'write'))
+        precision=precision, grad_req=(weight_request, 'write'))
 
 
 def activation(X, act):
-    """Return act(X) for an array or symbol X (...); act: as for `dense`."""
-    _, npx = _namespaces(X)
+    """Return act(X) for an array or symbol X (...).
+
+    act: as for `dense`, except 'none'.
+    """
+    npx = _npx_of(X)
     if act == 'gelu':
         return npx.leaky_relu(X, act_type='gelu')
     if act == 'gelu_new':
@@ -164,8 +167,7 @@ def layer_norm(X, gamma, beta, eps=1e-5, grad_req='add'):
     X (..., H), gamma (H,) and beta (H,), which may be symbols. Returns
     (..., H).
     """
-    _, npx = _namespaces(X)
-    return npx.layer_norm(X, gamma, beta, axis=-1, eps=eps)
+    return _npx_of(X).layer_norm(X, gamma, beta, axis=-1, eps=eps)
 
 
 @operator('X')
@@ -195,20 +197,20 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
     _check_fp32(precision)
     if common_length is not None:
         return _attend_padded(QKV, lens, num_heads, p, common_length, causal)
-    bounds = offsets.asnumpy()
-    counts = numpy.diff(bounds)
-    T = max(int(counts.max()), 1)
-    # For each of B * T padded positions, a row of QKV. Padding takes rows of
+    begins_and_end = offsets.asnumpy()
+    row_counts = numpy.diff(begins_and_end)     # of each sequence
+    T = max(int(row_counts.max()), 1)
+    # For each of the positions (B, T), a row of QKV. Padding takes rows of
     # other sequences, which `lens` excludes from the keys
     positions = numpy.arange(T)
-    rows = numpy.minimum(bounds[:-1, None] + positions, len(QKV) - 1)
+    rows = numpy.minimum(begins_and_end[:-1, None] + positions, len(QKV) - 1)
     rows = np.array(rows, dtype='int32', ctx=QKV.ctx)
-    # The indices of the padded positions that hold a row of their sequence
-    real = numpy.flatnonzero(positions < counts[:, None])
-    real = np.array(real, dtype='int32', ctx=QKV.ctx)
-    return np.take(
-        _attend_padded(np.take(QKV, rows.reshape(-1), axis=0), lens,
-                       num_heads, p, T, causal), real, axis=0)
+    # The indices of the positions without padding
+    unpadded = numpy.flatnonzero(positions < row_counts[:, None])
+    unpadded = np.array(unpadded, dtype='int32', ctx=QKV.ctx)
+    Y = _attend_padded(np.take(QKV, rows.reshape(-1), axis=0), lens, num_heads,
+                       p, T, causal)
+    return np.take(Y, unpadded, axis=0)
 
 
 def _attend_padded(QKV, lens, num_heads, p, T, causal):
@@ -223,14 +225,17 @@ def _attend_padded(QKV, lens, num_heads, p, T, causal):
     root = np.full((1,), math.sqrt(Q.shape[-1]), dtype=Q.dtype, ctx=Q.ctx)
     scores = npx.batch_dot(Q / root, K, transpose_b=True)
     positions = np.arange(T, ctx=Q.ctx)
-    seen = positions.reshape(1, 1, -1) < np.repeat(
+    # (B*N, 1, T): 1 for positions that are keys, 0 for padding
+    is_key = positions.reshape(1, 1, -1) < np.repeat(
         lens.astype('float32'), num_heads).reshape(-1, 1, 1)
-    seen = seen.astype('float32')   # (B*N, 1, T): 1 for keys, 0 for others
+    is_key = is_key.astype('float32')
     if causal:
-        seen = seen * (positions.reshape(1, 1, -1) <= positions.reshape(
+        # (B*N, T, T): for each query, 0 also for positions after the query
+        is_key = is_key * (positions.reshape(1, 1, -1) <= positions.reshape(
             1, -1, 1)).astype('float32')
-    scores = scores * seen - 1e9 * (1 - seen)
-    weights = npx.softmax(scores, axis=-1) * seen  # all 0 without keys
+    # The softmax of -1e9 is 0 beside a score of a key
+    scores = scores * is_key - 1e9 * (1 - is_key)
+    weights = npx.softmax(scores, axis=-1) * is_key  # all 0 without keys
     if p:
         weights = npx.dropout(weights, p=p)
     Y = npx.batch_dot(weights, V).reshape(-1, num_heads, T, V.shape[-1])
@@ -317,8 +322,7 @@ def take_rows(X, *indices):
 
     Returns a list: for each array (S,) int32, an array (S, H). One call for
     all arrays gives X one gradient. After several calls, MXNet would have to
-    add several gradients.
-    Indices out of range are clipped: check them first.
+    add several gradients. Indices out of range are clipped: check them first.
     """
     return [np.take(X, rows, axis=0) for rows in indices]
 
@@ -373,12 +377,14 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     rates: learning rates with bias correction. decays: the share of a weight
     that weight decay subtracts. Gradients are multiplied by `rescale`. If the
     norm of all gradients together is then above `clip`, they are scaled down
-    to the norm `clip`; clip=0 means no limit. ahead: True if no prediction
-    reads the weights now. Otherwise the call waits for predictions to end.
+    to the norm `clip`; clip=0 means no limit. ahead (only for `fused`): True
+    if no prediction reads the weights now. Otherwise the call waits for
+    predictions to end.
     """
     if clip:
+        norm = abs(rescale) * _global_norm(grads)
         # If the norm is NaN, max returns 1.0, and nothing is clipped
-        rescale /= max(1.0, abs(rescale) * _global_norm(grads) / clip)
+        rescale /= max(1.0, norm / clip)
     for weight, grad, mean, variance, rate, decay in zip(
             weights, grads, means, variances, rates, decays):
         if decay:
@@ -391,10 +397,10 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
 
 def _global_norm(arrays):
     """The Euclidean norm of all elements of all arrays, a float."""
-    flat = [array.reshape(-1) for array in arrays]
-    if arrays[0].ctx.device_type != 'gpu':
-        # NumPy's dot product takes half as long as MXNet's
-        flat = [array.asnumpy() for array in flat]
-        return math.sqrt(sum(float(array.dot(array)) for array in flat))
-    return math.sqrt(float(sum(mx.nd.dot(array, array) for array in flat)
-                           .asscalar()))
+    vectors = [array.reshape(-1) for array in arrays]
+    if arrays[0].ctx.device_type == 'gpu':
+        total = sum(mx.nd.dot(vector, vector) for vector in vectors)
+        return math.sqrt(float(total.asscalar()))
+    # NumPy's dot product takes half as long as MXNet's
+    vectors = [vector.asnumpy() for vector in vectors]
+    return math.sqrt(sum(float(vector.dot(vector)) for vector in vectors))
