@@ -109,7 +109,8 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
   return true;
 }
 
-// The address of the first ' . ' from p to `end`, or null. It ends a sentence.
+// Return the address of the first end of a sentence, ' . ', from p to `end`, or
+// null.
 const char* find_sentence_end(const char* p, const char* end) {
   const char* first = p;
   // Search for '.', which is rarer than a blank
@@ -135,8 +136,8 @@ class Text {
     unsigned char all_bits = 0;
     for (size_t i = 0; i < size; ++i) all_bits |= bytes[i];
     const bool is_ascii = !(all_bits & 0x80);
-    const auto* u = reinterpret_cast<const unsigned char*>(bytes);
-    if (!is_ascii && !is_utf8(u, u + size)) return false;
+    const auto* first = reinterpret_cast<const unsigned char*>(bytes);
+    if (!is_ascii && !is_utf8(first, first + size)) return false;
     if (lower) {
       for (size_t i = 0; i < size; ++i) {
         const char c = bytes[i];
@@ -230,9 +231,9 @@ class Text {
     paragraphs_left_out_ = words_left_out_ = 0;
   }
 
-  // For each word the number of a word that now equals it; equal words get the
-  // same number. renamed: the new word for each number. changed: the numbers of
-  // words that differ from before.
+  // Return for each word the number of a word that equals it after `rename`,
+  // the same number for all equal words. renamed: all words after `rename`.
+  // changed: the numbers of words that differ from before.
   std::vector<size_t> representatives(
       const std::vector<std::string_view>& renamed,
       const std::vector<size_t>& changed) const {
@@ -257,8 +258,8 @@ class Text {
     return numbers;
   }
 
-  // Number all words again by first occurrence. The arguments: see
-  // `representatives`.
+  // Number all words again by first occurrence. renamed: all words after
+  // `rename`. representative: the result of `representatives`.
   void renumber(const std::vector<std::string_view>& renamed,
                 const std::vector<size_t>& representative) {
     const size_t num_words = renamed.size();
@@ -331,7 +332,7 @@ class Text {
     }
   }
 
-  // The line feed after p, or `end`.
+  // The address of the first line feed from p on, or `end`.
   static const char* end_of_line(const char* p, const char* end) {
     const void* found = std::memchr(p, '\n', static_cast<size_t>(end - p));
     return found ? static_cast<const char*>(found) : end;
@@ -353,11 +354,11 @@ class Text {
     const char* separator_end = p;
     while (p < end) {
       // Cut words in the next 64 bytes, up to a byte that is neither visible
-      // ASCII nor a blank. p is the beginning of a word
+      // ASCII nor a blank. p is the beginning of a word or of white space
       uint64_t separators = find_separators(p);
       const char* const block = p;
       for (; separators; separators &= separators - 1) {
-        const char* stop = block + __builtin_ctzll(separators);
+        const char* stop = block + __builtin_ctzll(separators);  // of the word
         if (*stop != ' ' && stop < end) break;
         if (stop > end) stop = end;
         const auto size = static_cast<size_t>(stop - p);
@@ -465,7 +466,8 @@ class Text {
 
   bool lower_ = false;
   std::string buffer_;  // the text; if lower_, its ASCII is in lower case
-  std::string names_;   // the different words, each followed by a line feed
+  // The different words, after `rename`, each followed by a line feed
+  std::string names_;
   WordTable words_;
   std::array<Word, kBatch> batch_;  // words that are not numbered yet
   size_t batch_size_ = 0;

@@ -82,18 +82,20 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
     num_non_ascii_bytes, has_failed = sizes[5:7]
     if has_failed:
         return None
-    if num_non_ascii_bytes:
+    if num_non_ascii_bytes:     # only if `lower`
         # The different non-ASCII words, one in each line. Without the line
         # feeds, the lower case of Greek sigma would depend on other words
         non_ascii = onp.empty(num_non_ascii_bytes, 'uint8')
         library.text_non_ascii(handle, non_ascii, len(non_ascii))
         lowered = non_ascii.tobytes().decode().lower().encode()
         library.text_rename(handle, lowered, len(lowered), sizes)
-    arrays = [onp.empty(size, dtype) for size, dtype in zip(
-        sizes, ('int32', 'int64', 'int64', 'int64', 'uint8'))]
-    library.text_copy(handle, *arrays, sizes)
+    types, sentences, paragraphs, articles, names = (
+        onp.empty(size, dtype) for size, dtype in zip(
+            sizes, ('int32', 'int64', 'int64', 'int64', 'uint8')))
+    library.text_copy(handle, types, sentences, paragraphs, articles, names,
+                      sizes)
     left_out = sizes[7:]
-    return (*arrays[:-1], arrays[-1].tobytes(), left_out)
+    return types, sentences, paragraphs, articles, names.tobytes(), left_out
 
 
 def first_places(types, lengths, places, first):

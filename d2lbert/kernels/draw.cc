@@ -64,6 +64,7 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
     require(0 <= begin && begin < end && end <= num_sentences);
     return Range{begin, end};
   };
+  // The words of sentence s
   const auto words_of = [&](int64_t s) {
     const int64_t begin = sentence_offsets[s], end = sentence_offsets[s + 1];
     // The limit keeps the sum of two lengths from overflowing

@@ -114,7 +114,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   word<E>* packed_W1 = shared.take<word<E>>(padded(H) * f_words);
   const Sums sums_W1(shared, F * H, threads), sums_W2(shared, F * H, threads);
   const Sums sums_b1(shared, F, threads), sums_b2(shared, H, threads);
-  const TeamNormSums norms(shared, H, threads);
+  const TeamNormSums team_norm_sums(shared, H, threads);
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
       threads, 4 * (block * (2 * H + 2 * F + std::max(h_words, f_words)) +
@@ -123,7 +123,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   {
     float *dW1 = sums_W1.cleared(), *dW2 = sums_W2.cleared();
     float *db1 = sums_b1.cleared(), *db2 = sums_b2.cleared();
-    const NormSums norm = norms.cleared();
+    const NormSums norm_sums = team_norm_sums.cleared();
     Scratch& own = scratch.mine();
     // Gradients. dx: of X through the residual connection alone. dz: of
     // W2 act(W1 X + b1) + b2. dh: first of act(W1 X + b1), then of W1 X + b1
@@ -157,8 +157,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       const long m = std::min(block, end - first);
       const long next_m = std::min(block, end - first - m);
       const float *x = job.X + first * H, *hidden = saved.hidden + first * F;
-      add_and_norm_gradient(job.residual, first, m, dY, saved.normalized, norm,
-                            dx, dz);
+      add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
+                            norm_sums, dx, dz);
       add_rows_to(db2, dz, H, m, H);
       Prefetcher ahead(num_stripes(m, F));
       ahead.add(hidden, m * F * 4);
@@ -188,7 +188,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     sums_W2.add_up(grads.W2);
     sums_b1.add_up(grads.b1);
     sums_b2.add_up(grads.b2);
-    norms.add_up(grads.gamma, grads.beta);
+    team_norm_sums.add_up(grads.gamma, grads.beta);
   }
 }
 

@@ -92,7 +92,7 @@ template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const Problem& p = job.attention;
   const long H = p.H, N = 3 * H;  // N: queries, keys and values of a row
-  const long words = E::words(H);
+  const long h_words = E::words(H);
   const int threads = team(8.0 * p.R * H * H);
   const std::vector<Group> groups =
       all_groups(p, rows_at_a_time(p.R, threads, 4 * H));
@@ -102,16 +102,16 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   Scratch& shared = team_scratch();
   // Four weights and four biases, of words and floats with 4 bytes. + 512: each
   // array may need up to 64 bytes more for alignment
-  shared.reset(4 * 4 * padded(H) * (words + 1) + 512);
+  shared.reset(4 * 4 * padded(H) * (h_words + 1) + 512);
   word<E>* packed[4];  // the weights for queries, keys, values and the output
   const float* bias[4];
   for (int k = 0; k < 4; k++) {
-    packed[k] = shared.take<word<E>>(padded(H) * words);
+    packed[k] = shared.take<word<E>>(padded(H) * h_words);
     bias[k] = padded_copy(k < 3 ? job.b[k] : job.bo, H, shared);
   }
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
-      threads, 4 * max_rows * (5 * H + words) + 512 +
+      threads, 4 * max_rows * (5 * H + h_words) + 512 +
       AttendMemory<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
@@ -119,14 +119,14 @@ void forward(const Job& job, const Saved& saved, float* Y) {
     float* qkv = own.take<float>(max_rows * N);
     float* joined = own.take<float>(max_rows * H);
     float* out = own.take<float>(max_rows * H);
-    word<E>* x_words = own.take<word<E>>(max_rows * words);
+    word<E>* x_words = own.take<word<E>>(max_rows * h_words);
     const AttendMemory<E> head_memory(p, T, own);
     packing.complete(4 * num_panels, [&](long i) {
       const long k = i / num_panels, column = i % num_panels * NR;
       const float* weight = k < 3 ? job.W[k] : job.Wo;
       pack_panel_t<E>(weight + column * H, H, H,
                       std::min<long>(NR, H - column),
-                      packed[k] + column * words);
+                      packed[k] + column * h_words);
     });
 #pragma omp for schedule(dynamic, chunk_size(groups.size(), threads)) nowait
     for (size_t i = 0; i < groups.size(); i++) {
@@ -138,12 +138,12 @@ void forward(const Job& job, const Saved& saved, float* Y) {
       Prefetcher ahead(3 * num_stripes(m, H));
       ahead.add(x + m * H, std::min(m, p.R - first - m) * H * 4);
       for (int k = 0; k < 3; k++)
-        multiply<E>(false, m, H, words, a, ld, packed[k], qkv + k * H, N, BIAS,
-                    &ahead, bias[k]);
+        multiply<E>(false, m, H, h_words, a, ld, packed[k], qkv + k * H, N,
+                    BIAS, &ahead, bias[k]);
       float* q = address_of_row_0(qkv, first, N);
-      // All heads of all sequences of the group
-      for (long h = g.begin * p.heads; h < g.end * p.heads; h++)
-        attend<E>(p, SequenceHead(p, h), {q, q + H, q + 2 * H, N},
+      // The heads of all sequences of the group
+      for (long index = g.begin * p.heads; index < g.end * p.heads; index++)
+        attend<E>(p, SequenceHead(p, index), {q, q + H, q + 2 * H, N},
                   address_of_row_0(joined, first, H), head_memory);
       if (saved.qkv) {
         copy_streamed(qkv, m * N, saved.qkv + first * N);
@@ -184,20 +184,21 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   word<E>* packed_W = shared.take<word<E>>(padded(H) * n_words);
   const Sums sums_W(shared, N * H, threads), sums_Wo(shared, H * H, threads);
   const Sums sums_b(shared, N, threads), sums_bo(shared, H, threads);
-  const TeamNormSums norms(shared, H, threads);
+  const TeamNormSums team_norm_sums(shared, H, threads);
   // W joined to one matrix (3H, H): one product then gives the gradient of X
   std::vector<float> joined_W(N * H);
   for (int k = 0; k < 3; k++)
     std::copy(job.W[k], job.W[k] + H * H, joined_W.data() + k * H * H);
   SharedWork packing;
+  // For the arrays from dx to row_words, then for column_words and x_panels
   ThreadScratch& scratch = thread_scratch(
-      threads, 4 * (max_rows * (2 * H + H + N + n_words) +
+      threads, 4 * (max_rows * (3 * H + N + n_words) +
       m_words * (padded(H) + N)) + 512 + AttendBackMemory<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
     float *dW = sums_W.cleared(), *dWo = sums_Wo.cleared();
     float *db = sums_b.cleared(), *dbo = sums_bo.cleared();
-    const NormSums norm = norms.cleared();
+    const NormSums norm_sums = team_norm_sums.cleared();
     Scratch& own = scratch.mine();
     // dx: the gradient of X through the residual connection alone
     float* dx = own.take<float>(max_rows * H);
@@ -229,7 +230,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       const long next_m = std::min(m, p.offsets[end] - next_first);
       const float *x = job.X + first * H, *joined = saved.joined + first * H;
       add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
-                            norm, dx, dz);
+                            norm_sums, dx, dz);
       add_rows_to(dbo, dz, H, m, H);
       add_transposed<E>(dz, H, joined, H, m, column_words, x_panels, dWo);
       Prefetcher ahead(num_stripes(m, H));
@@ -238,8 +239,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       multiply_rows<E>(dz, m, H, row_words, packed_Wo, H, d_joined, H, ZERO,
                        &ahead);
       float *q = saved.qkv, *d = address_of_row_0(d_qkv, first, N);
-      for (long h = g.begin * p.heads; h < g.end * p.heads; h++)
-        attend_back<E>(p, SequenceHead(p, h), {q, q + H, q + 2 * H, N},
+      for (long index = g.begin * p.heads; index < g.end * p.heads; index++)
+        attend_back<E>(p, SequenceHead(p, index), {q, q + H, q + 2 * H, N},
                        address_of_row_0(d_joined, first, H),
                        {d, d + H, d + 2 * H, N}, head_memory);
       add_rows_to(db, d_qkv, N, m, N);
@@ -262,7 +263,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     }
     sums_Wo.add_up(grads.Wo);
     sums_bo.add_up(grads.bo);
-    norms.add_up(grads.gamma, grads.beta);
+    team_norm_sums.add_up(grads.gamma, grads.beta);
   }
 }
 
