@@ -73,8 +73,10 @@ int count_elements(const MXNetFunctions& mxnet, void* array, long* size) {
   if (mxnet.device(array, &kind, &number) || mxnet.type(array, &type) ||
       mxnet.storage(array, &storage) || mxnet.shape(array, &dims, &shape))
     return MXNET_FAILED;
-  if ((kind != CPU && kind != PINNED) || type != kFloat32 || storage != DENSE)
-    return UNSUPPORTED;
+  const bool is_on_cpu = kind == CPU || kind == PINNED;
+  const bool is_supported =
+      is_on_cpu && type == kFloat32 && storage == DENSE;
+  if (!is_supported) return UNSUPPORTED;
   *size = 1;
   for (int d = 0; d < dims; d++) *size *= shape[d];
   return DONE;
@@ -93,7 +95,7 @@ double sum_of_squares(const float* x, long n) {
 
 // The update of the elements of a block. The constants are floats, as in
 // MXNet's Adam. For beta from 0.5 to 1, 1 - beta then has no rounding error.
-// scale: the factor that multiplies all gradients.
+// scale: the factor of all gradients, which `Step::run` sets.
 struct Update {
   float beta1, beta2, epsilon, scale;
 
@@ -132,7 +134,8 @@ struct WithoutDenormals {
 #endif
 };
 
-// One step of Adam. It exists from the call by Python until MXNet has run it.
+// One step of Adam. The object exists from the call by Python until MXNet has
+// run the step.
 class Step {
  public:
   Step(const MXNetFunctions& mxnet, long n, Update update, double rescale,
@@ -159,20 +162,22 @@ class Step {
       long size;
       const int status = count_elements(mxnet_, arrays[k], &size);
       if (status != DONE) return status;
+      // All arrays must have the size of the first one, the weight
       if (k && size != p.size) return UNSUPPORTED;
       p.size = size;
-      const bool has_failed =
-          k == GRADIENT ? mxnet_.share(arrays[k], &gradients_[i])
-                        : mxnet_.wait(arrays[k]) ||
-                              mxnet_.data(arrays[k], (void**)addresses[k]);
-      if (has_failed) return MXNET_FAILED;
+      if (k == GRADIENT) {
+        if (mxnet_.share(arrays[k], &gradients_[i])) return MXNET_FAILED;
+      } else if (mxnet_.wait(arrays[k]) ||
+                 mxnet_.data(arrays[k], (void**)addresses[k])) {
+        return MXNET_FAILED;
+      }
     }
     p.rate = (float)rate;
     p.decay_factor = (float)(1 - decay);
     return DONE;
   }
 
-  // True if no two arrays that the step writes have the same address. Arrays
+  // True if all arrays that the step writes have different addresses. Arrays
   // without elements do not count.
   bool writes_distinct_arrays() const {
     std::vector<float*> written;
@@ -247,10 +252,8 @@ extern "C" int d2lbert_adam(const MXNetFunctions* mxnet, long n, void** arrays,
                             double beta1, double beta2, double epsilon,
                             double rescale, double clip) try {
   if (!n) return DONE;
-  // Step::run sets the last member of Update, `scale`
-  std::unique_ptr<Step> step(new Step(
-      *mxnet, n, {(float)beta1, (float)beta2, (float)epsilon, 1}, rescale,
-      clip));
+  const Update update = {(float)beta1, (float)beta2, (float)epsilon, 1};
+  std::unique_ptr<Step> step(new Step(*mxnet, n, update, rescale, clip));
   std::vector<void*> read, written;
   for (long i = 0; i < n; i++, arrays += 4) {
     const int status = step->set_parameter(i, arrays, rates[i], decays[i]);

@@ -180,7 +180,8 @@ inline void zero_gradient(MXTensor& gradient) {
 // The index, clipped to [0, n). Python has checked the index already. If that
 // check misses a wrong index, clipping still keeps the access inside the array.
 inline long clipped(int32_t index, long n) {
-  return index < 0 ? 0 : index >= n ? n - 1 : index;
+  if (index < 0) return 0;
+  return index < n ? index : n - 1;
 }
 
 // The number of threads to request for a parallel region. work: a rough number
@@ -190,8 +191,8 @@ inline long clipped(int32_t index, long n) {
 // nested regions). So divide work by omp_get_num_threads(), never by this
 // number.
 inline int team(double work) {
-  return work < 5e4 || is_after_fork() ? 1
-                                       : std::max(1, omp_get_max_threads());
+  if (work < 5e4 || is_after_fork()) return 1;
+  return std::max(1, omp_get_max_threads());
 }
 
 // Scratch memory for each thread of a team. Reserve it before the parallel
@@ -217,7 +218,7 @@ inline ThreadScratch& thread_scratch() {
   return scratch;
 }
 
-// The same memory, with `bytes` reserved for each thread.
+// The same memory, after reserving `bytes` for each thread.
 inline ThreadScratch& thread_scratch(int threads, size_t bytes) {
   thread_scratch().reserve(threads, bytes);
   return thread_scratch();
@@ -254,16 +255,17 @@ inline long block_rows(long rows, int threads, long blocks_per_thread,
   return std::max<long>(1, tiles) * MR;
 }
 
-// Add the m rows of x (m x n) to `to` (n,). The rows begin ld numbers apart.
-inline void add_rows_to(float* to, const float* x, long ld, long m, long n) {
+// Add the m rows of x (m x n) to sum (n,). The rows begin ld numbers apart.
+inline void add_rows_to(float* sum, const float* x, long ld, long m, long n) {
   for (long r = 0; r < m; r++)
     for (long j = 0; j < n; j += VL)
-      store(to + j, load(to + j, n - j) + load(x + r * ld + j, n - j), n - j);
+      store(sum + j, load(sum + j, n - j) + load(x + r * ld + j, n - j),
+            n - j);
 }
 
-// Add x (n,) to `to` (n,).
-inline void add_row_to(float* to, const float* x, long n) {
-  add_rows_to(to, x, n, 1, n);
+// Add x (n,) to sum (n,).
+inline void add_row_to(float* sum, const float* x, long n) {
+  add_rows_to(sum, x, n, 1, n);
 }
 
 // The number of blocks that a thread takes at a time from `omp for
@@ -315,12 +317,12 @@ class Sums {
 // Work that a team of threads shares, and that must be complete before any
 // thread continues. `omp for` would wait until a late or suspended thread has
 // done its part. Here each thread takes the next free part, so a late thread
-// finds nothing left to do. Use an object for one work only.
+// finds nothing left to do.
 class SharedWork {
  public:
   // Call do_part(i) once for each i from 0 to n - 1, in any thread of the team,
-  // and return after all these calls have ended. Each thread of the team calls
-  // `complete` once, with the same n.
+  // and return after all these calls have ended. Each thread of the team must
+  // call `complete` exactly once, with the same n.
   template <class F>
   void complete(long n, F do_part) {
     for (long i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n;) {

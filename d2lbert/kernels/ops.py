@@ -106,7 +106,7 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     """
     _check_fp32(precision)
     # If W needs no gradient, fully_connected gives b a gradient of zero. So
-    # the bias is added after it
+    # then the bias is added after the product
     adds_bias_later = (b is not None
                        and _without_add(grad_req, 2) == ('null', 'write'))
     bias = [] if b is None or adds_bias_later else [b]
