@@ -45,9 +45,9 @@ class MaskableWords {
       }
     }
     for (size_t k = words_.size(); k-- > 0;) {
-      const bool touches_next = k + 1 < words_.size() && touches(k);
-      words_[k].max_span =
-          std::min(max_words_, 1 + (touches_next ? words_[k + 1].max_span : 0));
+      const bool can_continue = k + 1 < words_.size() && touches_next(k);
+      const int32_t rest = can_continue ? words_[k + 1].max_span : 0;
+      words_[k].max_span = std::min(max_words_, 1 + rest);
     }
   }
 
@@ -56,10 +56,12 @@ class MaskableWords {
   // length that is left. Returns false if no span of any length is left.
   bool take_span(int32_t length, Twister& random, Span* span) {
     for (; length > 0; --length) {
-      uint32_t count = 0;
-      for (size_t k = 0; k < words_.size(); ++k) count += fits(k, length);
-      if (!count) continue;
-      uint32_t to_skip = random.below(count);
+      uint32_t num_positions = 0;
+      for (size_t k = 0; k < words_.size(); ++k) {
+        num_positions += fits(k, length);
+      }
+      if (!num_positions) continue;
+      uint32_t to_skip = random.below(num_positions);
       size_t k = 0;
       for (;; ++k) {
         if (fits(k, length) && to_skip-- == 0) break;
@@ -72,8 +74,8 @@ class MaskableWords {
   }
 
  private:
-  // True if no token is between words k and k + 1.
-  bool touches(size_t k) const {
+  // True if word k + 1 follows word k directly, without a token between them.
+  bool touches_next(size_t k) const {
     return words_[k].end == words_[k + 1].begin;
   }
 
@@ -87,8 +89,8 @@ class MaskableWords {
   // touch, also exclude the neighbours of these words.
   void exclude(size_t first, size_t last) {
     if (separate_) {
-      if (first > 0 && touches(first - 1)) --first;
-      if (last + 1 < words_.size() && touches(last)) ++last;
+      if (first > 0 && touches_next(first - 1)) --first;
+      if (last + 1 < words_.size() && touches_next(last)) ++last;
     }
     for (size_t k = first; k <= last; ++k) words_[k].max_span = 0;
     // Spans that begin before word `first` must also end before word `first`

@@ -25,8 +25,8 @@ struct Normalized {
 };
 
 // Compute Y = LayerNorm(X + dropout(Z)) for m rows from row `first`, with Z =
-// f(X). x and z hold only these rows; Y and `saved` hold all rows. z is scratch
-// memory afterwards.
+// f(X). x and z hold only these rows; Y and `saved` hold all rows. X +
+// dropout(Z) replaces z.
 inline void add_and_norm(const Residual& residual, long first, long m,
                          const float* x, float* z, const Normalized& saved,
                          float* Y) {
@@ -42,11 +42,11 @@ inline void add_and_norm(const Residual& residual, long first, long m,
     }
     float mean, scale;
     moments(z, H, residual.eps, &mean, &scale);
-    const long to = (first + r) * H;
+    const long row_begin = (first + r) * H;  // in Y and saved.hat
     for (long j = 0; j < H; j += VL) {
       const vf hat = (load(z + j, H - j) - mean) * scale;
-      if (saved.hat) stream(saved.hat + to + j, hat, H - j);
-      store(Y + to + j,
+      if (saved.hat) stream(saved.hat + row_begin + j, hat, H - j);
+      store(Y + row_begin + j,
             hat * load(residual.gamma + j, H - j) +
                 load(residual.beta + j, H - j),
             H - j);
