@@ -18,9 +18,11 @@ CLEANUP_SECONDS = 2
 class Interrupted(KeyboardInterrupt):
     """A signal ended the work; `signal` is its number."""
 
-    def __init__(self, text='', number=signal.SIGINT):
+    def __init__(self, text='', number=None):
+        """number: None in a worker that stops because another got a signal.
+        """
         super().__init__(text)
-        self.signal = int(number)
+        self.signal = int(signal.SIGINT if number is None else number)
 
 
 class Stopped(Interrupted):

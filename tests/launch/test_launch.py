@@ -272,6 +272,8 @@ def test_ctrl_c_lets_worker_0_save_after_its_step(
         "--resume 'a run' --num-steps 1000000 --eval-every 2")
     assert errors.count('stopped at step') == 1
     assert f'stopped at step {int(saved.stem[5:])}\n' in errors
+    # Worker 1 got no signal, and ends without a word
+    assert '[worker 1]' not in errors
     assert processes(mark) == []
 
 

@@ -30,7 +30,7 @@ def find_out(path):
 
 
 @pytest.fixture
-def ask(at_rest):
+def look_up(at_rest):
     """(The fact about `file`, whether it was known)."""
     find_out.asked = 0
     Path('file').write_text('one')
@@ -43,12 +43,12 @@ def ask(at_rest):
     return get
 
 
-def test_a_fact_is_found_out_once(ask):
-    assert ask() == ('one', False)
-    assert ask() == ('one', True)
-    assert ask(path=os.path.abspath('file')) == ('one', True)
-    assert ask('something else') == ('one', False)
-    assert ask() == ('one', True)
+def test_a_fact_is_found_out_once(look_up):
+    assert look_up() == ('one', False)
+    assert look_up() == ('one', True)
+    assert look_up(path=os.path.abspath('file')) == ('one', True)
+    assert look_up('something else') == ('one', False)
+    assert look_up() == ('one', True)
 
 
 def another_mtime():
@@ -74,22 +74,22 @@ def another_size():
 
 @pytest.mark.parametrize('change', [another_mtime, mtime_set_back,
                                     another_file, another_size])
-def test_a_change_is_noticed(ask, change):
-    ask()
+def test_a_change_is_noticed(look_up, change):
+    look_up()
     change()
-    assert ask() == (Path('file').read_text(), False)
-    assert ask()[1]
+    assert look_up() == (Path('file').read_text(), False)
+    assert look_up()[1]
 
 
-def test_a_file_written_lately_is_looked_at_again(ask, monkeypatch):
+def test_a_file_written_lately_is_looked_at_again(look_up, monkeypatch):
     monkeypatch.setattr(text_reader, 'TIME_RESOLUTION_NS', 2 * 10 ** 9)
-    assert not ask()[1] and not ask()[1]
+    assert not look_up()[1] and not look_up()[1]
     later = time.time_ns() + 3 * 10 ** 9
     monkeypatch.setattr(text_reader.time, 'time_ns', lambda: later)
-    assert not ask()[1] and ask()[1]
+    assert not look_up()[1] and look_up()[1]
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_remembered(ask):
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(look_up):
     facts = FileFacts()
 
     def change(path):
@@ -97,7 +97,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(ask):
         return 'one'
     facts.get('text', 'file', change)
     facts.save()
-    assert ask() == ('much longer', False)
+    assert look_up() == ('much longer', False)
 
 
 @pytest.mark.parametrize('damage', [
@@ -105,33 +105,33 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(ask):
     lambda text: '{"facts": 1}', lambda text: text.replace('one', 'two'),
     lambda text: json.dumps(dict(json.loads(text), version=0)),
 ], ids=['empty', 'cut', 'foreign', 'no facts', 'another fact', 'version'])
-def test_a_damaged_index_is_ignored(ask, own_cache, damage):
-    ask()
+def test_a_damaged_index_is_ignored(look_up, own_cache, damage):
+    look_up()
     own_cache.write_text(damage(own_cache.read_text()))
-    assert ask() == ('one', False)
-    assert ask() == ('one', True)
+    assert look_up() == ('one', False)
+    assert look_up() == ('one', True)
 
 
-def test_the_index_is_bounded(ask, own_cache, monkeypatch):
+def test_the_index_is_bounded(look_up, own_cache, monkeypatch):
     monkeypatch.setattr(text_reader, 'MAX_FACTS', 5)
     for k in range(9):
-        ask(str(k))
+        look_up(str(k))
     assert len(json.loads(own_cache.read_text())['facts']) == 5
-    assert ask('8')[1] and not ask('3')[1]
+    assert look_up('8')[1] and not look_up('3')[1]
 
 
-def test_facts_of_another_process_are_kept(ask):
+def test_facts_of_another_process_are_kept(look_up):
     first, second = FileFacts(), FileFacts()
     for facts, what in ((first, 'a'), (second, 'b')):
         facts.get(what, 'file', find_out)
         facts.save()
-    assert ask('a')[1] and ask('b')[1]
+    assert look_up('a')[1] and look_up('b')[1]
 
 
-def test_the_index_can_be_off_or_unwritable(ask, own_cache, monkeypatch):
+def test_the_index_can_be_off_or_unwritable(look_up, own_cache, monkeypatch):
     monkeypatch.setenv('D2LBERT_CACHE', 'off')
-    assert not ask()[1] and not ask()[1]
+    assert not look_up()[1] and not look_up()[1]
     assert not own_cache.exists()
     monkeypatch.delenv('D2LBERT_CACHE')
     own_cache.parent.parent.write_text('a file where the folder should be')
-    assert not ask()[1] and not ask()[1]
+    assert not look_up()[1] and not look_up()[1]
