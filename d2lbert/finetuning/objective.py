@@ -247,8 +247,8 @@ def dropout_of(bert, kind):
     field, dropout = text_dropout if kind in TEXT_KINDS else token_dropout
     loaded_folder = bert.pretrained     # None: not from a folder
     if (loaded_folder is not None
-            and loaded_folder.config.get(field) is not None):
-        dropout = loaded_folder.config[field]
+            and loaded_folder.fields.get(field) is not None):
+        dropout = loaded_folder.fields[field]
     return bert.config['dropout'] if dropout is None else dropout
 
 

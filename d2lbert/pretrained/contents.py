@@ -1,7 +1,7 @@
 """This module reads and checks a checkpoint folder without MXNet.
 
 A folder has a config.json, tensors and a tokenizer. The table of a net is a
-list of `tensor_names.Tensor`, the tensors that a folder should have. The
+list of `tensor_names.TensorSpec`s, the tensors that a folder should have. The
 tensors in the folder are compared with the table. folders.py loads a folder
 into an MXNet net. `load_quantized` loads a folder into an int8 encoder.
 """
@@ -38,20 +38,20 @@ class Difference(NamedTuple):
                         # shape or type)
     expected: str       # the shape in the table, '' if left over
     found: str          # the shape in the folder, '' if missing
-    part: str           # the `part` of a tensor_names.Tensor, '' if left over
+    part: str           # `part` of the `TensorSpec`, '' if left over
 
 
 class Pretrained(NamedTuple):
     """The folder that a net comes from; str() lists the differences."""
 
     folder: Path
-    config: dict        # fields of config.json, see `config.read_keywords`
+    fields: dict        # of config.json; see `read_keywords_and_fields`
     differences: tuple  # of `Difference`s
 
     def lacking(self, part):
-        """True if the folder lacks tensors of a part, which are then random.
+        """True if the folder lacks some or all tensors of a part.
 
-        part: a key of `tensor_names.PARTS`.
+        part: a key of `tensor_names.PARTS`. Missing tensors became random.
         """
         return any(difference.state == 'missing' and difference.part == part
                    for difference in self.differences)
@@ -62,13 +62,14 @@ class Pretrained(NamedTuple):
 
 
 def format_table(differences):
-    """`Difference`s as a text of aligned columns; '' if there are none."""
-    lines = [('tensor', 'state', 'expected', 'found'),
-             *(difference[:4] for difference in differences)]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return '\n'.join(
-        '  '.join(map(str.ljust, line, widths)).rstrip()
-        for line in lines) if differences else ''
+    """`Difference`s as a text of aligned columns; '' for no differences."""
+    if not differences:
+        return ''
+    rows = [('tensor', 'state', 'expected', 'found'),
+            *(difference[:4] for difference in differences)]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return '\n'.join('  '.join(map(str.ljust, row, widths)).rstrip()
+                     for row in rows)
 
 
 class OpenFolder(NamedTuple):
@@ -76,13 +77,18 @@ class OpenFolder(NamedTuple):
 
     folder: Path
     keywords: dict      # keyword arguments of `BERTModel` or `BARTModel`
-    config: dict        # fields of config.json, see `config.read_keywords`
+    fields: dict        # of config.json; see `read_keywords_and_fields`
     tensors: dict       # {name in the table: `tensor_files.StoredTensor`}
 
     @property
     def is_quantized(self):
         """True if the matrices of the encoder are int8."""
-        return self.config.get(configs.QUANTIZATION) is not None
+        return self.fields.get(configs.QUANTIZATION) is not None
+
+    def table(self):
+        """The table of the net that `keywords` describe, not fine-tuned."""
+        return tensor_names.table(self.keywords,
+                                  self.fields['num_skipped_rows'])
 
     def check(self, table, required_parts=('encoder', 'decoder')):
         """Compare the folder's tensors with a table; return a `Pretrained`.
@@ -93,47 +99,49 @@ class OpenFolder(NamedTuple):
         differences = _compare(table, self.tensors, self.is_quantized)
         _raise_for(differences, self.folder, family_of(self.keywords),
                    required_parts)
-        return Pretrained(self.folder, self.config, tuple(differences))
+        return Pretrained(self.folder, self.fields, tuple(differences))
 
     def tokenizer(self):
         """Load the tokenizer and set its `pooling`.
 
-        Raises `PretrainedError`.
+        Raises `PretrainedError`, also for more tokens than the net has.
         """
-        folder, size = self.folder, self.keywords['vocab_size']
+        folder, vocab_size = self.folder, self.keywords['vocab_size']
         try:
             tokenizer = WordPiece.load(folder)
             tokenizer.pooling = load_pooling(folder)
         except (ValueError, OSError) as error:
             raise PretrainedError(str(error)) from None
-        if len(tokenizer) > size:
+        if len(tokenizer) > vocab_size:
             raise PretrainedError(
                 f'the tokenizer of {folder} has {len(tokenizer)} tokens, but '
-                f'the model only {size}: they belong to different models')
+                f'the model only {vocab_size}: they belong to different '
+                'models')
         return tokenizer
 
     def values(self, table):
-        """Read the tensors of a table: yield (line of the table, values).
+        """Read the tensors of a table: yield (`TensorSpec`, values).
 
-        The values are an array, a `QuantizedWeight`, or None for a missing
-        tensor. At the end, a warning names tensors that contain NaN or
-        infinity.
+        The values are an array in the order of the net's parameter, a
+        `QuantizedWeight`, or None for a missing tensor. At the end, a warning
+        names tensors that contain NaN or infinity.
         """
         # {name of a tensor: its number of NaN and infinite values}
         not_finite_counts = {}
-        for line in table:
+        for spec in table:
             # A tensor under both names is read as the alias, see `_compare`
-            tensor = (self.tensors.get(line.alias)
-                      or self.tensors.get(line.name))
+            tensor = (self.tensors.get(spec.alias)
+                      or self.tensors.get(spec.name))
             if tensor is None:
-                yield line, None
+                yield spec, None
             elif tensor.scale is not None:
-                yield line, tensor_files.read_quantized(tensor)
+                yield spec, tensor_files.read_quantized(tensor)
             else:
                 values = tensor_files.read(tensor)
                 not_finite_counts[tensor.name] = count_not_finite(values)
-                yield line, (values[::-1] if line.reversed
-                             else values)[line.skip:]
+                if spec.is_reversed:
+                    values = values[::-1]
+                yield spec, values[spec.num_skipped_rows:]
         warn_not_finite(self.folder, not_finite_counts)
 
 
@@ -145,7 +153,7 @@ def open_folder(folder):
             f'there is no folder {folder}: name one on this disk that holds '
             'config.json, model.safetensors and tokenizer.json or vocab.txt '
             '(models are never downloaded by name)')
-    keywords, config = configs.read_keywords(folder / 'config.json')
+    keywords, fields = configs.read_keywords_and_fields(folder / 'config.json')
     stored = tensor_files.list_tensors(folder)
     try:
         check_layers(keywords, len(stored))
@@ -153,25 +161,27 @@ def open_folder(folder):
         raise PretrainedError(f'{folder} does not hold what its config.json '
                               f'describes: {error}') from None
     family = family_of(keywords)
-    names = tensor_names.current_names(stored, family)
-    tensors = {current: stored[name] for current, name in names.items()}
-    if config.get(configs.QUANTIZATION) is not None:
+    stored_names = tensor_names.current_names(stored, family)
+    tensors = {current_name: stored[name]
+               for current_name, name in stored_names.items()}
+    if fields.get(configs.QUANTIZATION) is not None:
         tensors = tensor_files.with_scales(tensors)
     _drop_copies(folder, family, tensors)
     keywords['tie_embeddings'] = _drop_tied_copy(keywords, tensors)
-    _drop_missing_heads(keywords, family, tensors, config['skip'])
-    return OpenFolder(folder, keywords, config, tensors)
+    opened = OpenFolder(folder, keywords, fields, tensors)
+    _drop_missing_heads(opened)
+    return opened
 
 
-def _drop_missing_heads(keywords, family, tensors, skip):
-    """Remove from the keywords the optional heads that the folder lacks."""
-    missing = {part for part in family.optional_heads
-               if not any(line.name in tensors
-                          for line in tensor_names.table(keywords, skip)
-                          if line.part == part)}
+def _drop_missing_heads(opened):
+    """Remove the optional heads that the folder lacks from its `keywords`."""
+    keywords = opened.keywords
+    present = {spec.part for spec in opened.table()
+               if spec.name in opened.tensors}
+    missing = set(family_of(keywords).optional_heads) - present
     if missing:
-        keywords['heads'] = tuple(part for part in keywords['heads']
-                                  if part not in missing)
+        keywords['heads'] = tuple(head for head in keywords['heads']
+                                  if head not in missing)
 
 
 def _drop_copies(folder, family, tensors):
@@ -184,24 +194,17 @@ def _drop_copies(folder, family, tensors):
         if name not in tensors:
             continue
         copy = tensors.pop(name)
-        # A folder may have copies only: the first copy is then the embedding
+        # If a folder has copies only, the first copy becomes the embedding
         if not _are_equal(copy, tensors.setdefault(embedding_name, copy)):
             raise PretrainedError(
                 f'{folder}: {name} is another tensor than {embedding_name}, '
                 f'but a {family.title} here has a single token embedding')
 
 
-def _are_equal(a, b):
-    """True if two `StoredTensor`s have equal shapes and values."""
-    return (a.shape == b.shape
-            and {a.dtype, b.dtype} <= set(tensor_files.TYPES)
-            and onp.array_equal(tensor_files.read(a), tensor_files.read(b)))
-
-
 def _drop_tied_copy(keywords, tensors):
-    """Remove a copy of tied weights from `tensors`.
+    """Return True if the last layer of the MLM head has tied weights.
 
-    Returns True if the last layer of the MLM head has tied weights. As in
+    If so, remove its copy of the token embedding from `tensors`. As in
     transformers 5, weights that differ from the token embedding are not tied,
     even if config.json has tie_word_embeddings.
     """
@@ -218,56 +221,71 @@ def _drop_tied_copy(keywords, tensors):
     return True
 
 
+def _are_equal(a, b):
+    """True if two `StoredTensor`s have equal shapes and values."""
+    return (a.shape == b.shape
+            and {a.dtype, b.dtype} <= set(tensor_files.TYPES)
+            and onp.array_equal(tensor_files.read(a), tensor_files.read(b)))
+
+
 def _compare(table, tensors, folder_is_quantized):
     """List the `Difference`s between a table and an `OpenFolder`'s tensors."""
     differences, unused = [], dict(tensors)
-    for line in table:
+    for spec in table:
         # If the folder has the tensor under both names, `alias` wins, as in
         # transformers
-        named = unused.pop(line.name, None)
-        tensor = unused.pop(line.alias, None) or named
-        is_int8 = folder_is_quantized and quantized_name(line.ours) is not None
+        under_name = unused.pop(spec.name, None)
+        tensor = unused.pop(spec.alias, None) or under_name
+        is_int8 = folder_is_quantized and (
+            name_in_quantized_encoder(spec.param_name) is not None)
         expected = (tensor_files.format_quantized_shape if is_int8
-                    else tensor_files.format_shape)(line.shape)
+                    else tensor_files.format_shape)(spec.shape)
         if tensor is None:
-            if not line.optional:
-                differences.append(Difference(line.name, 'missing', expected,
-                                              '', line.part))
+            if not spec.is_optional:
+                differences.append(Difference(spec.name, 'missing', expected,
+                                              '', spec.part))
             continue
-        has_type = (tensor.scale is not None if is_int8
-                    else tensor.dtype in tensor_files.TYPES)
-        if tensor.shape != line.shape or not has_type:
+        has_right_type = (
+            tensor.scale is not None if is_int8
+            else tensor.dtype in tensor_files.TYPES)
+        if tensor.shape != spec.shape or not has_right_type:
             differences.append(Difference(tensor.name, 'misshapen', expected,
-                                          str(tensor), line.part))
+                                          str(tensor), spec.part))
     return differences + [
         Difference(tensor.name, 'left over', '', str(tensor), '')
         for tensor in unused.values()]
 
 
-def quantized_name(ours):
-    """The name within the encoder of a parameter that int8 quantizes.
+def name_in_quantized_encoder(param_name):
+    """The key of a net's parameter in `QuantizedEncoder.weights`, or None.
 
-    ours: the parameter's name in the net. Returns None for other parameters.
+    None: int8 does not quantize the parameter.
     """
-    part, _, name = ours.partition('.')
-    return name if part == 'encoder' and is_quantized(name) else None
+    part, _, name_in_part = param_name.partition('.')
+    return (name_in_part if part == 'encoder' and is_quantized(name_in_part)
+            else None)
 
 
 def _raise_for(differences, folder, family, required_parts):
     """Raise `PretrainedError` as `OpenFolder.check` does."""
     num_misshapen = sum(difference.state == 'misshapen'
                         for difference in differences)
-    missing_parts = [part for _, state, _, _, part in differences
-                     if state == 'missing' and part in required_parts]
-    if num_misshapen or missing_parts:
+    # The parts of missing tensors; a part occurs once for each tensor
+    missing_parts = [difference.part for difference in differences
+                     if difference.state == 'missing'
+                     and difference.part in required_parts]
+    if num_misshapen:
+        reason = (f'{num_misshapen} tensors do not have the shape or type '
+                  'that its config.json asks for')
+    elif missing_parts:
         parts = ' and the '.join(part for part in required_parts
                                  if part in missing_parts)
-        reason = (f'{num_misshapen} tensors do not have the shape or type '
-                  'that its config.json asks for' if num_misshapen else
-                  f'{len(missing_parts)} tensors of the {parts} are missing')
-        raise PretrainedError(f'{folder} does not hold the {family.title} '
-                              f'that its config.json describes: {reason}:\n'
-                              f'{format_table(differences)}')
+        reason = f'{len(missing_parts)} tensors of the {parts} are missing'
+    else:
+        return
+    raise PretrainedError(f'{folder} does not hold the {family.title} '
+                          f'that its config.json describes: {reason}:\n'
+                          f'{format_table(differences)}')
 
 
 def warn_of_differences(pretrained, heads):
@@ -295,37 +313,41 @@ class QuantizedModel(NamedTuple):
     """A net without heads, which `encoding.TextEncoder` accepts."""
 
     encoder: QuantizedEncoder
-    config: dict        # keyword arguments of the net
+    config: dict        # the folder's `keywords`, as in the `config` of a net
     pretrained: Any     # a `Pretrained`
 
 
 def load_quantized(folder, precision=None):
     """Load a folder as (`QuantizedModel`, tokenizer), or return None.
 
-    Commands that only need vectors call this, because `import mxnet` takes
-    longer than loading an int8 encoder and encoding a text. The vectors equal
-    those of a net that `load_pretrained` loads with int8, to the bit.
+    Commands that only need vectors call this function, because `import mxnet`
+    takes longer than loading an int8 encoder and encoding a text. The vectors
+    equal those of a net that `load_pretrained` loads with int8, to the bit.
 
     precision: 'int8' quantizes the weights of any folder. With None, the
     result is None for a folder without quantized weights. Raises
     `PretrainedError`, and ValueError for a net that cannot be quantized.
     """
     config_path = Path(folder, 'config.json')
-    if (precision is None and config_path.is_file() and configs.read_keywords(
-            config_path)[1].get(configs.QUANTIZATION) is None):
-        return None     # The caller loads a net. No tensors are read here
+    # Read config.json alone at first, since the caller may need no tensors.
+    # `open_folder` raises the error for a missing config.json
+    if precision is None and config_path.is_file():
+        _, fields = configs.read_keywords_and_fields(config_path)
+        if fields.get(configs.QUANTIZATION) is None:
+            return None
     opened = open_folder(folder)
     layout = Layout.of_config(opened.keywords)
     check_layout(layout)
-    table = tensor_names.table(opened.keywords, opened.config['skip'])
+    table = opened.table()
     pretrained, tokenizer = opened.check(table), opened.tokenizer()
     params = {}
-    for line, values in opened.values([line for line in table
-                                       if line.part == 'encoder']):
-        name = line.ours.partition('.')[2]
-        if is_quantized(name) and not isinstance(values, QuantizedWeight):
-            values = quantize(values, line.name)
-        params[name] = values
+    for spec, values in opened.values([spec for spec in table
+                                       if spec.part == 'encoder']):
+        _, _, name_in_encoder = spec.param_name.partition('.')
+        if is_quantized(name_in_encoder) and not isinstance(
+                values, QuantizedWeight):
+            values = quantize(values, spec.name)
+        params[name_in_encoder] = values
     warn_of_differences(pretrained, ())
     return QuantizedModel(QuantizedEncoder(layout, params), opened.keywords,
                           pretrained), tokenizer

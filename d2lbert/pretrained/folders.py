@@ -2,7 +2,8 @@
 
 A folder has the format of Hugging Face's libraries: config.json, weights as
 safetensors, and a tokenizer. Folders are read from disk, never downloaded.
-The net of a folder is pretrained, or fine-tuned with a task head.
+A net has the heads of pretraining or, after fine-tuning, a task head. The
+sections load a pretrained net, load a fine-tuned net, and save any net.
 """
 import json
 from pathlib import Path
@@ -19,8 +20,8 @@ from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.nn.quantized import Layout, QuantizedEncoder, QuantizedWeight
 from d2lbert.pretrained import tensor_files
 from d2lbert.pretrained.contents import (
+    name_in_quantized_encoder,
     open_folder,
-    quantized_name,
     warn_of_differences,
 )
 from d2lbert.pretrained.families import config as configs
@@ -38,9 +39,12 @@ from d2lbert.pretrained.tensor_files import (
 )
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
-#: Tokens between the starts of successive windows of a long text.
+#: Tokens between the starts of successive windows of a long text, as in the
+#: published BERT's code for SQuAD.
 STRIDE = 128
 
+
+# Load a pretrained net
 
 def load_pretrained(folder: PathLike, ctx: Any = None,
                     heads: Sequence[str] = HEADS, trainable: bool = True,
@@ -69,83 +73,77 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
 def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
                 precision=None):
     """As `load_pretrained`, but with an `OpenFolder` in place of a path."""
-    net, tokenizer = load_net_and_tokenizer(
-        opened, tensor_names.table(opened.keywords, opened.config['skip']),
-        lambda: net_of(opened.keywords), ctx, trainable, precision)
+    net, tokenizer = _load_net_and_tokenizer(
+        opened, opened.table(), lambda: net_of(opened.keywords), ctx,
+        trainable, precision)
     warn_of_differences(net.pretrained, heads)
     return net, tokenizer
 
 
-def load_net_and_tokenizer(opened, table, make_net, ctx=None, trainable=True,
-                           precision=None,
-                           required_parts=('encoder', 'decoder')):
+def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
+                            precision,
+                            required_parts=('encoder', 'decoder')):
     """Load the weights of an `OpenFolder` into a new net: (net, tokenizer).
 
-    make_net() constructs the net. table: the net's `tensor_names.Tensor`s.
-    ctx, trainable, precision: as for `load_pretrained`. Raises
-    `PretrainedError` if a tensor of a required part is missing; missing
-    tensors of other parts become random.
+    make_net() constructs the net. table: the net's `TensorSpec`s, see
+    tensor_names.py. ctx, trainable, precision: as for `load_pretrained`.
+    required_parts: values of `TensorSpec.part`. Raises `PretrainedError` if a
+    tensor of these parts is missing. Missing tensors of other parts become
+    random.
     """
     pretrained = opened.check(table, required_parts)
     tokenizer = opened.tokenizer()
     net = make_net()
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
-    encoder_values = _fill_parameters(net, opened, table, ctx or mx.cpu())
-    if opened.is_quantized and precision in (None, 'int8'):
+    params = net._collect_params_with_prefix()
+    stays_int8 = opened.is_quantized and precision in (None, 'int8')
+    int8_params = {}    # {name within the encoder: values}, if stays_int8
+    for spec, values in opened.values(table):
+        _set_values(params[spec.param_name], values, ctx or mx.cpu(),
+                    opened.fields['initializer_range'])
+        if stays_int8 and spec.part == 'encoder':
+            _, _, name_in_encoder = spec.param_name.partition('.')
+            int8_params[name_in_encoder] = values
+    if stays_int8:
         net.encoder.quantized = QuantizedEncoder(
-            Layout.of_config(opened.keywords), encoder_values)
+            Layout.of_config(opened.keywords), int8_params)
     net.pretrained = pretrained
     return set_precision(net, precision), tokenizer
 
 
-def _fill_parameters(net, opened, table, ctx):
-    """Set each parameter to its values in the folder, or to random values.
+def _set_values(param, values, ctx, initializer_range):
+    """Set a parameter to values that `OpenFolder.values` yields.
 
-    Returns {name within the encoder: values} of the encoder's parameters for
-    a quantized folder, else {}.
+    None means random values, with the standard deviation initializer_range.
     """
-    params, encoder_values = net._collect_params_with_prefix(), {}
-    for line, values in opened.values(table):
-        param = params[line.ours]
-        part, _, name_in_part = line.ours.partition('.')
-        if opened.is_quantized and part == 'encoder':
-            encoder_values[name_in_part] = values
-        if values is None:
-            # Only matrices become Normal; biases become 0, gammas become 1
-            param.initialize(ctx=ctx, default_init=init.Normal(
-                opened.config['initializer_range']))
-        elif isinstance(values, QuantizedWeight):
-            # `values.dequantized` is called when `param` is first read
-            fill_on_first_read(param, values.dequantized, ctx)
-        else:
-            param._load_init(on_device(values.reshape(param.shape), mx.cpu()),
-                             ctx)
-    return encoder_values
+    if values is None:
+        # default_init holds for matrices alone: the parameters of biases and
+        # LayerNorms have their own initializers, 0 or 1
+        param.initialize(ctx=ctx, default_init=init.Normal(initializer_range))
+    elif isinstance(values, QuantizedWeight):
+        # `values.dequantized` is called when `param` is first read
+        fill_on_first_read(param, values.dequantized, ctx)
+    else:
+        param._load_init(on_device(values.reshape(param.shape), mx.cpu()),
+                         ctx)
 
 
-def has_weights(folder):
-    """True if a folder has weights of a checkpoint, in any known format."""
-    return any((Path(folder) / name).is_file()
-               for name in (WEIGHTS, INDEX, *UNSUPPORTED_FILES))
-
-
-# Fine-tuned models
+# Load a fine-tuned net
 
 def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     """Load a folder with a task head: (`FineTuned` net, tokenizer).
 
     The folder must be written by `transformers` or `save_pretrained`, and hold
     a model of a class *ForSequenceClassification, *ForTokenClassification,
-    *ForQuestionAnswering or *ForMultipleChoice. In the `about` of the net,
-    `task` is ''. The folder of a run of `finetune` is loaded by
-    training/load.py instead.
+    *ForQuestionAnswering or *ForMultipleChoice. The folder of a run of
+    `finetune` is loaded by training/load.py instead.
 
     The arguments are as for `load_pretrained`. Raises `PretrainedError` if the
     folder has no task head.
     """
     opened = open_folder(folder)
-    if kind_of(opened) is None:
+    if head_kind(opened) is None:
         raise PretrainedError(
             f'{folder} has no head that scores texts or words (its '
             'config.json names no class of a fine-tuned model): fine-tune '
@@ -158,41 +156,45 @@ def load_opened_finetuned(opened, ctx=None, trainable=True, precision=None):
 
     The other arguments are as for `load_pretrained`.
     """
-    kind = kind_of(opened)
-    about = about_of(opened, kind)
-    net, tokenizer = load_net_and_tokenizer(
-        opened, tensor_names.finetuned(opened.keywords, kind, about.num_scores,
-                                       opened.config['skip']),
+    kind = head_kind(opened)
+    about = _about_of(opened, kind)
+    table = tensor_names.finetuned_table(
+        opened.keywords, kind, about.num_scores,
+        opened.fields['num_skipped_rows'])
+    net, tokenizer = _load_net_and_tokenizer(
+        opened, table,
         lambda: FineTuned.of_config(opened.keywords, kind, about.num_scores,
                                     about.dropout),
         ctx, trainable, precision,
         required_parts=('encoder', 'decoder', 'pooler', 'head'))
-    net.about = about._replace(max_len=min(
-        about.max_len, tokenizer.max_len or about.max_len))
+    if tokenizer.max_len:
+        about = about._replace(max_len=min(about.max_len, tokenizer.max_len))
+    net.about = about
     return net, tokenizer
 
 
-def kind_of(opened):
+def head_kind(opened):
     """The kind of an `OpenFolder`'s task head, one of `heads.KINDS`, or None.
     """
     family = family_of(opened.keywords)
-    for name in opened.config.get('architectures') or ():
-        for kind, class_name in family.finetuned.items():
-            if class_name == name:
-                # 'classify' and 'regress' share a class
-                is_regression = (kind in ('classify', 'regress')
-                                 and len(labels_of(opened.config)) == 1)
-                return 'regress' if is_regression else kind
+    for class_name in opened.fields.get('architectures') or ():
+        kinds = [kind for kind, name in family.finetuned.items()
+                 if name == class_name]
+        # 'classify' and 'regress' share a class
+        if 'regress' in kinds and len(labels_of(opened.fields)) == 1:
+            return 'regress'
+        if kinds:
+            return kinds[0]
     return None
 
 
-def labels_of(config):
+def labels_of(fields):
     """The names of the labels, a tuple by class index.
 
-    config: the fields of config.json.
+    fields: of config.json.
     """
     # Without the field, a model of transformers has two labels
-    id2label = config.get('id2label') or {'0': 'LABEL_0', '1': 'LABEL_1'}
+    id2label = fields.get('id2label') or {'0': 'LABEL_0', '1': 'LABEL_1'}
     try:
         names = {int(index): str(name) for index, name in id2label.items()}
         return tuple(names[k] for k in range(len(names)))
@@ -202,31 +204,41 @@ def labels_of(config):
             f'the names of the labels, not {id2label!r}') from None
 
 
-def about_of(opened, kind):
-    """The `About` of an `OpenFolder` with a task head of this kind."""
-    config, family = opened.config, family_of(opened.keywords)
+def _about_of(opened, kind):
+    """The `About` of an `OpenFolder` with a task head of this kind.
+
+    Its `max_len` is the number of positions of the net.
+    """
+    fields = opened.fields
     scores_text = kind in TEXT_KINDS
-    problem = config.get('problem_type')
+    problem = fields.get('problem_type')
     if scores_text and problem == 'multi_label_classification':
         raise PretrainedError(
             f'{opened.folder} gives texts several labels at once '
             f'(problem_type is {problem!r}), which is not supported')
-    # Each has a field of config.json, and the default of this field
-    of_texts, of_tokens = family.dropouts
-    field, default = of_texts if scores_text else of_tokens
-    dropout = config.get(field)
+    text_dropout, token_dropout = family_of(opened.keywords).dropouts
+    # Use the field of config.json, else the family's default for the field,
+    # else the dropout of the encoder
+    dropout_field, default = text_dropout if scores_text else token_dropout
+    dropout = fields.get(dropout_field)
     if dropout is None:
         dropout = opened.keywords['dropout'] if default is None else default
     return About(
         task='', kind=kind,
         # None for 'classify' and 'regress': single texts or pairs
         pair={'tag': False, 'span': True, 'choice': True}.get(kind),
-        labels=labels_of(config) if kind in ('classify', 'tag') else None,
+        labels=labels_of(fields) if kind in ('classify', 'tag') else None,
         metrics=(), max_len=opened.keywords['max_len'], stride=STRIDE,
         null=False, dropout=dropout)
 
 
-# Saving
+def has_weights(folder):
+    """True if a folder has weights of a checkpoint, in any known format."""
+    return any((Path(folder) / name).is_file()
+               for name in (WEIGHTS, INDEX, *UNSUPPORTED_FILES))
+
+
+# Save a net
 
 def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
                     parts: Optional[Sequence[str]] = None) -> None:
@@ -249,16 +261,20 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     unsupported modules of sentence-transformers.
     """
     tokenizer = as_tokenizer(tokenizer)
-    config = configs.config_of_net(net, tokenizer)
-    if len(tokenizer) > config['vocab_size']:
+    fields = configs.fields_of_net(net, tokenizer)
+    if len(tokenizer) > fields['vocab_size']:
         raise PretrainedError(
             f'the tokenizer has {len(tokenizer)} tokens, but the net only '
-            f'{config["vocab_size"]}: they belong to different models')
-    write_folder(folder, config, _tensors(net, tokenizer.pad_id, parts),
-                 tokenizer, configs.generation_of_net(net, tokenizer),
-                 # A fine-tuned net does not pool its token vectors
-                 {} if net.about else files_of(
-                     tokenizer.pooling, net.config['num_hiddens']))
+            f'{fields["vocab_size"]}: they belong to different models')
+    tensors = _tensors(net, tokenizer.pad_id, parts)
+    json_files = {'config.json': fields}
+    generation_fields = configs.generation_fields_of_net(net, tokenizer)
+    if generation_fields is not None:
+        json_files[configs.GENERATION_FILE] = generation_fields
+    if net.about is None:       # a fine-tuned net does not pool its vectors
+        json_files.update(files_of(tokenizer.pooling,
+                                   net.config['num_hiddens']))
+    _write_folder(folder, json_files, tensors, tokenizer)
 
 
 def _tensors(net, pad_id, parts):
@@ -267,13 +283,40 @@ def _tensors(net, pad_id, parts):
     pad_id: the id of the padding token. parts: as for `save_pretrained`.
     """
     params = net._collect_params_with_prefix()
+    tensors, quantized = {}, net.encoder.quantized
+    for spec in _checked_table(net, params, pad_id):
+        if parts is not None and spec.part not in parts:
+            continue
+        if spec.part == 'mlm' and configs.omits_mlm_head(net):
+            continue
+        name_in_encoder = name_in_quantized_encoder(spec.param_name)
+        if quantized is not None and name_in_encoder is not None:
+            weight = quantized.weights[name_in_encoder]
+            tensors[spec.name] = weight.q
+            tensors[spec.name + tensor_files.SCALE_SUFFIX] = weight.scale
+            continue
+        values = tensors[spec.name] = _values(params[spec.param_name], spec)
+        # Only the output bias of the MLM head has an alias. transformers reads
+        # the bias under the alias if the weights are not tied
+        if spec.alias and not net.config['tie_embeddings']:
+            tensors[spec.alias] = values
+    return tensors
+
+
+def _checked_table(net, params, pad_id):
+    """The table of a net, see contents.py.
+
+    params: {name: parameter} of the net. Raises `PretrainedError` if they are
+    not the parameters in the table. pad_id: the id of the padding token.
+    """
     kind, family = net.kind, family_of(net.config)
-    skip = configs.num_skipped_rows(family, pad_id)
+    num_skipped_rows = configs.num_skipped_rows(family, pad_id)
     if kind is None:    # not fine-tuned
-        table = tensor_names.table(net.config, skip)
+        table = tensor_names.table(net.config, num_skipped_rows)
     else:
-        table = tensor_names.finetuned(net.config, kind, net.num_scores, skip)
-    expected = {line.ours for line in table}
+        table = tensor_names.finetuned_table(net.config, kind, net.num_scores,
+                                             num_skipped_rows)
+    expected = {spec.param_name for spec in table}
     if net.config['tie_embeddings'] and kind is None:
         # The table lacks this weight, since it is the token embedding
         expected.add(f'mlm.mlp.{len(net.mlm.mlp) - 1}.weight')
@@ -283,56 +326,37 @@ def _tensors(net, pad_id, parts):
             f'a folder of {family.title} cannot hold this net, because these '
             'parameters are missing or unexpected: '
             f'{", ".join(different[:4])}')
-    tensors, quantized = {}, net.encoder.quantized
-    for line in table:
-        is_wanted = parts is None or line.part in parts
-        if not is_wanted or (
-                line.part == 'mlm' and configs.omits_mlm_head(net)):
-            continue
-        name_in_encoder = quantized_name(line.ours)
-        if quantized is not None and name_in_encoder is not None:
-            weight = quantized.weights[name_in_encoder]
-            tensors[line.name] = weight.q
-            tensors[line.name + tensor_files.SCALE_SUFFIX] = weight.scale
-            continue
-        try:
-            values = params[line.ours].data(
-                params[line.ours].list_ctx()[0]).asnumpy()
-        except RuntimeError:        # not initialized, or of unknown shape
-            raise PretrainedError(f'the net has no values yet ({line.ours} '
-                                  'is not initialized): nothing to save'
-                                  ) from None
-        # -1: the parameter lacks the first `skip` rows of the tensor
-        values = values.reshape(-1, *line.shape[1:])
-        if line.skip:
-            values = onp.pad(values, ((line.skip, 0), (0, 0)))
-        tensors[line.name] = values[::-1] if line.reversed else values
-        # Only the output bias of the MLM head has an alias. transformers reads
-        # the bias under the alias if the weights are not tied
-        if line.alias and not net.config['tie_embeddings']:
-            tensors[line.alias] = values
-    return tensors
+    return table
 
 
-def write_folder(folder, config, tensors, tokenizer, generation=None,
-                 more_files=()):
-    """Write a folder of config.json, model.safetensors and a tokenizer.
+def _values(param, spec):
+    """The values of a parameter in the order and shape of its `TensorSpec`."""
+    try:
+        values = param.data(param.list_ctx()[0]).asnumpy()
+    except RuntimeError:        # not initialized, or of unknown shape
+        raise PretrainedError(
+            f'the net has no values yet ({spec.param_name} is not '
+            'initialized): nothing to save') from None
+    # -1: the parameter lacks the skipped rows, which are written as zeros
+    values = values.reshape(-1, *spec.shape[1:])
+    if spec.num_skipped_rows:
+        values = onp.pad(values, ((spec.num_skipped_rows, 0), (0, 0)))
+    return values[::-1] if spec.is_reversed else values
 
-    config: the fields of config.json. generation: the fields of
-    generation_config.json, or None for no such file. tensors: {name: array}.
-    more_files: {name: content} of further JSON files. The folder appears only
-    when all files are written.
+
+def _write_folder(folder, json_files, tensors, tokenizer):
+    """Write a folder of JSON files, model.safetensors and a tokenizer.
+
+    json_files: {name: content}. tensors: {name: array}. The folder appears
+    only when all files are written.
     """
     # Raise ImportError, if at all, before a file is written
     tensor_files.safetensors()
     with new_folder(folder) as partial_folder:
-        for name, content in (('config.json', config),
-                              (configs.GENERATION, generation),
-                              *dict(more_files).items()):
-            if content is not None:
-                (partial_folder / name).parent.mkdir(exist_ok=True)
-                write_text(partial_folder / name, json.dumps(
-                    content, indent=2, sort_keys=True) + '\n')
+        for name, content in json_files.items():
+            (partial_folder / name).parent.mkdir(exist_ok=True)
+            write_text(partial_folder / name, json.dumps(
+                content, indent=2, sort_keys=True) + '\n')
         tokenizer.save(partial_folder)
         tensor_files.write(partial_folder / WEIGHTS, tensors,
                            displayed_path=Path(folder, WEIGHTS))

@@ -20,7 +20,7 @@ from d2lbert.pretrained.encoding import text_bar
 from d2lbert.pretrained.families.bart import Caches, encode_text
 from d2lbert.pretrained.families.config import (
     GENERATION_FIELDS,
-    generation_of_run,
+    generation_fields_of_run,
 )
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.texts.examples import pad_rows
@@ -135,8 +135,8 @@ def _repeating_tokens(tokens, n):
 def config_of(net, tokenizer):
     """The `GenerationConfig` of a net, from its folder or training run."""
     loaded_folder = net.pretrained      # a `contents.Pretrained`, or None
-    fields = (loaded_folder.config['generation'] if loaded_folder
-              else generation_of_run(net, tokenizer))
+    fields = (loaded_folder.fields['generation_fields'] if loaded_folder
+              else generation_fields_of_run(net, tokenizer))
     ignored = [f'{name}={fields[name]!r}' for name, value
                in UNSUPPORTED.items() if fields.get(name) not in (None, value)]
     if ignored:     # only fields of a loaded folder can be unsupported

@@ -69,7 +69,7 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     check_precision(precision)
     if not is_run(path):
         opened = folders.open_folder(path)
-        if task_head and folders.kind_of(opened) is not None:
+        if task_head and folders.head_kind(opened) is not None:
             return Loaded(TUNED, *folders.load_opened_finetuned(
                 opened, ctx, trainable, precision))
         return Loaded(PRETRAINED, *folders.load_opened(

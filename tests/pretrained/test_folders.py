@@ -19,7 +19,7 @@ import d2lbert as d2l
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.nn import packed
 from d2lbert.pretrained import tensor_files
-from d2lbert.pretrained.families.config import read_keywords
+from d2lbert.pretrained.families.config import read_keywords_and_fields
 from d2lbert.pretrained.families.family import ACTIVATIONS
 from d2lbert.pretrained.families.tensor_names import current_names
 from d2lbert.pretrained.families.tensor_names import table as table_of
@@ -354,7 +354,7 @@ def test_heads_that_do_not_divide_the_hiddens_are_refused(tmp_path):
 
 def test_fields_that_are_missing_have_published_values(tmp_path):
     (tmp_path / 'config.json').write_text('{"hidden_size": 240}')
-    found, config = read_keywords(tmp_path / 'config.json')
+    found, config = read_keywords_and_fields(tmp_path / 'config.json')
     assert found == dict(
         vocab_size=30522, num_hiddens=240, ffn_num_hiddens=3072,
         num_heads=12, num_layers=12, max_len=512, num_segments=2,
@@ -380,7 +380,7 @@ EQUATIONS = dict(gelu=by_erf, gelu_python=by_erf, gelu_new=by_a_tanh,
 @pytest.mark.parametrize('name', ACTIVATIONS)
 def test_each_name_of_an_activation_means_its_equation(name, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(dict(hidden_act=name)))
-    found = read_keywords(tmp_path / 'config.json')[0]['activation']
+    found = read_keywords_and_fields(tmp_path / 'config.json')[0]['activation']
     x = onp.linspace(-4, 4, 101)
     dense = d2l.TransformerEncoderBlock(
         1, 1, 1, 0.0, activation=found).ffn.dense1
@@ -670,11 +670,11 @@ def test_the_table_knows_each_parameter_and_its_shape():
                             num_layers=2, max_len=5, tie_embeddings=tied)
         params = net._collect_params_with_prefix()
         table = table_of(net.config)
-        assert {line.ours for line in table} == set(params) - (
+        assert {line.param_name for line in table} == set(params) - (
             {'mlm.mlp.2.weight'} if tied else set())
         for line in table:
-            shape = params[line.ours].shape
-            assert line.shape == (shape if line.ours !=
+            shape = params[line.param_name].shape
+            assert line.shape == (shape if line.param_name !=
                                   'encoder.pos_embedding' else shape[1:])
         assert {line.name: line.shape for line in table} == {
             name: shape for name, shape in published.shapes(dict(

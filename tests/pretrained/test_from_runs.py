@@ -9,7 +9,7 @@ import relatives
 from closeness import WRITTEN, check_written_again, of_heads
 
 from d2lbert.machine.backend import np
-from d2lbert.pretrained.families.config import generation_of_run
+from d2lbert.pretrained.families.config import generation_fields_of_run
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
@@ -105,4 +105,4 @@ def test_a_structure_without_a_family_is_refused(tmp_path):
 def test_a_run_generates_as_many_tokens_as_it_was_trained_on(
         causal, trained_len, expected):
     net = SimpleNamespace(config=dict(causal=causal), trained_len=trained_len)
-    assert generation_of_run(net, SimpleNamespace(sep_id=5)) == expected
+    assert generation_fields_of_run(net, SimpleNamespace(sep_id=5)) == expected

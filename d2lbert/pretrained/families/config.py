@@ -11,9 +11,9 @@ from d2lbert.pretrained.families.family import FAMILIES, family_of
 from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 
 #: The file with the settings of text generation.
-GENERATION = 'generation_config.json'
+GENERATION_FILE = 'generation_config.json'
 
-#: {field of that file: field of `GenerationConfig` (../generation.py)}
+#: {field of GENERATION_FILE: field of `GenerationConfig` (../generation.py)}
 GENERATION_FIELDS = {
     'num_beams': 'num_beams', 'max_length': 'max_len',
     'min_length': 'min_len', 'length_penalty': 'length_penalty',
@@ -21,14 +21,14 @@ GENERATION_FIELDS = {
     'early_stopping': 'early_stopping', 'forced_bos_token_id': 'first_id',
     'forced_eos_token_id': 'last_id'}
 
-#: The field of config.json for quantized weights, and the only value that it
-#: may have if the weights are quantized.
+#: The field of config.json for quantized weights, and its only supported
+#: value. Without the field, the weights are not quantized.
 QUANTIZATION = 'quantization_config'
 INT8 = {'quant_method': 'd2lbert', 'format': 1, 'bits': 8,
         'weights': 'symmetric, a scale for each row',
         'activations': 'symmetric, a scale for each token'}
 
-#: {keyword that the `config` of a net may leave out: its default}; BOOK is the
+#: {keyword that the `config` of a net may lack: its default}. BOOK is the
 #: `Variant` of the book's model.
 DEFAULTS = dict({name: getattr(BOOK, name) for name in (
     'family', 'heads', 'mlm_hidden', 'mlm_activation', 'embedding_size',
@@ -44,16 +44,16 @@ COMMON_FIELDS = {
 TYPE_NAMES = {bool: 'true or false', list: 'a list', str: 'a name'}
 
 
-def read_keywords(path):
-    """Read a config.json: return the net's keywords and the file's fields.
+def read_keywords_and_fields(path):
+    """Read a config.json: (keywords of the net, fields of the file).
 
-    Both are dicts. The second dict also has `initializer_range`, which has
-    another name in the files of some families; `skip`, the result of
-    `num_skipped_rows`; and, if the family has a decoder, `generation`, the
-    result of `_generation`. Raises `PretrainedError` for a value that the net
-    cannot represent.
+    Both are dicts. The second dict has three more entries:
+    `initializer_range`, a field with another name in the files of some
+    families; `num_skipped_rows`, the result of the function of that name; and
+    `generation_fields`, if the family has a decoder. Raises `PretrainedError`
+    for a value that the net cannot represent.
     """
-    return _ConfigFile(path).keywords()
+    return _ConfigFile(path).keywords_and_fields()
 
 
 class _ConfigFile:
@@ -78,19 +78,19 @@ class _ConfigFile:
     def refuse(self, field, expected, reason=''):
         """Raise `PretrainedError` for a field with an unsupported value.
 
-        expected: words for the supported values. reason: the end of the
+        expected: a phrase for the supported values. reason: the end of the
         message.
         """
         raise PretrainedError(f'{self.path}: {field} is '
                               f'{self.fields[field]!r}, expected {expected}'
                               f'{reason}')
 
-    def keywords(self):
-        """The two dicts that `read_keywords` returns."""
+    def keywords_and_fields(self):
+        """The two dicts that `read_keywords_and_fields` returns."""
         family = self.family
         self._check_fixed()
         keywords = {**self._sizes(), **self._fractions()}
-        self._check_heads_and_groups(keywords)
+        self._check_attention_heads_and_groups(keywords)
         activation = self._activation()
         self._check_types()
         keywords.update(self._flags())
@@ -99,21 +99,23 @@ class _ConfigFile:
         ids = self._token_ids(keywords['vocab_size'])
         if family.generates:
             keywords['start_id'] = ids['decoder_start_token_id']
-            self.fields['generation'] = _generation(self.path, self.fields)
-        skip = num_skipped_rows(family, ids['pad_token_id'])
-        keywords['max_len'] = self._num_positions(keywords['max_len'], skip)
+            self.fields['generation_fields'] = _read_generation_fields(
+                self.path, self.fields)
+        num_skipped = num_skipped_rows(family, ids['pad_token_id'])
+        keywords['max_len'] = self._num_positions(keywords['max_len'],
+                                                  num_skipped)
         if family.ffn_factor:
             keywords['ffn_num_hiddens'] = (family.ffn_factor
                                            * keywords['num_hiddens'])
         tied = self.fields['tie_word_embeddings'] is not False
         return (dict(keywords, activation=activation, embedding_norm=True,
                      tie_embeddings=tied, **family.structure),
-                dict(self.fields, skip=skip,
+                dict(self.fields, num_skipped_rows=num_skipped,
                      initializer_range=initializer_range))
 
     def _check_fixed(self):
         """Check the fields that have one supported value."""
-        # meaning: a phrase for other values, for the message
+        # meaning: what any other value stands for, a phrase in the message
         for field, (value, meaning) in self.family.fixed.items():
             allowed = [value, None]     # None: null, or no such field
             if field == QUANTIZATION:
@@ -138,29 +140,28 @@ class _ConfigFile:
                 self.refuse(field, 'a number from 0 to less than 1')
         return keywords
 
-    def _check_heads_and_groups(self, keywords):
+    def _check_attention_heads_and_groups(self, keywords):
         """Check that the numbers of attention heads divide num_hiddens.
 
         Also check that there are no more groups than layers.
         """
-        fields = {keyword: field for field, (keyword, _)
+        field_of = {keyword: field for field, (keyword, _)
                   in self.family.sizes.items()}
         for keyword in 'num_heads', 'decoder_heads':
             if keywords['num_hiddens'] % keywords.get(keyword, 1):
                 raise PretrainedError(
-                    f'{self.path}: {fields[keyword]} is {keywords[keyword]}, '
-                    f'which does not divide {fields["num_hiddens"]}, '
+                    f'{self.path}: {field_of[keyword]} is '
+                    f'{keywords[keyword]}, which does not divide '
+                    f'{field_of["num_hiddens"]}, '
                     f'{keywords["num_hiddens"]}')
         if keywords.get('num_groups', 1) > keywords['num_layers']:
             self.refuse('num_hidden_groups', 'at most the number of layers')
 
     def _activation(self):
-        """d2lbert's name for the activation of the feed-forward networks.
-
-        The field is a flag in some families.
-        """
+        """d2lbert's name for the activation of the feed-forward networks."""
         family = self.family
         field, default = family.activation
+        # A name or, in families with a field for GELU, true or false
         value = self.fields.setdefault(field, default)
         if type(value) is not type(default) or (
                 value not in family.activations):
@@ -183,7 +184,7 @@ class _ConfigFile:
                 for field, (keyword, default) in self.family.flags.items()}
 
     def _initializer_range(self):
-        """The standard deviation of initial weights; 0.02 if none is given."""
+        """The standard deviation of initial weights; 0.02 by default."""
         field = self.family.init_std_field
         value = self.fields.get(field)
         if value is None:
@@ -217,11 +218,11 @@ class _ConfigFile:
                 self.refuse(field, f'one of the {vocab_size} token ids')
         return ids
 
-    def _num_positions(self, max_position_embeddings, skip):
+    def _num_positions(self, max_position_embeddings, num_skipped):
         """The number of positions that a token can have."""
         # Of the skipped rows, max_position_embeddings counts all except the
         # first `rows_before`
-        num_unused = skip - self.family.rows_before
+        num_unused = num_skipped - self.family.rows_before
         if max_position_embeddings <= num_unused:
             raise PretrainedError(
                 f'{self.path}: max_position_embeddings is '
@@ -230,75 +231,78 @@ class _ConfigFile:
         return max_position_embeddings - num_unused
 
 
-def _generation(path, config):
-    """A folder's settings for text generation, a dict.
+def _read_generation_fields(path, fields):
+    """A folder's settings for text generation: a dict.
 
-    path: of config.json. config: the fields of config.json. The settings are
-    in the file GENERATION of the folder, or else in `config`. There, older
-    versions of transformers left out a forced_eos_token_id of 2.
+    path: of config.json. fields: the fields of config.json. They include the
+    settings if the folder has no file GENERATION_FILE.
     """
-    generation_path = Path(path).with_name(GENERATION)
+    generation_path = Path(path).with_name(GENERATION_FILE)
     if generation_path.is_file():
         return read_json(generation_path)
-    return {'forced_eos_token_id': 2, **config}
+    # Older versions of transformers did not write this default
+    return {'forced_eos_token_id': 2, **fields}
 
 
 def num_skipped_rows(family, pad_id):
     """The number of rows before position 0 in a folder's position embedding.
 
-    No token has these rows as its position, so reading skips them. pad_id: the
-    id of the padding token.
+    No token uses these rows, so the net does not have them. pad_id: the id of
+    the padding token.
     """
     return pad_id + 1 if family.positions_from_pad else family.rows_before
 
 
 def _is_number(value):
-    """True for an int or float that surely fits float32; False for NaN."""
+    """True for an int or float far below the limit of float32; not for NaN.
+    """
     return (isinstance(value, (int, float)) and not isinstance(value, bool)
             and abs(value) < 1e30)
 
 
-def config_of_net(net, tokenizer):
+def fields_of_net(net, tokenizer):
     """The fields of config.json for a net, a dict.
 
     Raises `PretrainedError` for a net that the format cannot represent, for
     example with sinusoidal positions.
     """
-    config, family = net.config, family_of(net.config)
-    if config['positional'] != 'learnable':
+    keywords, family = dict(net.config), family_of(net.config)
+    if keywords['positional'] != 'learnable':
         raise PretrainedError(
             'this net has sinusoidal positions, as in the first edition of '
             "the book, but BERT's folders have learnt ones: train one with "
             "positional='learnable'")
-    if not config['embedding_norm']:
+    if not keywords['embedding_norm']:
         raise PretrainedError(
             'this net has no LayerNorm after its embeddings, like the net of '
             "the book, but BERT's folders always have one: train one with "
             'embedding_norm=True, or a run with --architecture published')
-    keyword_fields = {**family.sizes, **family.fractions, **family.flags}
-    config = dict(config)
-    if config['attention_dropout'] is None:
-        config['attention_dropout'] = config['dropout']
-    _check_representable(family, config,
-                         {keyword for keyword, _ in keyword_fields.values()})
-    fields = {field: config.get(keyword, default)
-              for field, (keyword, default) in keyword_fields.items()}
+    if keywords['attention_dropout'] is None:
+        keywords['attention_dropout'] = keywords['dropout']
+    # {field: (keyword, default)}
+    table = {**family.sizes, **family.fractions, **family.flags}
+    _check_representable(family, keywords,
+                         {keyword for keyword, _ in table.values()})
+    fields = {field: keywords.get(keyword, default)
+              for field, (keyword, default) in table.items()}
+    # The field counts some of the skipped rows, see `_num_positions`
     fields['max_position_embeddings'] += (
         num_skipped_rows(family, tokenizer.pad_id) - family.rows_before)
-    field, _ = family.activation
-    fields[field] = next(theirs for theirs, ours in family.activations.items()
-                         if ours == config['activation'])
+    activation_field, _ = family.activation
+    fields[activation_field] = next(
+        value for value, activation in family.activations.items()
+        if activation == keywords['activation'])
     # `net.pretrained` is the folder that the net was loaded from, or None
-    original = net.pretrained.config if net.pretrained else {}
+    original = net.pretrained.fields if net.pretrained else {}
     if family.generates:
         fields.update(
             is_encoder_decoder=True, bos_token_id=tokenizer.cls_id,
             eos_token_id=tokenizer.sep_id,
-            decoder_start_token_id=config['start_id'])
+            decoder_start_token_id=keywords['start_id'])
     return {
         'architectures': [architecture(net)],
         'model_type': family.model_type, **fields,
-        'tie_word_embeddings': config['tie_embeddings'],
+        'tie_word_embeddings': keywords['tie_embeddings'],
         **{name: original.get(name, default) for name, default
            in family.dropouts if name},
         family.init_std_field: original.get('initializer_range', 0.02),
@@ -307,13 +311,14 @@ def config_of_net(net, tokenizer):
         **_head_fields(net, family)}
 
 
-def generation_of_run(net, tokenizer):
-    """The content of the file GENERATION for a net that a run trained.
+def generation_fields_of_run(net, tokenizer):
+    """The settings for text generation of a net that a run trained: a dict.
 
-    Generated texts are limited to `net.trained_len`, the largest number of
-    tokens in training, because the embeddings of later positions are random.
+    They limit the length to `net.trained_len`, the largest number of tokens in
+    training, because the embeddings of later positions are random. If
+    trained_len is None, there is no such limit.
     """
-    if net.config.get('causal'):    # a `BERTModel` that generates
+    if net.config.get('causal'):    # a `BERTModel`, which continues texts
         return ({} if net.trained_len is None
                 else dict(max_length=net.trained_len))
     fields = dict(forced_eos_token_id=tokenizer.sep_id)
@@ -322,16 +327,17 @@ def generation_of_run(net, tokenizer):
     return fields
 
 
-def generation_of_net(net, tokenizer):
-    """The content of the file GENERATION for a net.
+def generation_fields_of_net(net, tokenizer):
+    """The fields to write to GENERATION_FILE for a net: a dict, or None.
 
-    None for a net without a decoder, and for a fine-tuned net.
+    None for a net without a decoder, and for a fine-tuned net: their folders
+    do not have this file.
     """
     is_finetuned = net.about is not None    # an `About`, see ../heads.py
     if not family_of(net.config).generates or is_finetuned:
         return None
-    original = (net.pretrained.config['generation'] if net.pretrained
-                else generation_of_run(net, tokenizer))
+    original = (net.pretrained.fields['generation_fields'] if net.pretrained
+                else generation_fields_of_run(net, tokenizer))
     ids = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
                pad_token_id=tokenizer.pad_id,
                decoder_start_token_id=net.config['start_id'])
@@ -341,46 +347,46 @@ def generation_of_net(net, tokenizer):
         if name in ids or (name in GENERATION_FIELDS and value is not None)}}
 
 
-def _check_representable(family, config, keywords_with_field):
+def _check_representable(family, keywords, names_with_field):
     """Raise `PretrainedError` if a family's folders cannot represent a net.
 
-    config: the `config` of the net. keywords_with_field: the keywords that
-    have a field in config.json.
+    keywords: the `config` of the net. names_with_field: the names of keywords
+    that have a field in config.json.
     """
-    config = {**DEFAULTS, **config}
+    keywords = {**DEFAULTS, **keywords}
 
-    def refuse(name, expected):
+    def refuse(name, supported):
         raise PretrainedError(
-            f'this net has {name}={config[name]!r}, but the folders of '
-            f'{family.title} can only represent {expected}')
+            f'this net has {name}={keywords[name]!r}, but the folders of '
+            f'{family.title} can only represent {supported}')
 
     # A keyword without a field has one value in all folders of the family
     expected = {**DEFAULTS, **family.structure}
     if family.ffn_factor:
         expected['ffn_num_hiddens'] = (family.ffn_factor
-                                       * config['num_hiddens'])
+                                       * keywords['num_hiddens'])
     heads = set(expected.pop('heads'))
     required_heads = heads - set(family.optional_heads)
-    if not required_heads <= set(config['heads']) <= heads:
+    if not required_heads <= set(keywords['heads']) <= heads:
         refuse('heads', ' and '.join(sorted(heads)))
     for name, value in expected.items():
-        if (name not in keywords_with_field
-                and config.get(name, value) != value):
+        if (name not in names_with_field
+                and keywords.get(name, value) != value):
             refuse(name, repr(value))
-    for keyword, _ in family.sizes.values():
-        if not config[keyword]:
-            refuse(keyword, 'whole numbers of at least 1')
-    supported = set(family.activations.values())
-    if config['activation'] not in supported:
-        refuse('activation', ' and '.join(sorted(supported)))
+    for name, _ in family.sizes.values():
+        if not keywords[name]:
+            refuse(name, 'whole numbers of at least 1')
+    activations = set(family.activations.values())
+    if keywords['activation'] not in activations:
+        refuse('activation', ' and '.join(sorted(activations)))
 
 
 def omits_mlm_head(net):
     """True if the MLM head of a net must not be saved.
 
-    If the folder that the net came from had a pooler and no MLM head, the MLM
-    head of the net is random. It is omitted in families for which no class of
-    `transformers` has both a pooler and an MLM head.
+    The head is random if the net came from a folder without an MLM head. It is
+    omitted from the new folder if the net has a pooler, and if no class of
+    `transformers` for the family has both a pooler and an MLM head.
     """
     return (net.pretrained is not None and net.pretrained.lacking('mlm')
             and family_of(net.config).encoder_architecture is not None
