@@ -11,7 +11,7 @@ import re
 import weakref
 from pathlib import Path
 
-from d2lbert.machine import files
+from d2lbert.machine.files import parse_json, write_text
 from d2lbert.machine.workers import interruptible
 from d2lbert.pretrained.tokenizers import bpe, word_pieces
 from d2lbert.pretrained.tokenizers.encoded import (
@@ -30,25 +30,26 @@ from d2lbert.pretrained.tokenizers.encoded import (
 from d2lbert.pretrained.tokenizers.word_pieces import TokenizerError
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, UNK, Vocab
 
+#: Names of the files of a tokenizer.
 TOKENIZER, CONFIG, VOCAB = (
     'tokenizer.json', 'tokenizer_config.json', 'vocab.txt')
 
 #: The names of all files that `save` of a tokenizer can write.
 FILES = (TOKENIZER, CONFIG, VOCAB, bpe.VOCAB_JSON, bpe.MERGES, bpe.CODES)
 
-#: Options of BERT's normalizer: the name in tokenizer_config.json, the name in
-#: the library, and the default.
+#: Options of BERT's normalizer: (name in tokenizer_config.json, name in the
+#: library, default).
 NORMALIZER_FIELDS = (
     ('do_lower_case', 'lowercase', True),
     ('strip_accents', 'strip_accents', None),
     ('tokenize_chinese_chars', 'handle_chinese_chars', True))
 
-#: After this number of texts, a tokenizer encodes in C++. Making the tables
+#: From this number of texts on, a tokenizer encodes in C++. Making the tables
 #: for C++ takes as long as encoding some hundred texts with the library.
 MIN_CPP_TEXTS = 512
 
-#: If texts have this number of characters in all, or more, another thread
-#: encodes them, so that Ctrl-C works.
+#: If the texts of a call have this number of characters in all, or more,
+#: another thread encodes them, so that Ctrl-C works.
 LONG_CHARS = 1 << 20
 
 #: A model_max_length of this or more in tokenizer_config.json means no limit.
@@ -56,7 +57,7 @@ NO_LIMIT = 1 << 30
 
 
 class WordPiece(Tokens):
-    """A tokenizer of the library `tokenizers`, such as BERT's word pieces.
+    """A tokenizer of the library `tokenizers`, with word pieces or a BPE.
 
     `train` and `load` construct a `WordPiece`. Threads may share it.
     """
@@ -69,12 +70,14 @@ class WordPiece(Tokens):
         model can read, or None. config: the fields of tokenizer_config.json.
         tokens: the model's tokens by id; None for all tokens of the tokenizer.
         files: {name: text} to save in place of tokenizer.json, or None. With
-        files, tokens that only the tokenizer has become the unknown token.
+        files, the tokenizer may have more tokens than the model. The further
+        tokens become the unknown token.
         """
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
+        # For `word_pieces.library_errors`
         self._may_panic = word_pieces.has_expressions(tokenizer)
-        self._num_encoded = 0
+        self._num_encoded_texts = 0
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if tokens is None:
@@ -88,7 +91,7 @@ class WordPiece(Tokens):
                                      'again')
 
     def to_json(self):
-        """The tokenizer as JSON text, for `from_json`; without `files`."""
+        """The tokenizer as JSON text, for `from_json`. `files` is left out."""
         return json.dumps(dict(
             tokenizer=self.tokenizer.to_str(), special=self.special,
             max_len=self.max_len, config=self.config))
@@ -99,7 +102,7 @@ class WordPiece(Tokens):
 
         Raises ValueError, TypeError or KeyError for other text.
         """
-        fields = files.parse_json(text)
+        fields = parse_json(text)
         with word_pieces.library_errors('its own description'):
             tokenizer = word_pieces.library().Tokenizer.from_str(
                 fields['tokenizer'])
@@ -151,7 +154,7 @@ class WordPiece(Tokens):
         ignored. Raises `TokenizerError`, a ValueError, if there is no valid
         tokenizer.
         """
-        return cls(*_load(Path(path)))
+        return cls(*_load_arguments(Path(path)))
 
     def save(self, folder):
         """Write tokenizer.json, tokenizer_config.json and vocab.txt.
@@ -163,7 +166,7 @@ class WordPiece(Tokens):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config = dict(self.config)
-        # These fields name files or code outside of the new folder
+        # These fields name files or code that the new folder does not have
         for name in ('name_or_path', 'tokenizer_file', 'vocab_file',
                      'special_tokens_map_file', 'auto_map'):
             config.pop(name, None)
@@ -172,28 +175,27 @@ class WordPiece(Tokens):
             config.update({field: getattr(normalizer, name)
                            for field, name, _ in NORMALIZER_FIELDS})
             config['tokenizer_class'] = 'BertTokenizer'
-            files.write_text(folder / VOCAB, ''.join(
+            write_text(folder / VOCAB, ''.join(
                 f'{token}\n' for token in self.idx_to_token))
         for name, text in (self.files or {}).items():
-            files.write_text(folder / name, text)
+            write_text(folder / name, text)
         if self.files is None:
             config.setdefault('tokenizer_class', 'PreTrainedTokenizerFast')
             config.update({f'{role}_token': token
                            for role, token in self.special.items()})
         if self.max_len is not None:
             config['model_max_length'] = self.max_len
-        files.write_text(folder / CONFIG, json.dumps(
+        write_text(folder / CONFIG, json.dumps(
             config, indent=2, ensure_ascii=False) + '\n')
         if self.files is None:
-            files.write_text(folder / TOKENIZER, self.tokenizer.to_str(
-                pretty=True))
+            write_text(folder / TOKENIZER, self.tokenizer.to_str(pretty=True))
 
     def encode_batch(self, texts, pairs=None, max_len=None):
         """Encode N texts, or N pairs of texts: a list of N `Encoded`.
 
         pairs: the N second texts, or None. max_len: as for `encode`.
         """
-        return self._encode(texts, pairs, max_len, False)
+        return self._encode(texts, pairs, max_len, are_words=False)
 
     def encode_words(self, words, pair=None, max_len=None):
         """Encode a text that is a list of words: an `Encoded`.
@@ -202,10 +204,11 @@ class WordPiece(Tokens):
         from the beginning of a word. pair: the words of the second text, or
         None. max_len: as for `encode`.
         """
-        return self._encode(
+        encoded, = self._encode(
             [as_list(words, 'words')],
             None if pair is None else [as_list(pair, 'words')], max_len,
-            True)[0]
+            are_words=True)
+        return encoded
 
     def decode(self, ids):
         """Decode a list of ids as text, without special tokens."""
@@ -213,14 +216,17 @@ class WordPiece(Tokens):
             return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode(self, texts, pairs, max_len, are_words):
-        """As `encode_batch`; are_words: each text is a list of words."""
+        """As `encode_batch`, but with are_words each text is a list of words.
+        """
         texts = as_list(texts, 'texts')
+        # max_tokens: the limit without special tokens, or None
         max_tokens = max_text_len(self, max_len, pairs is not None)
         if pairs is None and max_tokens is None:
             if not are_words:
                 return self._encode_untruncated(texts)
             return [*map(self._to_encoded, self._call_library(
-                texts, True, add_special=True))]
+                texts, are_words, add_special=True))]
+        # `_join` truncates the texts and adds the special tokens
         firsts = self._call_library(texts, are_words)
         if pairs is None:
             seconds = [None] * len(firsts)
@@ -232,24 +238,28 @@ class WordPiece(Tokens):
 
     def _encode_untruncated(self, texts):
         """Encode texts, and add special tokens; in C++ where possible."""
-        self._num_encoded += len(texts)
-        cutter = (self._cutter if self._num_encoded >= MIN_CPP_TEXTS
-                  else None)
-        all_ids = ([None] * len(texts) if cutter is None
-                   else cutter(list(map(check_text, texts))))
-        uncut = [text for text, ids in zip(texts, all_ids) if ids is None]
-        encodings = iter(self._call_library(uncut, False, add_special=True))
+        self._num_encoded_texts += len(texts)
+        all_ids = [None] * len(texts)
+        if (self._num_encoded_texts >= MIN_CPP_TEXTS
+                and self._cutter is not None):
+            all_ids = self._cutter(list(map(check_text, texts)))
+        # The library encodes the texts that have no ids yet
+        encodings = iter(self._call_library(
+            [text for text, ids in zip(texts, all_ids) if ids is None],
+            are_words=False, add_special=True))
         return [self._to_encoded(next(encodings)) if ids is None else Encoded(
             ids, [0] * len(ids), functools.partial(self._details, text))
             for text, ids in zip(texts, all_ids)]
 
     @functools.cached_property
     def _cutter(self):
+        """The `word_pieces.TextCutter` of the tokenizer, or None."""
         return word_pieces.TextCutter.of(self.tokenizer)
 
     def _details(self, text):
         """The `Details` of a text whose ids are from C++."""
-        encoding, = self._call_library([text], False, add_special=True)
+        encoding, = self._call_library([text], are_words=False,
+                                       add_special=True)
         return self._to_encoded(encoding).details
 
     def _call_library(self, texts, are_words, add_special=False):
@@ -257,25 +267,28 @@ class WordPiece(Tokens):
 
         are_words: texts are lists of words. add_special: add special tokens.
         """
-        length = 0
+        num_chars = 0
         for text in texts:
             for part in text if are_words else [text]:
-                length += len(check_text(part))
+                num_chars += len(check_text(part))
 
         options = dict(is_pretokenized=are_words,
                        add_special_tokens=add_special)
-
-        def encode(is_abandoned=None):
-            return self.tokenizer.encode_batch(texts, **options)
         with word_pieces.library_errors(may_panic=self._may_panic):
-            if length >= LONG_CHARS:
-                return interruptible(encode)
+            if num_chars >= LONG_CHARS:
+                # is_abandoned is unused: the library cannot stop early
+                return interruptible(
+                    lambda is_abandoned: self.tokenizer.encode_batch(
+                        texts, **options))
             # encode_batch of the library would start threads. For less text,
             # the threads mostly wait for each other to allocate memory
             return [self.tokenizer.encode(text, **options) for text in texts]
 
     def _join(self, first, second, max_tokens):
-        """Truncate and join the library's encodings; add special tokens."""
+        """Truncate and join the library's encodings; add special tokens.
+
+        second: None for a single text. max_tokens: None for no limit.
+        """
         if max_tokens is not None:
             lengths = truncated_lengths(
                 len(first.ids), None if second is None else len(second.ids),
@@ -304,11 +317,11 @@ class WordPiece(Tokens):
 
 
 class WholeWords(Tokens):
-    """The words of a run's `Vocab`, in lower case.
+    """A tokenizer with the `Vocab` of a run: each lower-case word is a token.
 
-    White space separates words. A mark (punctuation, symbol or Chinese) is a
-    word by itself if marks were words in the text of the vocabulary. In the
-    tokens of such a vocabulary, a mark is always a token by itself.
+    White space separates words. A mark is a character of punctuation, a symbol
+    or a Chinese character. If each mark in the vocabulary is a token by
+    itself, each mark of a text becomes a word by itself.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -343,16 +356,17 @@ class WholeWords(Tokens):
         firsts = [self._words_of(text) for text in texts]
         seconds = [None] * len(firsts) if pairs is None else [
             self._words_of(text) for text in check_pairs(pairs, texts)]
-        return [self._join(first, second, max_len)
+        return [self._to_encoded(first, second, max_len)
                 for first, second in zip(firsts, seconds)]
 
     def encode_words(self, words, pair=None, max_len=None):
         """As `WordPiece.encode_words`; here each word is one token."""
-        first, second = (None if text_words is None else [
-            (word.lower(), (0, len(word)))
-            for word in map(check_text, as_list(text_words, 'words'))]
-            for text_words in (words, pair))
-        return self._join(first, second, max_len)
+        def with_spans(text_words):
+            return [(word.lower(), (0, len(word)))
+                    for word in map(check_text, as_list(text_words, 'words'))]
+        return self._to_encoded(
+            with_spans(words), None if pair is None else with_spans(pair),
+            max_len)
 
     def decode(self, ids):
         """As `WordPiece.decode`."""
@@ -362,16 +376,17 @@ class WholeWords(Tokens):
 
     def _words_of(self, text):
         """The words of a text: a list of (lower-case word, (begin, end))."""
-        spans = (match.span()
-                 for match in re.finditer(r'\S+', check_text(text)))
-        if self._marks_are_words:
-            spans = (span for begin, end in spans
-                     for span in self._split_marks(text, begin, end))
+        spans = []
+        for match in re.finditer(r'\S+', check_text(text)):
+            if self._marks_are_words:
+                spans += self._split_marks(text, *match.span())
+            else:
+                spans.append(match.span())
         return [(text[begin:end].lower(), (begin, end))
                 for begin, end in spans]
 
     def _split_marks(self, text, begin, end):
-        """Yield (begin, end) of words, marks and special tokens of a part.
+        """Yield (begin, end) of each word, mark or special token of a part.
 
         The part is text[begin:end], which has no white space.
         """
@@ -385,16 +400,21 @@ class WholeWords(Tokens):
             yield begin, word_end
             begin = word_end
 
-    def _join(self, first, second, max_len):
-        """The `Encoded` of two results of `_words_of`; second may be None."""
+    def _to_encoded(self, first, second, max_len):
+        """The `Encoded` of a text or a pair.
+
+        first, second: words as `_words_of` returns them; second is None for a
+        single text. max_len: as for `encode`.
+        """
         max_tokens = max_text_len(self, max_len, second is not None)
         if max_tokens is not None:
             lengths = truncated_lengths(
                 len(first), None if second is None else len(second),
                 max_tokens)
             first = first[:lengths[0]]
-            second = second and second[:lengths[1]]
-        # A row for each token: id, segment, offsets, index of its word
+            if second is not None:
+                second = second[:lengths[1]]
+        # For each token: id, segment, offsets, index of its word in its text
         rows = [(self.cls_id, 0, (0, 0), None)]
         for segment, text_words in enumerate((first, second)):
             if text_words is not None:
@@ -412,12 +432,13 @@ class WholeWords(Tokens):
 
 
 # {vocabulary: result of `_has_marks_as_words`}. Each call of `encode` with a
-# `Vocab` makes a `WholeWords`. The function takes longer than encoding a text
+# `Vocab` makes a `WholeWords`, and computing the result takes longer than
+# encoding a text
 _known_results = weakref.WeakKeyDictionary()
 
 
 def _has_marks_as_words(vocab):
-    """True if marks were words in a vocabulary's text, see `WholeWords`."""
+    """True if a vocabulary has marks, each only as a token by itself."""
     if vocab not in _known_results:
         words = set(vocab.idx_to_token).difference((UNK, *RESERVED))
         marks = set(filter(is_word_alone, set(''.join(words))))
@@ -427,7 +448,10 @@ def _has_marks_as_words(vocab):
 
 
 def as_tokenizer(tokenizer):
-    """Return the tokenizer of a `Vocab`; return a tokenizer unchanged."""
+    """Return the tokenizer for a `Vocab`, or a tokenizer unchanged.
+
+    Raises ValueError for a `Vocab` without the tokens `RESERVED`.
+    """
     if not isinstance(tokenizer, Vocab):
         return tokenizer
     if tokenizer.tokenizer is not None:
@@ -443,33 +467,39 @@ def as_tokenizer(tokenizer):
 # Files in a folder
 
 def has_tokenizer(folder):
-    """True if a folder has a tokenizer in files other than vocab.txt."""
+    """True if a folder has a tokenizer.json, or a byte pair encoding."""
     folder = Path(folder)
     return (folder / TOKENIZER).is_file() or bpe.has_files(folder)
 
 
-def _load(path):
-    """The arguments of `WordPiece` for the path that `load` gets."""
-    folder = path if path.is_dir() else path.parent
-    if path.is_dir():
-        if not (folder / TOKENIZER).is_file() and bpe.has_files(folder):
-            config = _config(folder)
-            loaded = bpe.load(folder, config, _special)
-            return (loaded.tokenizer, loaded.special, _max_len(config),
-                    config, loaded.tokens, loaded.files)
-        paths = [folder / name for name in (TOKENIZER, VOCAB)
-                 if (folder / name).is_file()]
-        if not paths:
-            raise TokenizerError(
-                f'{folder} holds no tokenizer: expected {TOKENIZER} or '
-                f'{VOCAB} in it')
-        path = paths[0]
-    elif not path.is_file():
-        raise FileNotFoundError(
-            f'{path} is neither a folder nor a file: name a folder with '
-            f'{TOKENIZER} or {VOCAB}, or one of these files')
-    config = _config(folder)
-    options = {name: _option(config[field], field, default, folder)
+def _load_arguments(path):
+    """Load the arguments of `WordPiece` for a tokenizer: a tuple.
+
+    path: as for `WordPiece.load`. tokenizer.json precedes other files.
+    """
+    if not path.is_dir():
+        if not path.is_file():
+            raise FileNotFoundError(
+                f'{path} is neither a folder nor a file: name a folder with '
+                f'{TOKENIZER} or {VOCAB}, or one of these files')
+        return _load_file(path)
+    if (path / TOKENIZER).is_file():
+        return _load_file(path / TOKENIZER)
+    if bpe.has_files(path):
+        config = _read_config(path)
+        loaded = bpe.load(path, config, _special_tokens)
+        return (loaded.tokenizer, loaded.special, _read_max_len(config),
+                config, loaded.tokens, loaded.files)
+    if (path / VOCAB).is_file():
+        return _load_file(path / VOCAB)
+    raise TokenizerError(f'{path} holds no tokenizer: expected {TOKENIZER} or '
+                         f'{VOCAB} in it')
+
+
+def _load_file(path):
+    """As `_load_arguments`, for a file: a tokenizer.json or a vocab.txt."""
+    config = _read_config(path.parent)
+    options = {name: _read_option(config[field], field, default, path.parent)
                for field, name, default in NORMALIZER_FIELDS
                if field in config}
     tokens = None
@@ -477,21 +507,21 @@ def _load(path):
         tokenizer = word_pieces.read_tokenizer(path)
         word_pieces.change_normalizer(tokenizer, options)
         vocab = tokenizer.get_vocab()
-        special = _special(vocab, config, path)
+        special = _special_tokens(vocab, config, path)
         tokens = word_pieces.tokens_by_id(vocab, path, special.values())
     else:
         lines = word_pieces.read_vocab(path)
-        special = _special(set(lines), config, path)
+        special = _special_tokens(set(lines), config, path)
         defaults = {name: default for _, name, default in NORMALIZER_FIELDS}
         tokenizer = word_pieces.bert_tokenizer(lines, special,
                                                **{**defaults, **options})
     if tokenizer.post_processor is None:
         tokenizer.post_processor = word_pieces.post_processor_of(
             tokenizer, special)
-    return tokenizer, special, _max_len(config), config, tokens
+    return tokenizer, special, _read_max_len(config), config, tokens
 
 
-def _config(folder):
+def _read_config(folder):
     """The fields of special_tokens_map.json and tokenizer_config.json."""
     config = {}
     for name in ('special_tokens_map.json', CONFIG):
@@ -500,32 +530,33 @@ def _config(folder):
     return config
 
 
-def _special(vocab, config, path):
+def _special_tokens(vocab, config, path):
     """The special tokens of a vocabulary: {role: token}.
 
-    vocab: a container of tokens. path: of the vocabulary, for errors.
+    vocab: a container of tokens. config: as `_read_config` returns it. path:
+    of the vocabulary, for errors. The role 'mask' alone may have no token.
     """
     special = {}
     for role in ROLES:
         name = config.get(f'{role}_token')
         if isinstance(name, dict):
             name = name.get('content')
-        tokens = [name] if isinstance(name, str) else DEFAULT_TOKENS[role]
-        token = next((token for token in tokens if token in vocab), None)
+        candidates = [name] if isinstance(name, str) else DEFAULT_TOKENS[role]
+        token = next((token for token in candidates if token in vocab), None)
         if token is not None:
             special[role] = token
         elif role != 'mask':
             raise TokenizerError(
-                f'{path} has no token {tokens[0]!r}, which should be the '
+                f'{path} has no token {candidates[0]!r}, which should be the '
                 f'{role} token: it is damaged, no tokenizer of a BERT, or '
                 f'lacks its {CONFIG}')
     return special
 
 
-def _option(value, field, default, folder):
-    """Return `value`, a boolean of tokenizer_config.json, or the default.
+def _read_option(value, field, default, folder):
+    """Return `value`, a boolean of tokenizer_config.json; None: the default.
 
-    The default replaces None. Raises `TokenizerError` for any other value.
+    Raises `TokenizerError` for any other value.
     """
     if value is None:
         return default
@@ -535,7 +566,7 @@ def _option(value, field, default, folder):
     return value
 
 
-def _max_len(config):
+def _read_max_len(config):
     """The field model_max_length of `config`; None if it sets no limit."""
     limit = config.get('model_max_length')
     if (isinstance(limit, (int, float)) and not isinstance(limit, bool)

@@ -1,7 +1,8 @@
 """This module makes, trains and reads tokenizers of the library `tokenizers`.
 
 bpe.py makes the tokenizers with byte pair encodings. `WordCutter` and
-`TextCutter` split into pieces in C++, where that gives the library's result.
+`TextCutter` cut words and texts into pieces in C++, where this gives the
+library's result.
 """
 import collections
 import contextlib
@@ -21,43 +22,46 @@ from d2lbert.text import UNK
 from d2lbert.texts import text_files
 from d2lbert.texts.numbered_text import line_ends
 
-# The largest number of characters in a word; longer words become [UNK]
+# The largest number of characters in a word, as in the published BERT. Longer
+# words become [UNK]
 MAX_WORD_CHARS = 100
 
 # Trained pieces consist of at most this number of different characters, the
 # most frequent ones. Words with other characters become [UNK]
 MAX_ALPHABET = 1000
 
-# When more different words than this are counted, the rarer half is dropped
+# The largest number of different words to count. If a text has more, the rarer
+# half of the words so far is dropped
 MAX_TYPES = 1 << 21
 
-# The largest number of words to train on; larger counts are scaled down
+# The largest number of words to train on, repeated words included. If a text
+# has more, all counts are scaled down
 MAX_WORDS = 1 << 23
 
-# About this number of bytes of words is a task of one thread
+# `WordCutter` gives a thread about this number of bytes at a time
 TASK_BYTES = 1 << 19
 
 CONTINUATION = '##'     # the prefix of pieces that continue a word
 
-# The library's names of the options of BERT's normalizer
+# The options of BERT's normalizer, by their names in the library
 NORMALIZER_OPTIONS = ('clean_text', 'handle_chinese_chars', 'strip_accents',
                       'lowercase')
 
 
 class TokenizerError(ValueError):
-    """A tokenizer cannot be used; the text is one sentence."""
+    """A tokenizer cannot be used. The message is one sentence."""
 
 
 def library():
-    """The library `tokenizers`; ImportError if it is missing."""
+    """Import the library `tokenizers`; raise ImportError if it is missing."""
     try:
         import tokenizers
     except ImportError:
         raise ImportError(
             'word pieces need the library tokenizers: pip install '
             "'.[pretrained]' brings it") from None
-    # In Python 3.8 the first call of platform.uname forks, and MXNet makes
-    # this call. The library warns of forks after its first use: so fork now
+    # The library warns of forks after its first use. In Python 3.8 the first
+    # call of platform.uname forks, and MXNet calls it: so call it now
     platform.uname()
     return tokenizers
 
@@ -66,7 +70,11 @@ def library():
 
 def bert_tokenizer(tokens, special, lowercase=True, strip_accents=None,
                    handle_chinese_chars=True):
-    """BERT's tokenizer for tokens in order of ids; special: {role: token}."""
+    """Make BERT's tokenizer.
+
+    tokens: a list by id. special: {role: token}. The other arguments are
+    options of BERT's normalizer.
+    """
     t = library()
     tokenizer = t.Tokenizer(t.models.WordPiece(
         {token: idx for idx, token in enumerate(tokens)},
@@ -82,9 +90,10 @@ def bert_tokenizer(tokens, special, lowercase=True, strip_accents=None,
 
 
 def whole_word_tokenizer(tokens, special, marks_are_words=False):
-    """A tokenizer without pieces: it splits lower-case text at white space.
+    """Make a tokenizer that lower-cases text and splits it at white space.
 
-    marks_are_words: also make a word of each mark, see `is_word_alone`.
+    tokens: a list by id. special: {role: token}. marks_are_words: also make a
+    word of each mark, see `encoded.is_word_alone`.
     """
     t = library()
     tokenizer = t.Tokenizer(t.models.WordLevel(
@@ -109,7 +118,7 @@ def has_whole_words(tokenizer):
 
 
 def _word_splitter(marks_are_words):
-    """The pre-tokenizer of `whole_word_tokenizer`."""
+    """Make the pre-tokenizer of `whole_word_tokenizer`."""
     t = library()
     spaces = t.pre_tokenizers.WhitespaceSplit()
     if not marks_are_words:
@@ -120,8 +129,9 @@ def _word_splitter(marks_are_words):
 
 
 def post_processor_of(tokenizer, special):
-    """The post-processor that adds special tokens to a text or a pair."""
+    """Make the post-processor that adds BERT's special tokens."""
     cls, sep = special['cls'], special['sep']
+    # $A and $B are the texts. The number after a colon is the segment
     return library().processors.TemplateProcessing(
         single=[f'{cls}:0', '$A:0', f'{sep}:0'],
         pair=[f'{cls}:0', '$A:0', f'{sep}:0', '$B:1', f'{sep}:1'],
@@ -132,7 +142,10 @@ def post_processor_of(tokenizer, special):
 # Training
 
 def count_words(paths):
-    """Count the words between white space in text files: a Counter."""
+    """Count the words between white space in text files: a Counter.
+
+    paths: a path, or a list of paths.
+    """
     if isinstance(paths, (str, Path)):
         paths = [paths]
     counts = collections.Counter()
@@ -151,11 +164,11 @@ def train_pieces(counts, vocab_size, special_tokens, options,
                  min_frequency=2):
     """Train word pieces on {word: count}; returns the list of tokens.
 
-    The list has special_tokens, then letters as initial pieces, then letters
-    as continuation pieces, and then longer pieces in the order of training.
-    Equal arguments give equal lists. options: {name: value} for BERT's
-    normalizer. min_frequency: the least number of times that a new piece must
-    occur.
+    The list has special_tokens, then letters that begin a word, then letters
+    that continue a word, and then longer pieces in the order of training. A
+    letter is any character. Equal arguments give equal lists. options:
+    {name: value} for BERT's normalizer. min_frequency: the least number of
+    times that a new piece must occur.
     """
     t = library()
     counts = _normalized(counts, options)
@@ -167,9 +180,9 @@ def train_pieces(counts, vocab_size, special_tokens, options,
     alphabet = set(by_count[:MAX_ALPHABET])
     counts = {word: count for word, count in counts.items()
               if alphabet.issuperset(word)}
-    inner = sorted({CONTINUATION + letter
-                    for word in counts for letter in word[1:]})
-    first_tokens = [*special_tokens, *sorted(alphabet), *inner]
+    inner_letters = set(''.join(word[1:] for word in counts))
+    continuations = sorted(CONTINUATION + letter for letter in inner_letters)
+    first_tokens = [*special_tokens, *sorted(alphabet), *continuations]
     if not counts:
         raise ValueError('the text has no word to learn pieces from')
     if vocab_size < len(first_tokens):
@@ -177,15 +190,15 @@ def train_pieces(counts, vocab_size, special_tokens, options,
             f'vocab_size={vocab_size} is too small: the special tokens and '
             'the letters of this text, at the beginning of words and within, '
             f'are {len(first_tokens)} pieces already')
-    # Of equally frequent pairs the library merges the pair with lower ids
-    # first, and it would give letters within words their ids in the random
-    # order of a hash table. It gives special tokens ids in order, so the
-    # letters are passed as special tokens, too
+    # The ids of letters matter: of equally frequent pairs, the library merges
+    # the pair with lower ids first. It would give letters within words ids in
+    # the random order of a hash table. Special tokens get their ids in order,
+    # so the letters are passed as special tokens, too
     trainer = t.trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency,
         show_progress=False, special_tokens=first_tokens,
         initial_alphabet=sorted(alphabet), limit_alphabet=len(alphabet))
-    # The trained vocabulary does not depend on unk_token
+    # The trained pieces do not depend on unk_token
     tokenizer = t.Tokenizer(t.models.WordPiece(unk_token=special_tokens[0]))
     tokenizer.pre_tokenizer = t.pre_tokenizers.WhitespaceSplit()
     interruptible(lambda is_abandoned: tokenizer.train_from_iterator(
@@ -205,14 +218,14 @@ def _normalized(counts, options):
     normalizer = t.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, **options)
     splitter = t.pre_tokenizers.BertPreTokenizer()
-    normalized, is_lowercase = collections.Counter(), normalizer.lowercase
+    normalized, to_lowercase = collections.Counter(), normalizer.lowercase
     for word, count in counts.items():
         if word == UNK:     # WikiText's token for omitted words
             continue
         if word.isascii() and word.isalnum():
             # BERT only changes the case of such words
             if len(word) <= MAX_WORD_CHARS:
-                normalized[word.lower() if is_lowercase else word] += count
+                normalized[word.lower() if to_lowercase else word] += count
             continue
         word = normalizer.normalize_str(word)
         for part, _ in splitter.pre_tokenize_str(word):
@@ -225,9 +238,9 @@ def _texts_of(counts):
     """Yield texts to train on, in which each word occurs counts[word] times.
 
     If the texts would have more than `MAX_WORDS` words in all, all counts are
-    scaled down. A text has at most `max_copies` words, to save memory.
+    scaled down.
     """
-    max_copies = 1 << 14
+    max_copies = 1 << 14        # of a word in a text, to save memory
     total = sum(counts.values())
     divisor = -(-total // MAX_WORDS)        # rounded up
     for word, count in counts.items():
@@ -239,7 +252,8 @@ def _texts_of(counts):
 # Reading
 
 def read_json(path):
-    """Read a JSON file with an object: a dict."""
+    """Read a dict from a JSON file; raise `TokenizerError` if there is none.
+    """
     try:
         content = files.read_json(path)
         if not isinstance(content, dict):
@@ -295,7 +309,7 @@ def tokens_by_id(vocab, name='the tokenizer', special=()):
     if num_ids > 2 * len(vocab) + 1000:
         raise TokenizerError(f'{name} is damaged: it numbers {len(vocab)} '
                              f'tokens up to {num_ids - 1}; fetch it again')
-    # Of tokens with the same id, the list `tokens` has only the last. The
+    # Of tokens with the same id, the result has only the last in `vocab`. The
     # library's order is random, so a special token could be missing
     ids = list(vocab.values())
     for token in special:
@@ -316,11 +330,11 @@ def has_word_pieces(tokenizer):
 
 
 def description(tokenizer):
-    """The settings that ids depend on: a list for JSON.
+    """The settings that ids depend on besides the tokens: a list for JSON.
 
     With BERT's normalizer and pre-tokenizer, these are the options of the
-    normalizer and the largest length of a word. Any other tokenizer is
-    described whole, with its vocabulary.
+    normalizer and the largest length of a word. Of any other tokenizer, the
+    list has the whole JSON text, tokens included.
     """
     if not splits_as_bert(tokenizer):
         return [tokenizer.to_str()]
@@ -342,7 +356,10 @@ def splits_as_bert(tokenizer):
 
 
 def change_normalizer(tokenizer, options):
-    """Set options of BERT's normalizer; do nothing for another normalizer."""
+    """Set options of BERT's normalizer; do nothing for another normalizer.
+
+    options: {name in the library: value}.
+    """
     old = tokenizer.normalizer
     if options and type(old).__name__ == 'BertNormalizer':
         tokenizer.normalizer = library().normalizers.BertNormalizer(
@@ -356,37 +373,36 @@ def library_errors(what='this text', may_panic=False):
 
     The library raises bare Exceptions. If a regular expression takes too many
     steps, the library panics: Rust prints a message, and Python gets a
-    BaseException. what: the input, for the error. may_panic: True to hide
-    Rust's message.
+    PanicException, a BaseException. what: the input, for the error message.
+    may_panic: True to hide Rust's message, see `has_expressions`.
     """
     with without_panics() if may_panic else contextlib.nullcontext():
         try:
             yield
         except BaseException as error:
-            if type(error) is Exception or type(
-                    error).__name__ == 'PanicException':
-                raise TokenizerError(f'the tokenizer fails on {what} '
-                                     f'({error}): choose another tokenizer'
-                                     ) from None
-            raise
+            if not (type(error) is Exception
+                    or type(error).__name__ == 'PanicException'):
+                raise
+            raise TokenizerError(f'the tokenizer fails on {what} ({error}): '
+                                 'choose another tokenizer') from None
 
 
 def has_expressions(tokenizer):
-    """True if parts of a tokenizer have regular expressions, which may panic.
+    """True if a tokenizer has regular expressions, which may panic.
 
-    The number of steps of an expression depends on the text, so no check of
-    the tokenizer can exclude panics, see `library_errors`.
+    The number of steps of an expression depends on the text. So whether it
+    panics, see `library_errors`, cannot be checked in advance.
     """
-    return any(b'"Regex"' in part.__getstate__() for part in (
-        tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder)
-        if part is not None)
+    parts = tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder
+    return any(part is not None and b'"Regex"' in part.__getstate__()
+               for part in parts)
 
 
 class WordCutter:
-    """Splits words into the pieces of a tokenizer, without special tokens.
+    """Cuts words into the pieces of a tokenizer, without special tokens.
 
-    fixed_ids: {word: its list of ids}, for words that are not split. Other
-    words are split, even if they are spelled as special tokens.
+    fixed_ids: {word: its list of ids}, for words that are not cut. Other
+    words are cut, even if they are spelled as special tokens.
     """
 
     def __init__(self, tokenizer, fixed_ids):
@@ -396,25 +412,26 @@ class WordCutter:
         self._may_panic = has_expressions(self._tokenizer)
 
     def __call__(self, lines):
-        """Split words, one in each line of bytes.
+        """Cut words, bytes with a line for each word.
 
         Returns ids (pieces,) int32 and begins (words + 1,) int64. The ids of
         word k are ids[begins[k]:begins[k + 1]].
         """
-        # For a single task threads would cost more than they save
-        counts, ids = zip(*in_order(self._cut, _tasks(lines),
-                                    1 if len(lines) <= TASK_BYTES else None))
+        # For a single task threads would cost more than they save. None: a
+        # thread for each core
+        num_threads = 1 if len(lines) <= TASK_BYTES else None
+        counts, ids = zip(*in_order(self._cut, _tasks(lines), num_threads))
         return onp.concatenate(ids), onp.cumsum(
             onp.concatenate([[0], *counts]), dtype='int64')
 
     def _cut(self, lines):
-        """Split words as `__call__` does: (counts of ids, ids), int32."""
+        """Cut words: the number of ids of each word, and all ids; int32."""
         ends = line_ends(lines)
         begins = onp.append(0, ends[:-1] + 1)
         counts, ids = onp.full(len(ends), -1, 'int32'), onp.empty(0, 'int32')
         if self._cpp_pieces is not None:
             counts, ids = self._cpp_pieces.cut(lines)
-        # A word with count -1 is left to the library; without C++, all are
+        # The library cuts the words with count -1; without C++, all words
         uncut = onp.flatnonzero(counts < 0)
         with library_errors(may_panic=self._may_panic):
             encodings = self._tokenizer.encode_batch(
@@ -424,8 +441,9 @@ class WordCutter:
         for word, word_ids in self._fixed_ids.items():
             if word.encode() in lines:
                 whole_line = rb'(?m)^%b$' % re.escape(word.encode())
-                indices = onp.searchsorted(ends, [
-                    match.start() for match in re.finditer(whole_line, lines)])
+                starts = [match.start()
+                          for match in re.finditer(whole_line, lines)]
+                indices = onp.searchsorted(ends, starts)
                 counts, ids = _replace_ids(counts, ids, indices,
                                            [word_ids] * len(indices))
         return counts, ids
@@ -435,11 +453,12 @@ class TextCutter:
     """Converts texts to the ids that a tokenizer gives them, in C++.
 
     A text is left to the library if it is not printable ASCII or has an added
-    token, such as [MASK]. `of` constructs a `TextCutter`.
+    token. Added tokens, such as [MASK], are tokens that the tokenizer never
+    splits. `of` constructs a `TextCutter`.
     """
 
     def __init__(self, pieces, added_tokens, ids_before, ids_after):
-        """Use the pieces of `cut.Pieces`.
+        """pieces: the `cut.Pieces` that convert a text without added tokens.
 
         added_tokens: a list of strings. ids_before, ids_after: the ids of the
         special tokens before and after a text.
@@ -466,10 +485,10 @@ class TextCutter:
         sample = tokenizer.encode('a')
         begin = sample.special_tokens_mask.index(0)
         end = begin + len(text_ids)
-        # Without added tokens, the regular expression would match every text.
-        # Texts that are cut in C++ get only segment 0
-        if (not added or sample.ids[begin:end] != text_ids
-                or any(sample.type_ids)):
+        # An empty regular expression would match every text
+        if not added or sample.ids[begin:end] != text_ids:
+            return None
+        if any(sample.type_ids):    # texts from C++ get only segment 0
             return None
         return cls(pieces, added, sample.ids[:begin], sample.ids[end:])
 
@@ -484,14 +503,14 @@ class TextCutter:
         counts, ids = (a.tolist() for a in self._pieces.cut(lines.encode()))
         begin, counts = 0, iter(counts)
         all_ids = []
-        for text_is_cut in can_cut:
-            if not text_is_cut:
+        for is_cut in can_cut:
+            if is_cut:
+                end = begin + next(counts)
+                all_ids.append([*self._ids_before, *ids[begin:end],
+                                *self._ids_after])
+                begin = end
+            else:
                 all_ids.append(None)
-                continue
-            end = begin + next(counts)
-            all_ids.append([*self._ids_before, *ids[begin:end],
-                            *self._ids_after])
-            begin = end
         return all_ids
 
     def _can_cut(self, text):
@@ -520,7 +539,10 @@ def _tasks(lines):
 
 
 def _cpp_pieces(tokenizer):
-    """The `cut.Pieces` that split ASCII as a tokenizer does, or None."""
+    """The `cut.Pieces` that cut ASCII text as a tokenizer does, or None.
+
+    None: without C++, or for a tokenizer that does not split as BERT's.
+    """
     vocab, model = tokenizer.get_vocab(), tokenizer.model
     if (draw.library() is None or not splits_as_bert(tokenizer)
             or model.unk_token not in vocab):
@@ -540,8 +562,8 @@ def _replace_ids(counts, ids, indices, new_ids):
     """Replace the ids of the words at `indices` by the lists in `new_ids`.
 
     ids: the words' ids, one word after another. counts: the number of ids of
-    each word, or -1 if the word has no ids yet; changed in place. Returns the
-    new counts and ids.
+    each word, or -1 if the word has no ids yet; changed in place. Returns
+    counts and the new ids.
     """
     if not len(indices):
         return counts, ids
