@@ -33,7 +33,7 @@ TOKENIZED_TEXTS = 1 << 8
 #: MXNet net, and of a quantized encoder. The MXNet net rearranges its weights
 #: for each product of matrices, which pays off only with many tokens. The
 #: quantized encoder rearranges its weights once, when it is constructed.
-TOKENS, QUANTIZED_TOKENS = 1 << 13, 1 << 12
+MAX_TOKENS, QUANTIZED_MAX_TOKENS = 1 << 13, 1 << 12
 
 #: The poolings that a quantized encoder computes itself: {modes of `Pooling`:
 #: argument `rows` of `QuantizedEncoder.encode`}.
@@ -57,7 +57,7 @@ class Encoding(NamedTuple):
 
 
 class _Input(NamedTuple):
-    """One input sequence of the net: a text, or a window of a text."""
+    """One input sequence of the net: a text, a pair, or a text's window."""
 
     text_index: int
     window_index: int   # 0 for a text that is not cut into windows
@@ -146,15 +146,15 @@ def text_bar(total, what, show_progress):
 
 def _to_texts(texts):
     """Convert texts or pairs to `Text`s, named texts[0], texts[1], ..."""
-    found = []
+    named_texts = []
     for i, text in enumerate(items_of(texts)):
         parts = [text] if isinstance(text, str) else text
         if not (isinstance(parts, (list, tuple)) and len(parts) in (1, 2)
                 and all(isinstance(part, str) for part in parts)):
             raise TypeError(f'texts[{i}] must be a string, or a pair of '
                             f'strings, not {text!r}')
-        found.append(Text(f'texts[{i}]', *parts))
-    return found
+        named_texts.append(Text(f'texts[{i}]', *parts))
+    return named_texts
 
 
 def _check_not_empty(texts):
@@ -170,10 +170,10 @@ class _Windows:
     """The windows of long texts; a short text is a single window.
 
     max_len: the largest number of tokens of a window, special tokens included.
-    num_special: the number of special tokens of a text. One is before the
-    text, the others are after it. overlap: the number of tokens that a window
-    shares with the next window; the last two windows may share more. None if
-    long texts are truncated.
+    num_special: the number of special tokens of a text: one (<cls>) before the
+    text, and the others after the text. overlap: the number of tokens that a
+    window shares with the next window; the last two windows may share more.
+    None if long texts are truncated, so that no text has several windows.
     """
 
     def __init__(self, max_len, num_special, overlap):
@@ -184,12 +184,12 @@ class _Windows:
     def begins(self, encoded):
         """The index of the first token of each window of a text, a list.
 
-        The token after <cls> has index 0.
+        Indices leave out special tokens: the token after <cls> has index 0.
         """
         if len(encoded.ids) <= self._max_len:
             return [0]
         n = len(encoded.ids) - self._num_special
-        last_begin = n - self._body_len     # this window ends with the text
+        last_begin = n - self._body_len     # of a window that ends at token n
         step = self._body_len - self._overlap
         return [*range(0, last_begin, step), last_begin]
 
@@ -200,29 +200,30 @@ class _Windows:
         if len(begins) == 1:
             yield _Input(k, 0, ids, segments)
             return
+        num_after = self._num_special - 1   # special tokens after the text
         for window, begin in enumerate(begins):
-            # The special tokens remain around the tokens of the window
-            kept = [0, *range(begin + 1, begin + 1 + self._body_len),
-                    *range(len(ids) - (self._num_special - 1), len(ids))]
+            # 1: the special token before the text
+            kept = [0, *range(1 + begin, 1 + begin + self._body_len),
+                    *range(len(ids) - num_after, len(ids))]
             yield _Input(k, window, [ids[i] for i in kept],
                          [segments[i] for i in kept])
 
     def join(self, vectors, begins):
-        """The token vectors (T, H) of a text, from those of its windows.
+        """Join the vectors of a text's windows: token vectors (T, H).
 
         vectors: a list with the token vectors of each window. begins: as the
         method `begins` returns them.
         """
-        n = begins[-1] + self._body_len
+        n = begins[-1] + self._body_len     # tokens without special tokens
         # (windows, n): the index of each token in each window; 0 follows <cls>
         indices = onp.arange(n) - onp.array(begins)[:, None]
         # From a token to the nearer end of a window; negative for tokens
         # outside the window
         distance = onp.minimum(indices, self._body_len - 1 - indices)
         best = distance.argmax(axis=0)              # (n,) indices of windows
-        vectors = onp.stack(vectors)
+        vectors = onp.stack(vectors)        # (windows, tokens of a window, H)
         body = vectors[best, 1 + indices[best, onp.arange(n)]]
-        # The means of tokens between the special tokens are not used
+        # The means are for the special tokens at both ends of the windows
         means = vectors.mean(axis=0)
         return onp.concatenate(
             [means[:1], body, means[1 + self._body_len:]])
@@ -231,10 +232,10 @@ class _Windows:
 class TextEncoder:
     """A net and a tokenizer that turn `Text`s into `Encoding`s.
 
-    Arguments as for `encode`. truncates=False: a text that is too long is an
-    error if neither max_len nor overlap is given. `num_texts` counts the texts
-    so far, `num_truncated` the truncated texts, and `num_lost_tokens` the
-    tokens that truncation removed.
+    Arguments are as for `encode`. truncates=False: a text with more tokens
+    than the net has positions is an error, if neither max_len nor overlap is
+    given. `num_texts` counts the texts so far, `num_truncated` the truncated
+    texts, and `num_lost_tokens` the tokens that truncation removed.
     """
 
     def __init__(self, net, tokenizer, pooling='own', layer=-1,
@@ -248,7 +249,7 @@ class TextEncoder:
                             ('overlap', overlap)):
             if value is not None:
                 whole_number(name, value)
-        # The function adds a prompt to a text, or changes its case
+        # _prepare_text adds a prompt to a text, or changes the text's case
         self.pooling, self._prepare_text = choose_pooling(tokenizer, pooling,
                                                           normalize)
         self._takes_long_texts = truncates or (
@@ -280,10 +281,12 @@ class TextEncoder:
         _check_not_empty(texts)
         texts = [text._replace(text=self._prepare_text(text.text))
                  for text in texts]
+        # Entry k is for text k. `_inputs` fills the list `encoded`
         encoded, vectors = [None] * len(texts), [None] * len(texts)
         unfinished = {}     # {index of a text: {index of a window: vectors}}
         inputs = self._inputs(texts, encoded)
         for batch, arrays in self._forward(inputs):
+            # X: the token vectors or, if `_forward` has pooled, a vector
             for item, X in zip(batch, arrays):
                 k = item.text_index
                 begins = self._windows.begins(encoded[k])
@@ -307,7 +310,8 @@ class TextEncoder:
         return [*map(Encoding, texts, encoded, vectors)]
 
     def truncation_note(self):
-        """A sentence about truncated texts, or None if there are none."""
+        """A sentence about truncated texts, or None if no text was truncated.
+        """
         if not self.num_truncated:
             return None
         return (f'{self.num_truncated} of {self.num_texts} texts have more '
@@ -315,10 +319,10 @@ class TextEncoder:
                 f'{self.num_lost_tokens} tokens were left out')
 
     def _inputs(self, texts, encoded):
-        """Yield the `_Input`s of texts, by falling number of characters.
+        """Yield the `_Input`s of texts, the text with most characters first.
 
-        Store each text's `Encoded` in the list `encoded`. The tokenizer gets
-        `TOKENIZED_TEXTS` texts at a time. It gets the next texts while the net
+        Store the `Encoded` of text k as encoded[k]. The tokenizer gets
+        `TOKENIZED_TEXTS` texts at a time, and the next texts while the net
         computes, see `_forward`.
         """
         order = sorted(range(len(texts)), key=lambda k: -sum(
@@ -336,6 +340,7 @@ class TextEncoder:
                 yield from self._windows.inputs(k, text_encoded)
 
     def _tokenize(self, texts):
+        """The `Encoded` of each of the `Text`s, not truncated: a list."""
         first_texts = [text.text for text in texts]
         second_texts = [text.pair for text in texts]
         if second_texts == [None] * len(texts):
@@ -343,7 +348,9 @@ class TextEncoder:
         return list(map(self.tokenizer.encode, first_texts, second_texts))
 
     def _raise_too_long(self, texts):
-        """Raise ValueError for the first text of the list that is too long.
+        """Raise ValueError for the first of the texts that is too long.
+
+        The text that `_inputs` found may be a later one, since it sorts them.
         """
         for text in texts:
             T = len(self._tokenize([text])[0].ids)
@@ -353,28 +360,27 @@ class TextEncoder:
                                  'cut the text')
 
     def _truncate(self, text, encoded):
-        """Return the truncated `Encoded` of a long text.
+        """Return the truncated `Encoded` of a long text, and count it.
 
-        With overlap, return `encoded` unchanged, since windows divide it.
-        Raises ValueError for a pair with overlap.
+        With overlap, return `encoded` unchanged: the text gets windows. Raises
+        ValueError for a pair with overlap.
         """
         T = len(encoded.ids)
-        if self._overlap is not None:
-            if text.pair is None:
-                return encoded
+        if self._overlap is None:
+            encoded = self.tokenizer.encode(text.text, text.pair, self.max_len)
+            self.num_truncated += 1
+            self.num_lost_tokens += T - len(encoded.ids)
+        elif text.pair is not None:
             raise ValueError(f'{text.name}: {T} tokens are more than '
                              f'{self.max_len}, and overlap= is for single '
                              'texts: shorten the pair')
-        encoded = self.tokenizer.encode(text.text, text.pair, self.max_len)
-        self.num_truncated += 1
-        self.num_lost_tokens += T - len(encoded.ids)
         return encoded
 
     def _batches(self, inputs):
         """Yield lists of inputs, one list for each forward pass."""
         batch, num_tokens = [], 0
-        max_tokens = (TOKENS if self._quantized_encoder() is None
-                      else QUANTIZED_TOKENS)
+        max_tokens = (MAX_TOKENS if self._quantized_encoder() is None
+                      else QUANTIZED_MAX_TOKENS)
         for item in inputs:
             is_full = (num_tokens + len(item.ids) > max_tokens
                        if self._batch_size is None
@@ -391,8 +397,8 @@ class TextEncoder:
         """Yield (list of inputs, list of their arrays) for each batch.
 
         An array has the token vectors (T, H) of an input. If texts are pooled
-        and overlap is None, it is the pooled vector instead. The next batch
-        is computed while the caller uses this one.
+        and overlap is None, it is the pooled vector instead. While the caller
+        uses a batch, the next batch is computed.
         """
         batch = finish = None
         for next_batch in self._batches(inputs):
@@ -418,23 +424,23 @@ class TextEncoder:
             future = quantized.encode_async(
                 offsets, [i for item in batch for i in item.ids],
                 [i for item in batch for i in item.segments], self.layer, rows)
-            if rows != 'all':       # the encoder has pooled
+            if rows != 'all':       # the encoder pools
                 return lambda: self.pooling.normalized(future.result())
             wait, first_rows = future.result, offsets
         else:
             wait, first_rows = self._start_net(batch, lens)
 
         def finish():
-            X = wait()
+            X = wait()      # the token vectors of all inputs
             arrays = [X[row:row + n] for row, n in zip(first_rows, lens)]
             return [*map(self.pooling, arrays)] if is_pooled else arrays
         return finish
 
     def _start_net(self, batch, lens):
-        """Start an MXNet net on a batch.
+        """Start an MXNet net on a batch, whose inputs have `lens` tokens.
 
         Returns a function that waits for the vectors of all tokens, and the
-        row at which each input begins.
+        row of these vectors at which each input begins.
         """
         # These import MXNet, which a `QuantizedModel` does not need
         from d2lbert.machine.backend import autograd
@@ -470,7 +476,7 @@ def _max_len(net, tokenizer, max_len):
     """The largest number of tokens of a text; max_len: as for `encode`."""
     positions = net.encoder.max_len
     if max_len is None:
-        # The limit in files of sentence-transformers precedes the tokenizer's
+        # A limit in the files of sentence-transformers has priority
         pooling = tokenizer.pooling or Pooling()
         return min(pooling.max_len or tokenizer.max_len or positions,
                    positions)

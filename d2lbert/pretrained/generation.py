@@ -4,7 +4,7 @@ A net with a decoder generates a new text for each input text. A causal net,
 without a decoder, continues each text. The results equal those of
 `transformers` with the same settings.
 
-K: the number of beams of a text, which are the candidates that a search
+K: the number of beams of a text. A beam is an unfinished text that a search
 extends. V: the number of tokens in the vocabulary.
 """
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
@@ -26,10 +26,10 @@ from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.texts.examples import pad_rows
 
 #: Number of texts in a batch.
-TEXTS = 16
+BATCH_SIZE = 16
 
-#: Fields of generation_config.json that are not supported, and their
-#: neutral values.
+#: {field of generation_config.json that is not supported: the value with which
+#: it has no effect}
 UNSUPPORTED = {
     'do_sample': False, 'num_beam_groups': 1, 'repetition_penalty': 1.0,
     'diversity_penalty': 0.0, 'encoder_no_repeat_ngram_size': 0,
@@ -115,7 +115,7 @@ def is_causal(net):
 
 
 def _num_positions(net):
-    """The number of tokens that the generating part of a net can read."""
+    """The number of positions of the decoder or, without one, the encoder."""
     return (net.encoder if net.decoder is None else net.decoder).max_len
 
 
@@ -127,9 +127,9 @@ def _is_number(value):
 
 def _repeating_tokens(tokens, n):
     """The next ids that would repeat an n-gram of the list `tokens`."""
-    last = tuple(tokens[len(tokens) - n + 1:])
+    begin_of_ngram = tokens[len(tokens) - n + 1:]       # the last n - 1 tokens
     return [tokens[k + n - 1] for k in range(len(tokens) - n + 1)
-            if tuple(tokens[k:k + n - 1]) == last]
+            if tokens[k:k + n - 1] == begin_of_ngram]
 
 
 def config_of(net, tokenizer):
@@ -137,20 +137,23 @@ def config_of(net, tokenizer):
     loaded_folder = net.pretrained      # a `contents.Pretrained`, or None
     fields = (loaded_folder.fields['generation_fields'] if loaded_folder
               else generation_fields_of_run(net, tokenizer))
-    ignored = [f'{name}={fields[name]!r}' for name, value
-               in UNSUPPORTED.items() if fields.get(name) not in (None, value)]
+    ignored = [f'{field}={fields[field]!r}'
+               for field, neutral_value in UNSUPPORTED.items()
+               if fields.get(field) not in (None, neutral_value)]
     if ignored:     # only fields of a loaded folder can be unsupported
         warn(f'{loaded_folder.folder}: its generation_config.json has '
              f'{", ".join(ignored)}, which is not supported and ignored')
-    known = {ours: fields[theirs] for theirs, ours
-             in GENERATION_FIELDS.items() if fields.get(theirs) is not None}
-    start = fields.get('decoder_start_token_id')
-    end = fields.get('eos_token_id')
-    if start is None:
-        start = net.config.get('start_id', tokenizer.cls_id)
-    return GenerationConfig(
-        start, tokenizer.sep_id if end is None else end,
-        **{'max_len': _num_positions(net) + 1, **known})
+    settings = {'max_len': _num_positions(net) + 1}
+    for field, name in GENERATION_FIELDS.items():
+        if fields.get(field) is not None:
+            settings[name] = fields[field]
+    start_id = fields.get('decoder_start_token_id')
+    if start_id is None:
+        start_id = net.config.get('start_id', tokenizer.cls_id)
+    end_id = fields.get('eos_token_id')
+    if end_id is None:
+        end_id = tokenizer.sep_id
+    return GenerationConfig(start_id, end_id, **settings)
 
 
 def generate(net: Any, tokenizer: Any, texts: Iterable[str],
@@ -194,7 +197,7 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
     config = config_of(net, tokenizer)._replace(**{
         name: value for name, value in given.items() if value is not None
     }).validated(net)
-    trained_len = net.trained_len
+    trained_len = net.trained_len       # None if unknown
     max_input = trained_len or net.encoder.max_len
     inputs = tokenizer.encode_batch(texts)
     num_truncated = sum(len(encoded.ids) > max_input for encoded in inputs)
@@ -206,15 +209,16 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
     generate_batch = generated_ids if has_decoder else continued_ids
     results = []
     with text_bar(len(inputs), 'generating', show_progress) as bar:
-        for first in range(0, len(inputs), TEXTS):
-            batch = [encoded.ids for encoded in inputs[first:first + TEXTS]]
+        for begin in range(0, len(inputs), BATCH_SIZE):
+            batch = [encoded.ids
+                     for encoded in inputs[begin:begin + BATCH_SIZE]]
             results += generate_batch(net, batch, config, use_cache,
                                       tokenizer.pad_id)
             bar.update(len(batch))
     if trained_len and max_len is None:
-        num_longest = sum(len(ids) == config.max_len for ids in results)
-        if num_longest:
-            warn_once(tokenizer, 'ended', f'{num_longest} of {len(results)} '
+        num_at_limit = sum(len(ids) == config.max_len for ids in results)
+        if num_at_limit:
+            warn_once(tokenizer, 'ended', f'{num_at_limit} of {len(results)} '
                       f'texts end at {trained_len} tokens, the length that '
                       'the model was trained at')
     elif trained_len and config.max_len > trained_len + has_decoder:
@@ -229,7 +233,7 @@ def generated_ids(net, texts, config, use_cache=True, pad_id=0):
     """Generate a text for each of the texts, which are lists of ids.
 
     The results are lists of ids, too, and begin with start_id. config: a
-    `GenerationConfig`.
+    `GenerationConfig`. pad_id: the id of the padding token.
     """
     lens = onp.array(list(map(len, texts)), 'int32')
     ids = pad_rows(texts, pad_id)
@@ -263,7 +267,7 @@ def continued_ids(net, texts, config, use_cache=False, pad_id=0):
 
 
 def _new_search(config, start=None):
-    """A search that begins with the ids `start`; None: with start_id."""
+    """A search that begins with the list of ids `start`; None: [start_id]."""
     return (Greedy if config.num_beams == 1 else Beams)(config, start)
 
 
@@ -271,7 +275,7 @@ def _search(net, searches, encoded_X, lens, use_cache):
     """Advance all searches by one token at a time until they are done.
 
     encoded_X: the encoder's vectors of the input texts, which have `lens`
-    tokens.
+    tokens. Search k is for input text k.
     """
     # A row is a beam of a search that is not done. text_of_row: the index of
     # the input text of each row
@@ -290,32 +294,32 @@ def _search(net, searches, encoded_X, lens, use_cache):
         X = net.decoder(new_tokens, net.encoder, texts_X, lens[text_of_row],
                         caches if use_cache else None)[:, -1]
         scores = log_softmax(net.mlm.mlp(X).asnumpy().astype('float64'))
-        # order: for each row of the next step, the present row that it extends
-        order, end, unfinished = [], 0, []
+        # extended_rows: for each row of the next step, the row of this step
+        # that it extends
+        extended_rows, unfinished, end = [], [], 0
         for k in active:
             search, begin = searches[k], end
             end += len(search.sequences)
             extended_beams = search.step(scores[begin:end])
             if not search.done:
-                order += [begin + beam for beam in extended_beams]
+                extended_rows += [begin + beam for beam in extended_beams]
                 unfinished.append(k)
-        if unfinished and order != list(range(len(text_of_row))):
-            text_of_row = [text_of_row[row] for row in order]
+        if unfinished and extended_rows != list(range(len(text_of_row))):
+            text_of_row = [text_of_row[row] for row in extended_rows]
             if use_cache:   # texts_X was read into the caches at step 1
-                caches.select(order, len(tokens))
+                caches.select(extended_rows, len(tokens))
             else:
-                texts_X = texts_X.take(on_device(order, ctx, 'int32'),
-                                       axis=0)
+                texts_X = texts_X.take(
+                    on_device(extended_rows, ctx, 'int32'), axis=0)
         active = unfinished
 
 
 class Greedy:
     """Greedy search: each step adds the likeliest token.
 
-    The search has a single beam: K is 1. sequences: a list of ids for each
-    beam. `step` takes the log-probabilities (K, V) of the next token. It
-    returns, for each new beam, the index of the old beam that was extended.
-    When the search is `done`, `best` is the text.
+    The search has a single beam: K is 1. The text begins with the list of ids
+    `start`, or with start_id of the config. Attributes: sequences, the list of
+    ids of each beam; done, True if the search has ended.
     """
 
     def __init__(self, config, start=None):
@@ -324,7 +328,11 @@ class Greedy:
                           else list(start)]
 
     def step(self, scores):
-        """Add a token, see the class docstring."""
+        """Extend each beam by a token.
+
+        scores: the log-probabilities (K, V) of the next token. Returns, for
+        each new beam, the index of the old beam that it extends.
+        """
         tokens, = self.sequences
         scores = self.config.exclude_tokens(scores[0], tokens)
         tokens.append(int(scores.argmax()))
@@ -333,7 +341,7 @@ class Greedy:
 
     @property
     def best(self):
-        """The ids of the text."""
+        """The ids of the text, or of the text so far."""
         return self.sequences[0]
 
 
@@ -351,51 +359,54 @@ class Beams:
         self.config, self.done = config, False
         start = [config.start_id] if start is None else start
         self.sequences = [list(start) for _ in range(config.num_beams)]
-        # All beams begin alike, so step 1 extends only the first
+        # All beams begin alike. So step 1 extends only the first: the scores
+        # of the others are too low
         self.scores = onp.full(config.num_beams, -1e9)
         self.scores[0] = 0
         self.finished = []      # (score, ids), the best first
 
     def step(self, scores):
-        """Extend the beams by a token; see `Greedy`."""
+        """Extend the beams by a token, as `Greedy.step` does."""
         config, K, V = self.config, self.config.num_beams, scores.shape[1]
         length = len(self.sequences[0])     # without the new token
+        # (K*V,): the scores of all extensions of all beams
         totals = onp.concatenate([
             score + config.exclude_tokens(row, tokens) for score, row, tokens
             in zip(self.scores, scores, self.sequences)])
-        best = onp.argsort(-totals, kind='stable')[:2 * K]
-        # (score, index of the extended beam, ids)
-        extensions = [(totals[k], int(k) // V, [*self.sequences[k // V],
-                                                int(k) % V]) for k in best]
+        # (score, index of the extended beam, ids) of the 2K best, best first
+        extensions = [
+            (totals[k], int(k) // V, [*self.sequences[k // V], int(k) % V])
+            for k in onp.argsort(-totals, kind='stable')[:2 * K]]
         # Scores below -1e8 are from the beams that step 1 does not extend
         self.finished += [
             (score / length ** config.length_penalty, tokens)
             for score, _, tokens in extensions[:K]
             if config.is_finished(tokens) and score > -1e8]
         self.finished = sorted(self.finished, key=lambda text: -text[0])[:K]
-        unfinished = [extension for extension in extensions
-                      if not config.is_finished(extension[2])][:K]
-        if not unfinished:
+        new_beams = [extension for extension in extensions
+                     if not config.is_finished(extension[2])][:K]
+        if not new_beams:
             self.done = True
             return []
-        self.scores = onp.array([score for score, _, _ in unfinished])
-        self.sequences = [tokens for _, _, tokens in unfinished]
+        self.scores = onp.array([score for score, _, _ in new_beams])
+        self.sequences = [tokens for _, _, tokens in new_beams]
         self.done = len(self.finished) == K and (
             config.early_stopping is True or not self._can_improve(length))
-        return [beam for _, beam, _ in unfinished]
+        return [extended_beam for _, extended_beam, _ in new_beams]
 
     def _can_improve(self, length):
         """True if the best beam may beat the worst finished text.
 
-        length: of the beam without its last token. With 'never' and a
-        positive length_penalty, a longer text can score better, so the length
-        of the longest text replaces it.
+        length: of the best beam without its last token. With
+        early_stopping='never' and a positive length_penalty, a longer text can
+        score better, so the largest possible length is used instead.
         """
         config = self.config
         if config.early_stopping == 'never' and config.length_penalty > 0:
             length = config.max_len - 1
-        return self.scores[0] / length ** config.length_penalty > (
-            self.finished[-1][0])
+        worst_finished, _ = self.finished[-1]
+        return (self.scores[0] / length ** config.length_penalty
+                > worst_finished)
 
     @property
     def best(self):

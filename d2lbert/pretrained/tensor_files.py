@@ -1,9 +1,9 @@
 """This module reads and writes the JSON and safetensors files of a checkpoint.
 
 Pickles are never loaded, because they can run any code. A damaged config.json
-may describe a model of any size, but tensors are no larger than their file. So
-the sizes in config.json are compared with the tensors before a model is
-constructed.
+may describe a model of any size, too large for the memory. But tensors are no
+larger than their file. So the sizes in config.json are compared with the
+tensors before a model is constructed.
 """
 import hashlib
 import json
@@ -23,11 +23,12 @@ from d2lbert.nn.quantized import QuantizedWeight
 WEIGHTS = 'model.safetensors'
 INDEX = f'{WEIGHTS}.index.json'
 
-#: NumPy dtypes of the supported tensor types. NumPy has no bfloat16, which
-#: is the upper half of a float32.
+#: {tensor type in safetensors: NumPy dtype} of the supported types. NumPy has
+#: no bfloat16, which is the upper half of a float32 and is read as an integer.
 TYPES = {'F32': '<f4', 'F16': '<f2', 'F64': '<f8', 'BF16': '<u2'}
 
-#: The type of a quantized matrix, and the suffix of the name of its scales.
+#: The type of a quantized matrix. The scales of matrix NAME are the tensor
+#: NAME_scale.
 QUANTIZED_TYPE, SCALE_SUFFIX = 'I8', '_scale'
 
 #: The key of the tensors' digests in a file's metadata. The value is JSON:
@@ -41,9 +42,9 @@ UNSUPPORTED_FILES = (
 
 
 class PretrainedError(ValueError):
-    """A folder cannot be read or written.
+    """A checkpoint folder cannot be read or written.
 
-    The message is a sentence, and a table of tensors may follow it.
+    The message is a sentence, perhaps followed by a table of tensors.
     """
 
 
@@ -60,7 +61,7 @@ def safetensors():
 
 
 def read_json(path, kind=dict):
-    """Return the value of type `kind`, dict or list, in a JSON file."""
+    """Read a JSON file that holds a value of type `kind`, dict or list."""
     try:
         value = files.read_json(path)
     except FileNotFoundError:
@@ -88,8 +89,9 @@ class StoredTensor(NamedTuple):
     dtype: str              # the name of the type in safetensors
     shape: tuple
     begin: int              # the offset of its first byte in the file
-    digest: Optional[str]   # None if the file has no digests
-    scale: Optional['StoredTensor'] = None  # the scales of a quantized matrix
+    digest: Optional[str]   # of its bytes; None if the file has no digests
+    scale: Optional['StoredTensor'] = None  # the scales of a quantized matrix;
+                                            # None for any other tensor
 
     def __str__(self):
         if self.scale is not None:
@@ -104,14 +106,15 @@ def format_shape(shape):
 
 
 def format_quantized_shape(shape):
-    """The shape of a quantized matrix as text."""
+    """The shape of a quantized matrix as text: 384 x 384 of I8 and scales."""
     return f'{format_shape(shape)} of {QUANTIZED_TYPE} and scales'
 
 
 def with_scales(tensors):
-    """Move the scales in {name: `StoredTensor`} into the matrices they scale.
+    """Join each quantized matrix in {name: `StoredTensor`} with its scales.
 
-    Returns a new dict. Scales that fit no matrix remain separate entries.
+    Returns a new dict, in which the scales are the `scale` of their matrix.
+    Scales that fit no matrix remain separate entries.
     """
     joined = dict(tensors)
     for name, tensor in tensors.items():
@@ -119,13 +122,16 @@ def with_scales(tensors):
         if (tensor.dtype == QUANTIZED_TYPE and len(tensor.shape) == 2
                 and scale is not None and scale.dtype == 'F32'
                 and scale.shape == tensor.shape[:1]):
-            joined[name] = tensor._replace(
-                scale=joined.pop(name + SCALE_SUFFIX))
+            joined[name] = tensor._replace(scale=scale)
+            del joined[name + SCALE_SUFFIX]
     return joined
 
 
 def list_tensors(folder):
-    """{name: `StoredTensor`} of a folder with one file or several shards."""
+    """{name: `StoredTensor`} of a folder.
+
+    The folder has its weights in one file, or in several files, called shards.
+    """
     folder = Path(folder)
     if (folder / WEIGHTS).is_file():
         return _list_file(folder / WEIGHTS)
@@ -155,7 +161,7 @@ def _unsupported_message(folder, name):
 
 
 def _list_shards(index):
-    """{name: `StoredTensor`} of all shards, the files that an index names."""
+    """{name: `StoredTensor`} of all shards; index: path of the index file."""
     shard_of = read_json(index).get('weight_map')
     if not isinstance(shard_of, dict) or not all(
             isinstance(shard, str) and Path(shard).name == shard
@@ -166,7 +172,7 @@ def _list_shards(index):
     tensors = {}
     for shard in sorted(set(shard_of.values())):
         path = index.with_name(shard)
-        # Path.is_file would raise OSError if the name is too long
+        # Path.is_file would raise OSError for a name that is too long
         if not os.path.isfile(path):
             raise PretrainedError(f'{index} names {shard[:200]}, which is not '
                                   'in the folder: fetch all its files')
@@ -181,21 +187,23 @@ def _list_shards(index):
 
 
 def _list_file(path):
-    """{name: `StoredTensor`} of one file, which the library checks first."""
+    """{name: `StoredTensor`} of one file."""
     library = safetensors()
     try:
         with library.safe_open(str(path), 'np'):
-            pass
+            pass        # the library raises an error for a damaged header
         with open(path, 'rb') as file:
             header_size, = struct.unpack('<Q', file.read(8))
             header = files.parse_json(file.read(header_size))
             metadata = header.pop('__metadata__', {})
             digests = _digests(metadata, header)
             data_begin = 8 + header_size
-            num_bytes = file.seek(0, 2) - data_begin
+            num_bytes = file.seek(0, os.SEEK_END) - data_begin
+        # data_offsets: begin and end of a tensor, in bytes from data_begin
+        data_end = max((entry['data_offsets'][1]
+                        for entry in header.values()), default=0)
         # Old versions of the library do not check the length of the file
-        if num_bytes < max((entry['data_offsets'][1] for entry
-                            in header.values()), default=0):
+        if num_bytes < data_end:
             raise ValueError('its end is missing')
     except (library.SafetensorError, OSError, ValueError) as error:
         raise PretrainedError(f'{path} is no whole safetensors file: {error}; '
@@ -209,7 +217,8 @@ def _list_file(path):
 def _digests(metadata, header):
     """{name: digest} from a file's metadata; {} if it has no digests.
 
-    header: {name: entry} of all tensors, which must have a digest each.
+    header: {name: entry} of all tensors. Raises ValueError unless each tensor
+    has a digest.
     """
     if DIGESTS not in metadata:
         return {}
@@ -227,18 +236,18 @@ def _digest(array):
 
 
 def read(tensor):
-    """Read the values of a `StoredTensor` as float32, on the host.
+    """Read the values of a `StoredTensor` as a float32 NumPy array.
 
     Raises `PretrainedError` if its bytes do not match their digest.
     """
     values = _read_flat(tensor, TYPES[tensor.dtype])
-    if tensor.dtype == 'BF16':
+    if tensor.dtype == 'BF16':      # the integers are the upper halves
         values = (values.astype('<u4') << 16).view('<f4')
     return values.astype('float32', copy=False).reshape(tensor.shape)
 
 
 def read_quantized(matrix):
-    """Read a `StoredTensor` with scales as a `QuantizedWeight`, on the host.
+    """Read a `StoredTensor` with scales as a `QuantizedWeight`.
 
     Raises `PretrainedError` if its bytes do not match their digest, if a
     weight is -128, or if a scale is negative, infinite or NaN.
@@ -255,7 +264,10 @@ def read_quantized(matrix):
 
 
 def _read_flat(tensor, dtype):
-    """Read the values of a `StoredTensor`, 1-D, and check their digest."""
+    """Read the values of a `StoredTensor`: a 1-D array of this NumPy dtype.
+
+    Raises `PretrainedError` if their bytes do not match the digest.
+    """
     with open(tensor.path, 'rb') as file:
         file.seek(tensor.begin)
         num_values = int(onp.prod(tensor.shape, dtype='int64'))
@@ -277,8 +289,9 @@ def write(path, tensors, displayed_path):
     that an error message names, since `path` may be temporary.
     """
     library, path = safetensors(), Path(path)
+    # The library does not obey the umask. So make the file first, and give the
+    # mode of the new file to the file that the library writes
     path.touch()
-    # The new file has a mode by the umask, which the library does not obey
     mode = path.stat().st_mode
     try:
         tensors = {name: onp.ascontiguousarray(
@@ -293,7 +306,8 @@ def write(path, tensors, displayed_path):
         raise OSError(f'{displayed_path} cannot be written: {error}') from None
 
 
-#: Arguments of models. Each is at most the longest side of all tensors.
+#: Arguments of models. In a valid checkpoint, each is at most the length of
+#: the longest side of all tensors.
 SIDES = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
          'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
          'start_id')
@@ -311,15 +325,16 @@ def check_layers(config, num_tensors):
 
     config: keyword arguments of a `BERTModel` or a `BARTModel`, a dict.
     """
-    layers, groups, inner, decoder = (
-        value if isinstance(value, int) else 0 for value in map(
-            config.get, ('num_layers', 'num_groups', 'inner_group_num',
-                         'decoder_layers')))
+    def number(name):
+        value = config.get(name)
+        return value if isinstance(value, int) else 0
+    layers, groups = number('num_layers'), number('num_groups')
     if groups and layers > MAX_SHARED_LAYERS:
         raise ValueError(f'{layers} layers are more than the '
                          f'{MAX_SHARED_LAYERS} that may share their tensors')
-    # The layers of a group share the tensors of its inner layers
-    stored_layers = (groups or layers) * max(inner, 1) + decoder
+    # The layers of a group share the tensors of its inner_group_num blocks
+    stored_layers = ((groups or layers) * max(number('inner_group_num'), 1)
+                     + number('decoder_layers'))
     if stored_layers > num_tensors:
         raise ValueError(
             f'{num_tensors} tensors are too few for {stored_layers} layers')
@@ -328,8 +343,8 @@ def check_layers(config, num_tensors):
 def check_sizes(config, shapes):
     """Raise ValueError if tensors are too few or too small for a `config`.
 
-    config: as for `check_layers`, which counts the tensors. shapes: the shapes
-    of all tensors, an iterable.
+    config: as for `check_layers`. shapes: the shapes of all tensors, an
+    iterable.
     """
     shapes = list(shapes)
     check_layers(config, len(shapes))
@@ -339,9 +354,10 @@ def check_sizes(config, shapes):
         if isinstance(value, int) and value > longest:
             raise ValueError(f'{name} is {value}, but no tensor has more '
                              f'than {longest} rows or columns')
-    length, width = config.get('max_len'), config.get('num_hiddens')
-    if isinstance(length, int) and isinstance(width, int):
+    max_len, num_hiddens = config.get('max_len'), config.get('num_hiddens')
+    if isinstance(max_len, int) and isinstance(num_hiddens, int):
+        # The limit for a position embedding, which is a tensor or sinusoidal
         max_values = max([MAX_POSITION_VALUES, *map(math.prod, shapes)])
-        if length * width > max_values:
-            raise ValueError(f'max_len is {length}, which is too long for '
+        if max_len * num_hiddens > max_values:
+            raise ValueError(f'max_len is {max_len}, which is too long for '
                              'the tensors')

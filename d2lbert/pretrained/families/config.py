@@ -97,7 +97,7 @@ class _ConfigFile:
         initializer_range = self._initializer_range()
         self._check_head_dropouts()
         ids = self._token_ids(keywords['vocab_size'])
-        if family.generates:
+        if family.has_decoder:
             keywords['start_id'] = ids['decoder_start_token_id']
             self.fields['generation_fields'] = _read_generation_fields(
                 self.path, self.fields)
@@ -204,7 +204,7 @@ class _ConfigFile:
     def _token_ids(self, vocab_size):
         """{field: id} of the special tokens that the model needs."""
         defaults, ids = dict(pad_token_id=self.family.pad_id), {}
-        if self.family.generates:
+        if self.family.has_decoder:
             defaults['decoder_start_token_id'] = 2      # as in transformers
         for field, default in defaults.items():
             value = self.fields.get(field)
@@ -294,7 +294,7 @@ def fields_of_net(net, tokenizer):
         if activation == keywords['activation'])
     # `net.pretrained` is the folder that the net was loaded from, or None
     original = net.pretrained.fields if net.pretrained else {}
-    if family.generates:
+    if family.has_decoder:
         fields.update(
             is_encoder_decoder=True, bos_token_id=tokenizer.cls_id,
             eos_token_id=tokenizer.sep_id,
@@ -334,7 +334,7 @@ def generation_fields_of_net(net, tokenizer):
     do not have this file.
     """
     is_finetuned = net.about is not None    # an `About`, see ../heads.py
-    if not family_of(net.config).generates or is_finetuned:
+    if not family_of(net.config).has_decoder or is_finetuned:
         return None
     original = (net.pretrained.fields['generation_fields'] if net.pretrained
                 else generation_fields_of_run(net, tokenizer))

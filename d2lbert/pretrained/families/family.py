@@ -1,9 +1,9 @@
 """This module has a `Family`, a table of names and defaults, for each family.
 
 A family is a set of models with one structure, such as RoBERTa. The table maps
-the fields of config.json to keywords of `BERTModel` or `BARTModel`, and the
-names of tensors in d2lbert to names in the family's folders. Names in folders,
-names of fields and names of classes are from Hugging Face's `transformers`.
+the fields of config.json to keywords of `BERTModel` or `BARTModel`. It also
+maps the names of layers in d2lbert to names in the family's folders. Names in
+folders, of fields and of classes are from Hugging Face's `transformers`.
 """
 from typing import NamedTuple, Optional
 
@@ -13,7 +13,8 @@ ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                'gelu_fast': 'gelu_new', 'gelu_pytorch_tanh': 'gelu_new',
                'relu': 'relu'}
 
-#: {field: (the only supported value, a phrase in messages for other values)}
+#: {field: (the only supported value, a phrase in messages for other values)},
+#: for most families.
 FIXED = {'position_embedding_type': ('absolute',
                                      'positions of another kind'),
          'is_decoder': (False, 'a decoder'),
@@ -28,7 +29,8 @@ class Head(NamedTuple):
     activation: Optional[str] = 'tanh'  # of the hidden layer; None: there is
                                         # no hidden layer
     hidden_name: Optional[str] = None   # the hidden layer's name in a folder;
-                                        # None: the pooler, or no hidden layer
+                                        # None: the hidden layer, if there is
+                                        # one, is the pooler
     has_input_dropout: bool = False     # dropout before the hidden layer, too
     output_name: str = 'classifier'     # the output layer's name in a folder
 
@@ -61,25 +63,27 @@ class Family(NamedTuple):
     optional_heads: tuple = ()  # entries of the keyword `heads` that a net
                                 # and its folder may lack
     pad_id: int = 0         # default of pad_token_id
-    #: Position 0 is row pad_id + 1 of a folder's position embedding if
-    #: positions_from_pad, and otherwise row rows_before. The field
+    #: The row of position 0 in a folder's position embedding: `pad_id` + 1 if
+    #: `positions_from_pad` is True, else `rows_before`. The field
     #: max_position_embeddings does not count the first `rows_before` rows.
     positions_from_pad: bool = False
     rows_before: int = 0
     embedding_copies: tuple = ()    # further tensors in folders that are
                                     # copies of the token embedding
-    generates: bool = False     # the family has a decoder
+    has_decoder: bool = False
     #: The field with the standard deviation of initial weights
     init_std_field: str = 'initializer_range'
-    #: (field, default) of the dropout before the output layer of a fine-tuned
-    #: net: first for scores of texts, then for scores of tokens. Field None:
-    #: no field of config.json. Default None: the net's keyword `dropout`.
-    dropouts: tuple = (('classifier_dropout', None),) * 2
+    #: The dropout before the output layer of a fine-tuned net. Entry 0 is for
+    #: scores of texts, entry 1 for scores of tokens. Each is (field, default).
+    #: Field None: config.json has no field. Default None: the keyword
+    #: `dropout` of the net.
+    dropouts: tuple = (('classifier_dropout', None),
+                       ('classifier_dropout', None))
     #: The class of transformers that loads a pretrained net, and the class
     #: that loads an encoder with its pooler (None: the same class)
     architecture: str = ''
     encoder_architecture: Optional[str] = None
-    finetuned: dict = {}        # {kind of task: class for a fine-tuned net}
+    finetuned: dict = {}        # {kind of task: class of transformers}
     text_head: Head = Head()    # the head for a label or number of a text
     choice_head: Head = Head()  # the head for choosing one of several texts
 
@@ -89,9 +93,10 @@ class Family(NamedTuple):
 
 
 def _classes(stem, **other_suffixes):
-    """{kind of task: class in transformers}; class names begin with `stem`.
+    """{kind of task: class of transformers}, the `finetuned` of a family.
 
-    other_suffixes: {kind: suffix} that differ from the usual suffixes.
+    stem: the begin of the class names. other_suffixes: {kind: suffix} that
+    differ from the usual suffixes.
     """
     suffixes = {'classify': 'ForSequenceClassification',
                 'regress': 'ForSequenceClassification',
@@ -103,9 +108,10 @@ def _classes(stem, **other_suffixes):
 
 def _prefixed(prefix, names):
     """`Family.names` with `prefix` before each name in folders."""
-    return {ours: prefix + theirs for ours, theirs in names.items()}
+    return {layer: prefix + name for layer, name in names.items()}
 
 
+# {layer here: name in folders without the family's prefixes}
 _EMBEDDINGS = {
     'encoder.token_embedding': 'word_embeddings',
     'encoder.pos_embedding': 'position_embeddings',
@@ -156,7 +162,7 @@ ROBERTA = BERT._replace(
     optional_heads=('pooler',), pad_id=1, positions_from_pad=True,
     architecture='RobertaForMaskedLM', encoder_architecture='RobertaModel',
     finetuned=_classes('Roberta'),
-    text_head=Head('tanh', 'classifier.dense', has_input_dropout=True,
+    text_head=Head(hidden_name='classifier.dense', has_input_dropout=True,
                    output_name='classifier.out_proj'))
 
 # Martin et al. 2020
@@ -194,8 +200,8 @@ DISTILBERT = Family(
                           'num_hidden_layers': 'n_layers'},
     dropouts=(('seq_classif_dropout', 0.2), (None, None)),
     architecture='DistilBertForMaskedLM', finetuned=_classes('DistilBert'),
-    text_head=Head('relu', 'pre_classifier'),
-    choice_head=Head('relu', 'pre_classifier'))
+    text_head=Head(activation='relu', hidden_name='pre_classifier'),
+    choice_head=Head(activation='relu', hidden_name='pre_classifier'))
 
 # Lan et al. 2020
 ALBERT = BERT._replace(
@@ -227,7 +233,8 @@ ALBERT = BERT._replace(
     fractions={**BERT.fractions, 'hidden_dropout_prob': ('dropout', 0.0),
                'attention_probs_dropout_prob': ('attention_dropout', 0.0)},
     activation=('hidden_act', 'gelu_new'), structure=dict(family='albert'),
-    dropouts=(('classifier_dropout_prob', 0.1),) * 2,
+    dropouts=(('classifier_dropout_prob', 0.1),
+              ('classifier_dropout_prob', 0.1)),
     architecture='AlbertForPreTraining', finetuned=_classes('Albert'))
 
 # Le et al. 2020; the layers are those of XLM (Conneau and Lample 2019)
@@ -260,8 +267,8 @@ FLAUBERT = Family(
     fixed={'causal': (False, 'texts read from left to right'),
            'asm': (False, 'an adaptive softmax'),
            'n_langs': (1, 'embeddings of languages'),
-           'is_encoder': (True, 'a decoder'), 'pruned_heads': FIXED[
-               'pruned_heads'],
+           'is_encoder': (True, 'a decoder'),
+           'pruned_heads': FIXED['pruned_heads'],
            'quantization_config': FIXED['quantization_config']},
     aliases={'hidden_size': 'emb_dim', 'num_attention_heads': 'n_heads',
              'num_hidden_layers': 'n_layers', 'n_words': 'vocab_size',
@@ -280,14 +287,11 @@ BART_STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
                       num_segments=0, positional='learnable',
                       embedding_norm=True, tie_embeddings=True)
 
-_BART_ATTENTION = {'W_q': 'q_proj', 'W_k': 'k_proj', 'W_v': 'v_proj',
-                   'W_o': 'out_proj'}
-
-
-def _bart_attention(ours, theirs):
-    """`Family.names` of the attention `ours`, which is `theirs` in folders."""
-    return {f'{ours}.{W}': f'layers.{{i}}.{theirs}.{name}'
-            for W, name in _BART_ATTENTION.items()}
+def _bart_attention(layer, name):
+    """`Family.names` of an attention layer; name: its name in folders."""
+    return {f'{layer}.{W}': f'layers.{{i}}.{name}.{W_name}'
+            for W, W_name in (('W_q', 'q_proj'), ('W_k', 'k_proj'),
+                              ('W_v', 'v_proj'), ('W_o', 'out_proj'))}
 
 
 _BART_FFN = {'ffn.dense1': 'layers.{i}.fc1', 'ffn.dense2': 'layers.{i}.fc2'}
@@ -303,8 +307,8 @@ BART = Family(
             **_bart_attention('attention', 'self_attn'),
             'addnorm1.ln': 'layers.{i}.self_attn_layer_norm', **_BART_FFN,
             'addnorm2.ln': 'layers.{i}.final_layer_norm'}),
-        **{f'decoder.{ours}': f'model.decoder.{theirs}'
-           for ours, theirs in {
+        **{f'decoder.{layer}': f'model.decoder.{name}'
+           for layer, name in {
                'pos_embedding': 'embed_positions',
                'embedding_norm': 'layernorm_embedding',
                **_bart_attention('attention1', 'self_attn'),
@@ -328,8 +332,9 @@ BART = Family(
                'activation_dropout': ('activation_dropout', 0.0)},
     flags={'scale_embedding': ('scale_embedding', False)},
     activation=('activation_function', 'gelu'),
+    # The other keywords of BART_STRUCTURE are the same for all families
     structure=dict(layer_norm_eps=1e-5, **{
-        name: BART_STRUCTURE[name] for name in (
+        keyword: BART_STRUCTURE[keyword] for keyword in (
             'family', 'heads', 'mlm_hidden', 'num_segments')}),
     fixed={**FIXED, 'is_encoder_decoder': (True, 'a single stack of layers'),
            'tie_word_embeddings': (True, 'separate embeddings of encoder and '
@@ -339,12 +344,13 @@ BART = Family(
              'num_hidden_layers': 'encoder_layers'},
     pad_id=1, rows_before=2, embedding_copies=(
         'model.encoder.embed_tokens', 'model.decoder.embed_tokens'),
-    generates=True, init_std_field='init_std',
+    has_decoder=True, init_std_field='init_std',
     dropouts=(('classifier_dropout', 0.0), (None, None)),
     architecture='BartForConditionalGeneration',
     finetuned={kind: name for kind, name in _classes('Bart').items()
                if kind not in ('tag', 'choice')},
-    text_head=Head('tanh', 'classification_head.dense', has_input_dropout=True,
+    text_head=Head(hidden_name='classification_head.dense',
+                   has_input_dropout=True,
                    output_name='classification_head.out_proj'))
 
 #: {model_type: `Family`}; the keyword `family` of a net is one of these keys.

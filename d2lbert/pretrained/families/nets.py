@@ -12,8 +12,8 @@ def net_of(config):
     if not isinstance(config, dict):
         raise TypeError('the config of a model must be a dict of arguments, '
                         f'not {config!r}')
-    generates = family_of(config).generates
-    return (BARTModel if generates else BERTModel)(**config)
+    model = BARTModel if family_of(config).has_decoder else BERTModel
+    return model(**config)
 
 
 #: Keywords by which the published architecture differs from the book's. The

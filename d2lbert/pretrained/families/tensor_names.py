@@ -120,8 +120,9 @@ def table(config, num_skipped_rows=0):
         output_layer = 'mlm.mlp.2'
     # Folders may have the bias of the output layer under both of these names
     bias, layer_bias = names['mlm.bias'], f'{names["mlm.output"]}.bias'
-    # In BART folders alone, this bias has shape (1, V) and may be missing
-    is_bart = family_of(config).generates
+    # In folders of BART, the only family with a decoder, this bias has shape
+    # (1, V) and may be missing
+    is_bart = family_of(config).has_decoder
     specs.append(TensorSpec(
         bias, f'{output_layer}.bias', (1, V) if is_bart else (V,), 'mlm',
         alias=layer_bias if layer_bias != bias else None,
