@@ -1,12 +1,14 @@
 """Task heads on a pretrained encoder. A head has one new layer, or two.
 
-The kinds of tasks are as in the paper (Devlin et al. 2018, figure 4): a
-label or a number for a text or a pair, a choice of one of several texts, a
-tag for each word, an answer in a text.
+The output layer is new. A hidden layer, if there is one, is the pooler or is
+new, too. The kinds of tasks are as in the paper (Devlin et al. 2018, figure
+4): a label or a number for a text or a pair, a choice of one of several texts,
+a tag for each word, an answer in a text.
 
-Numbers: B sequences of a batch, C texts to choose from, T tokens of a
-sequence, H hiddens, K scores. R rows are the tokens of a batch without padding
-(see `nn.packed`), and M of these rows are scored.
+B: the number of sequences of a batch. C: of texts to choose from. T: of tokens
+of a sequence. H: of hidden units. K: of scores of a text or token. R: of rows,
+which are the tokens of a batch without padding (see `nn.packed`). M: of rows
+that are scored.
 """
 from typing import NamedTuple, Optional
 
@@ -21,8 +23,9 @@ from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.nets import net_of
 
-#: TEXT_KINDS: the head scores a text, from the vector of one token.
-#: TOKEN_KINDS: the head scores each token (tags; begin and end of an answer).
+#: The kinds of tasks. TEXT_KINDS: the head scores a text, from the vector of
+#: one token. TOKEN_KINDS: the head scores each token, for each tag, or as the
+#: first and as the last token of an answer.
 TEXT_KINDS, TOKEN_KINDS = ('classify', 'regress', 'choice'), ('tag', 'span')
 KINDS = TEXT_KINDS + TOKEN_KINDS
 
@@ -33,7 +36,7 @@ IMPOSSIBLE = -1e30
 class About(NamedTuple):
     """The task of a fine-tuned net; entry `finetuned` of config.json."""
 
-    task: str                   # its name, or ''
+    task: str                   # the name of the task, or ''
     kind: str                   # one of `KINDS`
     pair: Optional[bool]        # True: takes pairs of texts; False: single
                                 # texts; None: pairs or single texts
@@ -43,7 +46,7 @@ class About(NamedTuple):
     stride: int                 # tokens between the starts of successive
                                 # windows of a long text
     null: bool                  # True if a question may have no answer
-    dropout: float              # rate before the new layer
+    dropout: float              # rate before the output layer
 
     @classmethod
     def of(cls, config):
@@ -69,15 +72,16 @@ class FineTuned(Model):
     bert: a `BERTModel` or a `BARTModel`, whose encoder becomes part of this
     net. For `TEXT_KINDS`, the pooler becomes a part, too. Some relatives of
     BERT have a new hidden layer in place of the pooler, or no hidden layer
-    (see `family.Head`). The pretraining heads are dropped.
+    (see `family.Head`). The pretraining heads are not part of this net.
 
     A `BARTModel` keeps its decoder, which reads the text a second time. The
     head then scores the decoder's states. For `TEXT_KINDS`, the head scores
     the first token or, with a decoder or causal=True, the last token.
 
     kind: one of `KINDS`. num_scores: K; 1 for 'regress', 1 for 'choice' (for
-    each of the C texts), 2 for 'span'. dropout: the rate before the new layer;
-    None for the rate of the encoder, as in BERT. 'span' has no dropout.
+    each of the C texts), 2 for 'span'. dropout: the rate before the output
+    layer; None for the rate of the encoder, as in BERT. 'span' has no such
+    dropout.
     """
 
     def __init__(self, bert, kind, num_scores, dropout=None):
@@ -93,19 +97,23 @@ class FineTuned(Model):
         head = family_of(self.config).head_of(kind)
         self._has_hidden = kind in TEXT_KINDS and head.activation is not None
         self._has_input_dropout = kind in TEXT_KINDS and head.has_input_dropout
-        if self._has_hidden and head.hidden_name is not None:
+        if not self._has_hidden:
+            pass
+        elif head.hidden_name is not None:
+            # A new hidden layer in place of the pooler
             self.hidden = Dense(H, activation=head.activation, in_units=H,
                                 precision=bert.config['precision'])
-        elif self._has_hidden and bert.nsp is None and bert.hidden is None:
+        elif bert.hidden is not None:
+            self.hidden = bert.hidden
+        elif bert.nsp is not None:
+            # In the book's first edition, the NSP head includes the pooler
+            self.hidden = bert.nsp.mlp[0]
+        else:
             # The pooler is new: checkpoints of some families lack it
             self.config['heads'] = ('pooler', *self.config['heads'])
             self.hidden = Dense(H, activation=head.activation, in_units=H,
                                 flatten=True,
                                 precision=bert.config['precision'])
-        elif self._has_hidden:
-            # In the book's first edition, the NSP head includes the pooler
-            self.hidden = (bert.nsp.mlp[0] if bert.hidden is None
-                           else bert.hidden)
         if kind != 'span':
             self.dropout = nn.Dropout(bert.config['dropout']
                                       if dropout is None else dropout)
@@ -114,7 +122,7 @@ class FineTuned(Model):
 
     @classmethod
     def of_config(cls, config, *args):
-        """Make a net without weights.
+        """Make a net that is not initialized.
 
         config: keyword arguments of the `BERTModel` or `BARTModel`. args: the
         other arguments of `FineTuned`.
@@ -143,8 +151,8 @@ class FineTuned(Model):
     def encode(self, tokens, segments, valid_lens):
         """Return the vectors X (R, H) to score, and begins (B,) on the host.
 
-        Token t of sequence b is row begins[b] + t of X. For `TEXT_KINDS`, X
-        has one row per sequence instead: the token that the head scores.
+        Token t of sequence b is row begins[b] + t of X. For `TEXT_KINDS`, X is
+        (B, H): row begins[b] is the token of sequence b that the head scores.
         """
         if tokens.ndim == 3:
             tokens, segments, valid_lens = _flatten_choices(
@@ -156,7 +164,8 @@ class FineTuned(Model):
             X = packed.encode_first_tokens(self.encoder, tokens, segments,
                                            valid_lens)
             return X, onp.arange(len(X))
-        at = None       # or (sequences, positions) of the tokens to compute
+        # All tokens or, as (sequences, positions), the tokens to compute
+        at = None
         if self.kind in TEXT_KINDS:
             # In a causal net, only the last token attends to all tokens
             at = onp.arange(len(tokens)), host(valid_lens).reshape(
@@ -179,11 +188,14 @@ class FineTuned(Model):
         if self.kind in TOKEN_KINDS:
             return X, begins
         lens = host(valid_lens).reshape(-1).astype('int64')
-        last = begins + lens - 1
+        last = begins + lens - 1        # the row of each last token
         return X.take(on_device(last, X.ctx, 'int32'), axis=0), onp.arange(B)
 
     def score(self, X, rows):
-        """Scores (M, K) of rows of X (R, H); rows: (M,), on the host."""
+        """Scores (M, K) of rows of X (R, H).
+
+        rows (M,): the indices of the rows, on the host.
+        """
         vectors, = ops.take_rows(X, on_device(rows, X.ctx, 'int32'))
         if self._has_input_dropout:
             vectors = self.dropout(vectors)
@@ -207,9 +219,9 @@ class FineTuned(Model):
 
         X, begins: as `encode` returns them. lens (B,) and labels are on the
         host. labels by kind: 'classify', 'regress', 'choice': (B,) class
-        indices, values, or indices of the right choices; 'tag': (B, T) tag
-        indices, -1 at positions without a tag; 'span': (B, 2) first and last
-        token of the answer.
+        indices, numbers, or indices of the right choices; 'tag': (B, T) tag
+        indices, -1 at positions without a tag; 'span': (B, 2) positions of the
+        answer's first and last token.
         """
         def put(A, dtype='int32'):
             return on_device(A, X.ctx, dtype)
@@ -222,7 +234,7 @@ class FineTuned(Model):
         if self.kind == 'tag':
             b, t = onp.nonzero(labels >= 0)
             if not len(b):
-                # The loss is 0, but the output layer needs its gradients
+                # The loss is 0, but the output layer needs gradients
                 return (self.output(X[:1]) * 0).sum(), 0
             return cross_entropy(self.score(X, begins[b] + t),
                                  put(labels[b, t])).mean(), len(b)
@@ -262,8 +274,8 @@ def _flatten_choices(tokens, segments, valid_lens):
 
 
 def padded_rows(begins, lens, T):
-    """The row of each token: (B, T); padding repeats the last token's row.
+    """The row of each token in X: (B, T); padding has the last token's row.
 
-    begins: as `FineTuned.encode` returns it. lens: (B,).
+    X and begins: as `FineTuned.encode` returns them. lens: (B,).
     """
     return begins[:, None] + onp.minimum(onp.arange(T), lens[:, None] - 1)

@@ -1,8 +1,9 @@
 """This module pools the token vectors (T, H) of a text to one vector (H,).
 
-A folder of sentence-transformers has files with the settings of pooling.
-`load_pooling` reads these files, and `files_of` makes them. N: the number of
-texts. T: the number of tokens of a text. H: the size of a token vector.
+A folder of sentence-transformers has JSON files with the settings of pooling.
+`load_pooling` reads these files, and `files_of` makes their contents. N: the
+number of texts. T: the number of tokens of a text. H: the size of a token
+vector.
 """
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -13,15 +14,17 @@ from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 
 # Files of sentence-transformers: the list of modules, the prompts that are put
 # before texts, and the settings of the module Pooling
-MODULES, PROMPTS = 'modules.json', 'config_sentence_transformers.json'
-POOLING = '1_Pooling/config.json'
+MODULES_FILE = 'modules.json'
+PROMPTS_FILE = 'config_sentence_transformers.json'
+POOLING_FILE = '1_Pooling/config.json'
 
 #: {type of module: its folder}. A module is a step from a text to its vector.
 MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
                   'Normalize': '2_Normalize'}
 
-#: The supported lists of module types.
-SUPPORTED = ['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']
+#: The supported lists of the types of a folder's modules.
+SUPPORTED_TYPES = (['Transformer', 'Pooling'],
+                   ['Transformer', 'Pooling', 'Normalize'])
 
 #: Names of the file with the maximum number of tokens, for each type of model.
 LENGTH_FILES = [f'sentence_{kind}_config.json' for kind in (
@@ -67,7 +70,7 @@ class Pooling(NamedTuple):
     lowercase: bool = False         # lower-case texts before tokenizing
     refusal: str = ''               # error message if the folder's pooling is
                                     # not supported, or ''
-    files: Optional[dict] = None    # {name: JSON} of the folder's files
+    files: Optional[dict] = None    # {name: content} of the folder's files
 
     def __call__(self, X):
         """Pool token vectors X (T, H): (len(modes)*H,) float32."""
@@ -77,14 +80,17 @@ class Pooling(NamedTuple):
     def normalized(self, vectors):
         """Pooled vectors (N, H) as float32, with length 1 if `normalize`."""
         if self.normalize:
-            exact = vectors.astype('float64')
+            vectors = vectors.astype('float64')
             # cumsum adds in order; a dot product's order depends on the CPU
-            squares = (exact * exact).cumsum(axis=1)[:, -1:]
-            vectors = exact / onp.maximum(onp.sqrt(squares), 1e-12)
+            sums_of_squares = (vectors * vectors).cumsum(axis=1)[:, -1:]
+            lengths = onp.sqrt(sums_of_squares)
+            # A vector of zeros stays as it is
+            vectors = vectors / onp.maximum(lengths, 1e-12)
         return onp.array(vectors, dtype='float32')
 
     def prepare(self, text):
-        """Put the prompt before a text; lower-case both if `lowercase`."""
+        """Return the text after the prompt, both in lower case if `lowercase`.
+        """
         text = self.prompt + text
         return text.lower() if self.lowercase else text
 
@@ -93,7 +99,8 @@ def choose_pooling(tokenizer, pooling, normalize):
     """Return the `Pooling` to use, and a function that prepares a text.
 
     pooling, normalize: arguments of `encode`. With pooling=None, the first
-    result is None: token vectors are not pooled.
+    result is None: token vectors are not pooled. The function is `prepare` of
+    the tokenizer's `Pooling`, whatever the arguments are.
     """
     own = tokenizer.pooling or Pooling()
     if pooling is None:
@@ -101,15 +108,15 @@ def choose_pooling(tokenizer, pooling, normalize):
             raise ValueError('normalize=True is for one vector a text, which '
                              'pooling=None does not make')
         return None, own.prepare
-    chosen = own
     if pooling == 'own':
         if own.refusal:
             raise ValueError(own.refusal)
-    else:
-        if pooling not in POOLS:
-            raise ValueError(f'pooling must be own, {", ".join(POOLS)} or '
-                             f'None, not {pooling!r}')
+        chosen = own
+    elif pooling in POOLS:
         chosen = own._replace(modes=(pooling,), normalize=False)
+    else:
+        raise ValueError(f'pooling must be own, {", ".join(POOLS)} or None, '
+                         f'not {pooling!r}')
     if normalize is not None:
         chosen = chosen._replace(normalize=normalize)
     return chosen, own.prepare
@@ -120,11 +127,11 @@ def cosines(X, Y):
 
     X (N, H); Y (M, H). A vector of zeros has similarity 0 to all.
     """
-    def unit(vectors):
+    def with_length_1(vectors):
         vectors = onp.asarray(vectors, 'float64')
         lengths = onp.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
         return vectors / onp.where(lengths, lengths, 1)
-    return (unit(X) @ unit(Y).T).astype('float32')
+    return (with_length_1(X) @ with_length_1(Y).T).astype('float32')
 
 
 def load_pooling(folder):
@@ -135,96 +142,104 @@ def load_pooling(folder):
     files.
     """
     folder = Path(folder)
-    if not (folder / MODULES).is_file():
+    if not (folder / MODULES_FILE).is_file():
         return Pooling()
-    modules = read_json(folder / MODULES, list)
-    module_paths, contents = _module_paths(modules, folder), {MODULES: modules}
-    types, paths = [kind for kind, _ in module_paths], dict(module_paths)
-    if types in SUPPORTED:
+    modules = read_json(folder / MODULES_FILE, list)
+    types_and_paths = _types_and_paths(modules, folder)
+    types = [type_ for type_, _ in types_and_paths]
+    path_of = dict(types_and_paths)
+    contents = {MODULES_FILE: modules}
+    if types in SUPPORTED_TYPES:
         for name in LENGTH_FILES:
-            path = folder / paths['Transformer'] / name
+            path = folder / path_of['Transformer'] / name
             if path.is_file():
                 contents[name] = read_json(path)
                 break
-        contents[POOLING] = read_json(
-            folder / paths['Pooling'] / 'config.json')
-        if (folder / PROMPTS).is_file():
-            contents[PROMPTS] = read_json(folder / PROMPTS)
-        # `save_pretrained` writes the modules to these folders
-        contents[MODULES] = [dict(module, path=MODULE_FOLDERS[kind])
-                             for module, kind in zip(modules, types)]
+        contents[POOLING_FILE] = read_json(
+            folder / path_of['Pooling'] / 'config.json')
+        if (folder / PROMPTS_FILE).is_file():
+            contents[PROMPTS_FILE] = read_json(folder / PROMPTS_FILE)
+        # `save_pretrained` writes the modules to MODULE_FOLDERS
+        contents[MODULES_FILE] = [dict(module, path=MODULE_FOLDERS[type_])
+                                  for module, type_ in zip(modules, types)]
     return pooling_of(contents, folder)
 
 
 def pooling_of(contents, folder):
     """The `Pooling` that files describe; raises `PretrainedError`.
 
-    contents: {file name: its JSON}. folder: path of the folder, for messages.
+    contents: {file name: content}. folder: path of the folder, for messages.
     """
-    # A file that is not listed here fits no type: ()
-    json_types = {MODULES: list, **{
-        name: dict for name in (*LENGTH_FILES, POOLING, PROMPTS)}}
+    # No content is valid for a file that is not in this dict
+    json_types = {MODULES_FILE: list, **{
+        name: dict for name in (*LENGTH_FILES, POOLING_FILE, PROMPTS_FILE)}}
     if not isinstance(contents, dict) or not all(
             isinstance(content, json_types.get(name, ()))
             for name, content in contents.items()):
         raise PretrainedError(f'{folder} is damaged: its pooling files are '
                               'not in the format of sentence-transformers')
-    modules = [module_type for module_type, _
-               in _module_paths(contents.get(MODULES, []), folder)]
-    if modules not in SUPPORTED or POOLING not in contents:
+    types = [type_ for type_, _ in _types_and_paths(
+        contents.get(MODULES_FILE, []), folder)]
+    if types not in SUPPORTED_TYPES or POOLING_FILE not in contents:
         return Pooling(files=contents, refusal=(
-            f'{folder / MODULES} lists {", ".join(modules) or "nothing"}, but '
-            'only Transformer, Pooling and, last, Normalize are supported: '
-            'choose a pooling, such as mean, to ignore the others'))
+            f'{folder / MODULES_FILE} lists {", ".join(types) or "nothing"}, '
+            'but only Transformer, Pooling and, last, Normalize are '
+            'supported: choose a pooling, such as mean, to ignore the others'))
     length_file = next((name for name in LENGTH_FILES if name in contents),
                        LENGTH_FILES[0])
     length_config = contents.get(length_file, {})
-    modes, with_prompt = _modes(contents[POOLING], folder / POOLING)
-    prompt = _prompt(contents.get(PROMPTS, {}), folder / PROMPTS)
+    modes, includes_prompt = _read_modes(contents[POOLING_FILE],
+                                         folder / POOLING_FILE)
+    prompt = _read_prompt(contents.get(PROMPTS_FILE, {}),
+                          folder / PROMPTS_FILE)
     refusal = ''
-    if prompt and not with_prompt:
+    if prompt and not includes_prompt:
         refusal = (f'{folder} puts {prompt!r} before each text and excludes '
                    'it from the pooling, which is not supported: choose a '
                    'pooling, such as mean, to include it')
-    return Pooling(modes, normalize='Normalize' in modules,
-                   max_len=_length(length_config, folder / length_file),
+    return Pooling(modes, normalize='Normalize' in types,
+                   max_len=_read_max_len(length_config, folder / length_file),
                    prompt=prompt,
                    lowercase=bool(length_config.get('do_lower_case', False)),
                    refusal=refusal, files=contents)
 
 
 def files_of(pooling, num_hiddens):
-    """The files for a `Pooling`: {name: JSON}; {} for None and the mean.
+    """The contents of files for a `Pooling`: {name: content}.
 
-    With these files sentence-transformers computes the same vectors.
-    num_hiddens: H. Raises `PretrainedError` if the pooling came from a folder
-    with unsupported modules.
+    With these files sentence-transformers computes the same vectors. None and
+    `Pooling()` need no files, so the result is {}. num_hiddens: H. Raises
+    `PretrainedError` if the pooling came from a folder with unsupported
+    modules.
     """
     if pooling is None or pooling == Pooling():
         return {}
     contents = pooling.files
     if contents is not None:
         original = pooling_of(contents, Path())
-        # `load_pooling` reads POOLING only if all modules are supported
-        if original.refusal and POOLING not in contents:
+        # `load_pooling` reads POOLING_FILE only if all modules are supported
+        if original.refusal and POOLING_FILE not in contents:
             raise PretrainedError(
                 'the folder of this model has other modules than '
                 'Transformer, Pooling and Normalize, and a copy without them '
                 'would give different vectors: set tokenizer.pooling = None '
                 'to write the model alone')
-        # The original files, if `pooling` is as it was loaded
+        # If `pooling` is as it was loaded, return the original files
         if original._replace(refusal='') == pooling._replace(refusal=''):
             return contents
     return _new_files(pooling, num_hiddens)
 
 
 def _new_files(pooling, num_hiddens):
-    """New files for a `Pooling`, as its `files` are None or do not fit it."""
-    modules = ['Transformer', 'Pooling', *['Normalize'] * pooling.normalize]
-    # All versions of sentence-transformers read SWITCHES, but those fields
-    # cannot store the modes in another order
-    switched = [mode for mode in SWITCHES.values() if mode in pooling.modes]
-    if list(pooling.modes) == switched:
+    """As `files_of`, without regard to the `files` of the `Pooling`."""
+    types = ['Transformer', 'Pooling']
+    if pooling.normalize:
+        types.append('Normalize')
+    # All versions of sentence-transformers read SWITCHES, but these fields
+    # can only store modes in the order of SWITCHES
+    ordered_modes = [mode for mode in SWITCHES.values()
+                     if mode in pooling.modes]
+    if list(pooling.modes) == ordered_modes:
         config = {'word_embedding_dimension': num_hiddens,
                   **{switch: mode in pooling.modes
                      for switch, mode in SWITCHES.items()}}
@@ -232,47 +247,51 @@ def _new_files(pooling, num_hiddens):
         config = {'embedding_dimension': num_hiddens,
                   'pooling_mode': list(pooling.modes)}
     contents = {
-        MODULES: [dict(idx=i, name=str(i), path=MODULE_FOLDERS[kind],
-                       type=f'sentence_transformers.models.{kind}')
-                  for i, kind in enumerate(modules)],
+        MODULES_FILE: [dict(idx=i, name=str(i), path=MODULE_FOLDERS[type_],
+                            type=f'sentence_transformers.models.{type_}')
+                       for i, type_ in enumerate(types)],
         LENGTH_FILES[0]: dict(max_seq_length=pooling.max_len,
                               do_lower_case=pooling.lowercase),
-        POOLING: dict(config, include_prompt=True)}
+        POOLING_FILE: dict(config, include_prompt=True)}
     if pooling.prompt:
-        contents[PROMPTS] = dict(prompts={'default': pooling.prompt},
+        contents[PROMPTS_FILE] = dict(prompts={'default': pooling.prompt},
                                  default_prompt_name='default')
     return contents
 
 
-def _module_paths(modules, folder):
-    """[(type of module, its path)], in the order of modules.json."""
-    found = []
+def _types_and_paths(modules, folder):
+    """The modules of MODULES_FILE: a list of (type, path of its folder)."""
+    types_and_paths = []
     for module in modules:
         if not (isinstance(module, dict) and isinstance(
                 module.get('type'), str) and isinstance(
                     module.get('path', ''), str)):
-            raise PretrainedError(f'{folder / MODULES} is damaged: each '
+            raise PretrainedError(f'{folder / MODULES_FILE} is damaged: each '
                                   'module must have a type and a path; fetch '
                                   'it again')
-        found.append((module['type'].rpartition('.')[2],
-                      module.get('path', '')))
-    return found
+        # type: a dotted name of a class, whose last part is used here
+        _, _, type_ = module['type'].rpartition('.')
+        types_and_paths.append((type_, module.get('path', '')))
+    return types_and_paths
 
 
-def _length(config, path):
-    """The maximum number of tokens, or None; path: of config, for errors."""
-    length = config.get('max_seq_length')
-    if length is None or (isinstance(length, int) and length >= 1
-                          and length is not True):
-        return length
+def _read_max_len(config, path):
+    """The maximum number of tokens, or None.
+
+    config: the content of one of LENGTH_FILES. path: of the file, for errors.
+    """
+    max_len = config.get('max_seq_length')
+    # type: True is an int, too, but not valid
+    if max_len is None or (type(max_len) is int and max_len >= 1):
+        return max_len
     raise PretrainedError(f'{path} is damaged: max_seq_length must be a '
-                          f'number of tokens, not {length!r}; fetch it again')
+                          f'number of tokens, not {max_len!r}; fetch it again')
 
 
-def _modes(config, path):
+def _read_modes(config, path):
     """The pooling modes, and True if the pooling includes the prompt.
 
-    path: of `config`, for errors.
+    config: the content of POOLING_FILE. path: of the file, for errors.
     """
     modes = config.get('pooling_mode')
     if modes is None:
@@ -287,8 +306,11 @@ def _modes(config, path):
     return tuple(mode_list), config.get('include_prompt', True)
 
 
-def _prompt(config, path):
-    """The default prompt of a text; path: of `config`, for errors."""
+def _read_prompt(config, path):
+    """The prompt to put before each text, or ''.
+
+    config: the content of PROMPTS_FILE. path: of the file, for errors.
+    """
     name, prompts = config.get('default_prompt_name'), config.get('prompts')
     if name is None:
         return ''

@@ -1318,7 +1318,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
     # texts as vectors
 
     ('a vector is as long as it happens to be',
-     "'Normalize' in modules", 'False',
+     "'Normalize' in types", 'False',
      'test_the_pooling_of_a_folder_is_loaded'),
     ('a token has the vector of the first window that it is in',
      'best = distance.argmax(axis=0)',

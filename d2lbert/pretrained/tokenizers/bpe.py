@@ -1,9 +1,9 @@
 """This module loads byte pair encodings (BPE) from their original files.
 
 The library `tokenizers` then encodes texts. A merge is a pair of tokens that
-BPE replaces by one token. RoBERTa (which merges bytes), HerBERT and FlauBERT
-(which merge characters) have vocab.json and merges.txt. PhoBERT (which merges
-characters) has vocab.txt and bpe.codes. Source: Sennrich et al. 2016.
+BPE replaces by one token. RoBERTa, HerBERT and FlauBERT have vocab.json and
+merges.txt. PhoBERT has vocab.txt and bpe.codes. RoBERTa merges bytes, and the
+others merge characters. Source: Sennrich et al. 2016.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,9 +28,11 @@ class LoadedBPE(NamedTuple):
 
     tokenizer: Any          # of the library
     special: dict           # {role: token}
-    tokens: Any = None      # the model's tokens, by id; further tokens of the
-                            # tokenizer become <unk>. None: all tokens
-    files: Any = None       # {name: text} of files to save, or None
+    tokens: Any = None      # the model's tokens by id; further tokens of the
+                            # tokenizer become <unk>. None: the tokenizer has
+                            # no further tokens
+    files: Any = None       # {name: text} to save in place of tokenizer.json,
+                            # or None
 
 
 def has_files(folder):
@@ -42,9 +44,9 @@ def has_files(folder):
 def load(folder, config, special_of):
     """Load the byte pair encoding in a folder: a `LoadedBPE`.
 
-    config: the fields of tokenizer_config.json. special_of(vocab, config,
-    path) returns {role: special token}. Raises `TokenizerError` if a file is
-    missing or damaged.
+    config: the fields of tokenizer_config.json. special_of: a function like
+    `tokenizer._special_tokens`, which returns {role: special token}. Raises
+    `TokenizerError` if a file is missing or damaged.
     """
     folder = Path(folder)
     vocab_name, merges_name = ((VOCAB, CODES) if (folder / CODES).is_file()
@@ -59,8 +61,9 @@ def load(folder, config, special_of):
     if not all(type(idx) is int and idx >= 0 for idx in vocab.values()):
         raise TokenizerError(f'{folder / VOCAB_JSON} is damaged: it must map '
                              'tokens to their ids; fetch it again')
-    # Raise for ids that are too large
+    # Raise TokenizerError for ids that are too large
     tokens_by_id(vocab, folder / VOCAB_JSON)
+    # The tokens show the family
     if not any(token.endswith(SUFFIX) for token in vocab):
         return _roberta(folder, vocab, config, special_of)
     if '<special1>' in vocab:
@@ -69,7 +72,7 @@ def load(folder, config, special_of):
 
 
 def _roberta(folder, vocab, config, special_of):
-    """RoBERTa: BPE merges bytes, and a space belongs to the next word."""
+    """Load RoBERTa: BPE merges bytes; a space belongs to the next word."""
     t, path = library(), folder / VOCAB_JSON
     special = special_of(vocab, config, path)
     add_space = config.get('add_prefix_space') is True
@@ -88,7 +91,7 @@ def _roberta(folder, vocab, config, special_of):
 
 
 def _herbert(folder, vocab, config, special_of):
-    """HerBERT: words as in BERT, but cased, and BPE merges characters."""
+    """Load HerBERT: words as in the cased BERT; BPE merges characters."""
     t, path = library(), folder / VOCAB_JSON
     special = special_of(vocab, config, path)
     tokenizer = _construct(path, vocab, _read_merges(folder / MERGES),
@@ -105,9 +108,9 @@ def _herbert(folder, vocab, config, special_of):
 
 
 def _flaubert(folder, vocab, config, special_of):
-    """FlauBERT: BPE merges characters of words between white space."""
+    """Load FlauBERT: words between white space; BPE merges characters."""
     t, path = library(), folder / VOCAB_JSON
-    # FlauBERT puts bos_token before a text, and ignores cls_token in config
+    # FlauBERT puts bos_token before a text, and does not use cls_token
     special = special_of(vocab, {'mask_token': '<special1>', **config,
                                  'cls_token': config.get('bos_token', '<s>')},
                          path)
@@ -132,14 +135,12 @@ def _flaubert(folder, vocab, config, special_of):
 
 
 def _phobert(folder, config, special_of):
-    """PhoBERT: BPE merges characters of words between white space."""
+    """Load PhoBERT: words between white space; BPE merges characters."""
     t, path = library(), folder / VOCAB
     # These four tokens have the first ids, but are not in vocab.txt
-    vocab = {token: idx for idx, token in enumerate(
-        config.get(f'{role}_token', token) for role, token in (
-            ('bos', '<s>'), ('pad', '<pad>'), ('eos', '</s>'),
-            ('unk', '<unk>')))}
-    first_tokens = list(vocab)
+    first_tokens = [config.get(f'{role}_token', default) for role, default in (
+        ('bos', '<s>'), ('pad', '<pad>'), ('eos', '</s>'), ('unk', '<unk>'))]
+    vocab = {token: idx for idx, token in enumerate(first_tokens)}
     for number, line in enumerate(_read_lines(path), 1):
         token, blank, _count = line.strip().rpartition(' ')
         if not blank:
@@ -150,11 +151,12 @@ def _phobert(folder, config, special_of):
     vocab.setdefault(mask, len(vocab))
     special = special_of(vocab, config, path)
     tokens = tokens_by_id(vocab, path)
-    unmarked = {*first_tokens, mask}
-    marked = {token if token in unmarked else _with_suffix(token): idx
-              for token, idx in vocab.items()}
     merges = _read_merges(folder / CODES)
-    tokenizer = _construct(path, _with_merges(marked, merges), merges,
+    # The library needs the tokens in its own form, except special tokens
+    library_vocab = {
+        token if token in (*first_tokens, mask) else _with_suffix(token): idx
+        for token, idx in vocab.items()}
+    tokenizer = _construct(path, _with_merges(library_vocab, merges), merges,
                            unk_token=special['unk'], end_of_word_suffix=SUFFIX)
     # In PhoBERT a line feed belongs to the word before it
     tokenizer.pre_tokenizer = _space_splitter('\n?')
@@ -192,20 +194,22 @@ def _construct(path, vocab, merges, **keywords):
 
 
 def _space_splitter(suffix=''):
-    """The pre-tokenizer that splits at white space, as str.split does.
+    """Make the pre-tokenizer that splits at white space, as str.split does.
 
     suffix: a regular expression. White space that matches `suffix` remains
     part of the word before it.
     """
     t = library()
+    # str.split also splits at \x1c to \x1f, which \s does not match here
     return t.pre_tokenizers.Split(t.Regex(f'[^\\s\x1c-\x1f]+{suffix}'),
                                   'removed', invert=True)
 
 
 def _with_merges(vocab, merges):
-    """Add the tokens of all merges to a vocabulary, as the library requires.
+    """Return a vocabulary with the tokens of all merges, for the library.
 
-    New tokens get the ids after the largest id.
+    A merge has three tokens: its pair and the joined token. New tokens get
+    the ids after the largest id.
     """
     extended = dict(vocab)
     next_id = 1 + max(extended.values())
@@ -218,7 +222,11 @@ def _with_merges(vocab, merges):
 
 
 def _read_merges(path):
-    """List a file's merges. A line has two tokens, and maybe a count."""
+    """The merges in a file: a list of pairs of tokens.
+
+    A line has two tokens, and maybe a count. A first line with the version is
+    ignored.
+    """
     merges = []
     for number, line in enumerate(_read_lines(path), 1):
         if number == 1 and line.startswith('#version'):
@@ -250,6 +258,6 @@ def _contents(folder, *names):
 
 
 def _sep_and_cls(special, vocab):
-    """The tokens after and before a text: ((sep, id), (cls, id))."""
+    """The tokens after and before a text: ((token, id), (token, id))."""
     return tuple((special[role], vocab[special[role]])
                  for role in ('sep', 'cls'))

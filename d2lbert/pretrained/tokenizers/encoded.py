@@ -14,13 +14,14 @@ from d2lbert.texts.examples import truncate_pair
 #: The roles of special tokens, as in tokenizer_config.json.
 ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 
-#: {role: tokens}. If no file names the token of a role, it is the first of
-#: these tokens that the vocabulary has.
+#: {role: possible tokens}. If no file names the token of a role, the first of
+#: its tokens that the vocabulary has is used.
 DEFAULT_TOKENS = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
                       cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
                       mask=('[MASK]', MASK))
 
-#: The ranges of Chinese characters in the code of the published BERT.
+#: The ranges of Chinese characters in the code of the published BERT, as the
+#: inside of a regular expression's brackets.
 IDEOGRAPHS = ('\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df'
               '\U0002a700-\U0002b73f\U0002b740-\U0002b81f'
               '\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f')
@@ -29,7 +30,7 @@ _IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
 
 @functools.lru_cache(maxsize=1 << 12)
 def is_word_alone(char):
-    """True if a character is a mark, which is a word by itself in a text.
+    """True if a character is a mark: it is a word by itself in a text.
 
     Marks are punctuation and symbols of Unicode, and `IDEOGRAPHS`.
     """
@@ -38,7 +39,10 @@ def is_word_alone(char):
 
 
 class Details(NamedTuple):
-    """The T tokens of an `Encoded`, and their places in the text."""
+    """The T tokens of an `Encoded`, and their places in the text.
+
+    In a pair, offsets and words count in the text of the token.
+    """
 
     tokens: List[str]
     offsets: List[Tuple[int, int]]      # begin and end in characters of the
@@ -52,8 +56,8 @@ class Encoded:
 
     ids: a list of T token ids. segments: a list of T numbers, 1 in the second
     text of a pair, else 0. get_details: a function that returns the `Details`.
-    It is called when the details are first used, since computing vectors does
-    not need them.
+    It is called when the details are first used: computing vectors does not
+    need them.
     """
 
     __slots__ = 'ids', 'segments', '_get_details', '_details'
@@ -94,7 +98,10 @@ class Encoded:
 
 
 class Tokens:
-    """The base class of tokenizers, which has the tokens and their ids."""
+    """The base class of tokenizers: the tokens, their ids, and `encode`.
+
+    A subclass defines `encode_batch` and `num_special`.
+    """
 
     #: The `pooling.Pooling` of the tokenizer's folder, or None
     pooling = None
@@ -103,10 +110,11 @@ class Tokens:
     vocab = None
 
     def _set_tokens(self, idx_to_token, special, max_len=None):
-        """Set the tokens, a list by id.
+        """Set the tokens, a list by id; a constructor calls this method.
 
-        special: {role: token}; 'mask' may be missing. max_len: the number of
-        tokens that the model can read, or None; `encode` does not apply it.
+        special: {role: token}; 'mask' may be missing, and mask_id is then
+        None. max_len: the number of tokens that the model can read, or None;
+        `encode` does not apply it.
         """
         self.idx_to_token, self.max_len = idx_to_token, max_len
         self.token_to_idx = {}
@@ -132,21 +140,25 @@ class Tokens:
         max_len: the largest number of tokens, special tokens included, or
         None. Truncation removes the last tokens of the longer text first.
         """
-        return self.encode_batch(
-            [text], None if pair is None else [pair], max_len)[0]
+        encoded, = self.encode_batch(
+            [text], None if pair is None else [pair], max_len)
+        return encoded
 
 
 # Texts and their lengths
 
 def as_list(items, what):
-    """Return items, texts or words, as a list; raise for a single string."""
+    """Return items as a list; raise TypeError for a single string.
+
+    what: the name of the items in the message, 'texts' or 'words'.
+    """
     if isinstance(items, (str, bytes)):
         raise TypeError(f'expected a list of {what}, not the string {items!r}')
     return list(items)
 
 
 def check_text(text):
-    """Return text; raise unless it is a str that UTF-8 can encode."""
+    """Return text; raise an error unless it is a str that fits UTF-8."""
     if not isinstance(text, str):
         raise TypeError(f'a text must be a string, not {text!r}')
     try:
@@ -161,7 +173,7 @@ def check_text(text):
 
 
 def check_pairs(pairs, texts):
-    """Return the second texts as a list, and check that each text has one."""
+    """Return the second texts as a list; check that their number is right."""
     pairs = as_list(pairs, 'texts')
     if len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '
@@ -170,26 +182,28 @@ def check_pairs(pairs, texts):
 
 
 def max_text_len(tokenizer, max_len, is_pair):
-    """The number of tokens in max_len besides special tokens, or None.
+    """The largest number of tokens without special tokens, or None.
 
-    is_pair: for a pair, the limit of both texts together. None: no limit.
+    max_len: the largest number with special tokens; None: no limit. is_pair:
+    True for the limit of both texts of a pair together.
     """
     if max_len is None:
         return None
-    special = tokenizer.num_special(is_pair)
-    if max_len < special:
-        raise ValueError(f'max_len={max_len} has no room for the {special} '
-                         'special tokens: raise it')
-    return max_len - special
+    num_special = tokenizer.num_special(is_pair)
+    if max_len < num_special:
+        raise ValueError(f'max_len={max_len} has no room for the '
+                         f'{num_special} special tokens: raise it')
+    return max_len - num_special
 
 
 def truncated_lengths(first, second, max_tokens):
     """The lengths of two texts after truncation to max_tokens in all.
 
-    first, second: the lengths before; second is None for a single text. The
-    result equals that of `longest_first` in transformers. If both texts lose
-    tokens and max_tokens is odd, the text that was longer keeps one token more
-    than the other; of equally long texts, the second text does.
+    first, second: the lengths before; second is None for a single text, and
+    its new length is then 0. The result equals that of `longest_first` in
+    transformers. If both texts lose tokens and max_tokens is odd, the text
+    that was longer keeps one token more than the other. Of equally long texts,
+    the second text does.
     """
     if second is None:
         return min(first, max_tokens), 0
@@ -202,14 +216,14 @@ MAX_LISTED = 8
 
 
 class UnknownWords:
-    """Counts tokens and the unknown words among them, for a message."""
+    """Counts the tokens of texts, and lists unknown words for a message."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
         self._unk_id = tokenizer.unk_id
         self._unk_token = (None if self._unk_id is None
                            else tokenizer.idx_to_token[self._unk_id])
-        # For a single text, and for a pair
+        # The number for a single text, and for a pair
         self._num_special = [tokenizer.num_special(is_pair)
                              for is_pair in (False, True)]
         self._num_tokens = self._num_unknown = 0    # without special tokens
@@ -218,9 +232,9 @@ class UnknownWords:
     def readable_tokens(self, encoding):
         """The tokens of an `encoding.Encoding`; unknown words as in the text.
         """
-        encoded, texts = encoding.encoded, (encoding.text.text,
-                                            encoding.text.pair)
-        # Only special tokens end at 0: they are not in the text
+        encoded = encoding.encoded
+        texts = encoding.text.text, encoding.text.pair
+        # Special tokens end at 0, since they are not in the text. They remain
         return [token if idx != self._unk_id or end == 0
                 else texts[segment][begin:end]
                 for idx, token, segment, (begin, end) in zip(
@@ -235,9 +249,9 @@ class UnknownWords:
         self._num_unknown += num_unknown
         # `note` needs one more word than it lists, to add "and others"
         if num_unknown and len(self._words) <= MAX_LISTED:
-            self._words.update(dict.fromkeys(
-                token for token, idx in zip(self.readable_tokens(encoding),
-                                            ids) if idx == self._unk_id))
+            for token, idx in zip(self.readable_tokens(encoding), ids):
+                if idx == self._unk_id:
+                    self._words[token] = None
 
     def warn(self):
         """Warn of unknown words, once for each tokenizer."""
@@ -245,9 +259,9 @@ class UnknownWords:
             warn_once(self._tokenizer, 'unknown', self.note())
 
     def note(self, source=None):
-        """A message that lists unknown words, or None if there are none.
+        """A message that lists unknown words; None without such words.
 
-        source: what the texts are, such as 'the query', or None.
+        source: the name of the texts, such as 'the query', or None.
         """
         if not self._num_unknown:
             return None
