@@ -1,6 +1,7 @@
 """This module predicts the likeliest tokens at the masks of a text.
 
-Numbers: B texts, T tokens of a text, M masks, V tokens of the vocabulary.
+B: the number of texts. T: of tokens of a text. M: of masks. V: of scores of
+the head, at least one for each token of the vocabulary.
 """
 from typing import Any, List, NamedTuple
 
@@ -27,11 +28,12 @@ def has_mask_head(net):
 
     The head of a causal net predicts next words instead.
     """
+    if net.mlm is None or net.config.get('causal'):
+        return False
     loaded_folder = net.pretrained      # a `contents.Pretrained`, or None
-    return (net.mlm is not None and not net.config.get('causal')
-            and 'mlm' not in net.random_heads
-            and not (loaded_folder is not None
-                     and loaded_folder.lacking('mlm')))
+    is_random = 'mlm' in net.random_heads or (
+        loaded_folder is not None and loaded_folder.lacking('mlm'))
+    return not is_random
 
 
 def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
@@ -78,15 +80,15 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
 def probabilities_at(net, ids, segments, text_indices, positions):
     """Probabilities of all tokens at M masks: (M, V) float64.
 
-    ids, segments (B, T) int32 without padding. Mask m is token positions[m]
-    of text text_indices[m], both (M,). All arrays are on the host. The
-    probabilities for a text do not depend on the other texts of the batch.
+    ids, segments (B, T) int32: B texts of T tokens each, without padding. Mask
+    m is at position positions[m] of text text_indices[m], both (M,). All
+    arrays are on the host. The probabilities for a text do not depend on the
+    other texts of the batch.
     """
     with autograd.pause():
         encoded = packed.encode(net, ids, segments,
                                 onp.full(len(ids), ids.shape[1]))
-        X = encoded.X
-        # X has one row for each token of all texts
+        X = encoded.X       # (B*T, H), for the tokens of all texts
         rows = on_device(encoded.begins[text_indices] + positions, X.ctx,
                          'int32')
         scores = net.mlm.mlp(X.take(rows, axis=0))      # (M, V)
@@ -98,7 +100,7 @@ def probabilities_at(net, ids, segments, text_indices, positions):
 
 def likeliest(probabilities, tokenizer, top):
     """The `top` likeliest `Guess`es of each row of probabilities (M, V)."""
-    # The columns after the tokenizer's last token belong to no token
+    # Columns from len(tokenizer) on belong to no token
     orders = onp.argsort(-probabilities[:, :len(tokenizer)], axis=1,
                          kind='stable')
     return [[Guess(tokenizer.idx_to_token[idx], float(row[idx]))

@@ -1,9 +1,9 @@
 """BART has an encoder, and a decoder that generates text from encoded text.
 
-The model is from Lewis et al. 2020. B: the number of texts in a batch, S: of
-tokens in an input text, T: of tokens in a decoded text, P: of tokens to
-predict, H: of hidden units, N: of attention heads, D: of hidden units of a
-head, V: of tokens in the vocabulary.
+The model is from Lewis et al. 2020. B: the number of texts in a batch. S: of
+tokens in an input text. T: of tokens in a decoded text. P: of tokens to
+predict. H: of hidden units. N: of attention heads. D: of hidden units of a
+head. V: of tokens in the vocabulary.
 """
 import numpy as onp
 
@@ -50,8 +50,9 @@ class BARTDecoder(nn.Block):
         tokens are added to the caches.
         """
         caches = Caches(len(self.blks)) if caches is None else caches
-        # position: of the first new token, after the cached tokens
+        # position: of the first new token, which follows the cached tokens
         position, T = caches.length, tokens.shape[1]
+        # Tokens on the host go to the device of the parameters
         ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
                else self.pos_embedding.list_ctx()[0])
         tokens = on_device(check_tokens(
@@ -61,7 +62,7 @@ class BARTDecoder(nn.Block):
             valid_lens = on_device(valid_lens, tokens.ctx)
         X = self._embed(tokens, encoder, position)
         # seen_lens: the number of decoded tokens that each new token attends
-        # to. None: all of them, which is right for a single new token
+        # to, itself included. None: all, which is right for a single new token
         seen_lens = None
         if T > 1:
             seen_lens = on_device(onp.broadcast_to(
@@ -73,19 +74,19 @@ class BARTDecoder(nn.Block):
         return X
 
     def _embed(self, tokens, encoder, position):
-        """Embed tokens (B, T), of which column 0 is at `position`: (B, T, H).
+        """Embed tokens (B, T): (B, T, H). Column 0 has the index `position`.
         """
         ctx, weight = tokens.ctx, encoder.token_embedding.weight
         positions = on_device(onp.broadcast_to(
             onp.arange(position, position + tokens.shape[1]), tokens.shape),
             ctx, 'int32')
-        # ops.embed needs segments. All are 0, with a zero vector as embedding
+        # ops.embed needs segments. All are 0, embedded as a vector of zeros
         X = ops.embed(
             tokens, np.zeros_like(tokens), positions,
             encoder.scale(weight.data(ctx)),
             np.zeros((1, weight.shape[1]), ctx=ctx),
             self.pos_embedding.data(ctx).reshape(-1, weight.shape[1]),
-            # Of the tables of tokens, segments and positions
+            # An entry for each of the three tables above
             grad_req=(*grad_reqs(weight), 'null', 'write'))
         return self.embedding_dropout(self.embedding_norm(X))
 
@@ -93,9 +94,10 @@ class BARTDecoder(nn.Block):
 class Caches:
     """Keys and values of B sequences, reused to decode their next tokens.
 
-    length: the number of cached tokens of each sequence. of_blocks: for each
-    block a dict {'tokens' or 'text': (keys, values)}, of the decoded tokens
-    (B*N, length, D) and of the encoded text (B*N, S, D).
+    length: the number of cached tokens of each sequence. of_blocks: a list
+    with a dict for each block, which the block fills. Entry 'tokens' has the
+    keys and values (B*N, length, D) of the decoded tokens. Entry 'text' has
+    the keys and values (B*N, S, D) of the encoded text.
     """
 
     def __init__(self, num_blocks):
@@ -116,7 +118,10 @@ class Caches:
 
 
 def _take_sequences(X, indices, num_sequences):
-    """Keys or values X (B*N, T, D) of the sequences with these indices."""
+    """Take the keys or values of the sequences with these indices.
+
+    X (B*N, T, D): the keys or values of num_sequences = B sequences.
+    """
     rows = X.reshape(num_sequences, -1)     # (B, N*T*D)
     indices = on_device(indices, X.ctx, 'int32')
     return rows.take(indices, axis=0).reshape(-1, *X.shape[1:])
@@ -128,7 +133,7 @@ class BARTModel(Model):
     Arguments are as for `BERTModel`; num_layers, num_heads and ffn_num_hiddens
     are the encoder's. decoder_layers, decoder_heads and decoder_ffn are the
     decoder's, and default to the encoder's. start_id: the first token of every
-    decoder input. Keywords in `BART_STRUCTURE` (family.py) can have only the
+    decoder input. Keywords in `BART_STRUCTURE` (family.py) can only have the
     values there. Encoder, decoder and head share one token embedding. The
     bias of the head is not trained, as published.
     """
@@ -142,7 +147,7 @@ class BARTModel(Model):
                 raise ValueError(f'a BART has {name}={expected!r}, not '
                                  f'{value!r}: leave it out')
         kwargs.setdefault('activation', 'gelu')
-        variant = Variant.of(None, kwargs)
+        variant = Variant.of(None, kwargs)      # removes keywords from kwargs
         super().__init__(**kwargs)
         ops.check_precision(variant.precision)
         decoder_sizes = dict(
@@ -154,16 +159,16 @@ class BARTModel(Model):
         if start_id >= vocab_size:
             raise ValueError(f'start_id={start_id} must be one of the '
                              f'{vocab_size} token ids')
-        self.config = dict(
+        config = dict(
             vocab_size=vocab_size, num_hiddens=num_hiddens,
             ffn_num_hiddens=ffn_num_hiddens, num_heads=num_heads,
             num_layers=num_layers, dropout=dropout, max_len=max_len,
             **decoder_sizes, start_id=start_id,
+            # `variant.config` leaves out these two if they have the defaults
             scale_embedding=variant.scale_embedding,
-            activation_dropout=variant.activation_dropout,
-            **{name: value for name, value in variant.config().items()
-               if name not in ('scale_embedding', 'activation_dropout')})
-        self.hidden = self.nsp = None
+            activation_dropout=variant.activation_dropout)
+        self.config = {**config, **variant.config()}
+        self.hidden = self.nsp = None       # no pooler, no next sentence head
         self.encoder = BERTEncoder(
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, variant=variant)
@@ -177,7 +182,7 @@ class BARTModel(Model):
 
     #: False: the decoder needs padded texts, and nn/packed.py removes padding
     packable = False
-    #: False: there is no next sentence head
+    #: False: a BART has no next sentence head
     has_pair_head = False
 
     def forward(self, tokens, segments=None, valid_lens=None,
@@ -197,7 +202,10 @@ class BARTModel(Model):
 
 
 def encode_text(net, tokens, valid_lens):
-    """Encode texts, tokens (B, S) with valid_lens (B,) or None: (B, S, H)."""
+    """Encode texts with a net's encoder: (B, S, H).
+
+    tokens (B, S). valid_lens (B,), or None if all tokens are valid.
+    """
     return net.encoder(tokens, onp.zeros(onp.shape(tokens), 'int32'),
                        valid_lens)
 
@@ -220,7 +228,7 @@ def teacher_forced_states(net, tokens, valid_lens, targets=None):
 def decoder_inputs(tokens, start_id, ctx):
     """The inputs of a decoder that predicts tokens (B, T): int32 (B, T).
 
-    A row is start_id and then all tokens of that row except the last.
+    A row of the result is start_id, then the row of tokens without the last.
     """
     tokens = on_device(tokens, ctx, 'int32')
     start = np.full((len(tokens), 1), start_id, dtype='int32', ctx=ctx)

@@ -1,4 +1,4 @@
-"""Construct a net from its `config`, or BERT in its two published sizes.
+"""Construct a net from its `config`, or a BERT of a published size.
 
 The published sizes are in Devlin et al. 2018, section 3.
 """
@@ -16,8 +16,8 @@ def net_of(config):
     return model(**config)
 
 
-#: Keywords by which the published architecture differs from the book's. The
-#: numbers of layers, heads and hiddens differ, too, but are not listed.
+#: Keywords by which the published architecture differs from the book's, except
+#: the numbers of layers, heads and hidden units.
 PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
                  layer_norm_eps=1e-12, embedding_norm=True,
                  tie_embeddings=True)
@@ -29,8 +29,9 @@ DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
 def bert_base(vocab_size, **keywords):
     """BERT base: 12 blocks of 768 hiddens, 12 heads; not initialized.
 
-    keywords: arguments of `BERTModel`, in place of the published values. With
-    a vocabulary of 30,522 tokens, BERT base has 110 M parameters as published.
+    keywords: arguments of `BERTModel`, which replace the published values.
+    With a vocabulary of 30,522 tokens, BERT base has 110 million parameters,
+    as published.
     """
     return _published(vocab_size, 768, 12, 12, keywords)
 
@@ -38,7 +39,8 @@ def bert_base(vocab_size, **keywords):
 def bert_large(vocab_size, **keywords):
     """BERT large: 24 blocks of 1024 hiddens, 16 heads; not initialized.
 
-    Arguments as for `bert_base`; BERT large has 340 M parameters as published.
+    Arguments are as for `bert_base`. BERT large has 340 million parameters, as
+    published.
     """
     return _published(vocab_size, 1024, 16, 24, keywords)
 

@@ -1,4 +1,4 @@
-"""This module makes a `Vocab` of a tokenizer, to draw training examples.
+"""This module makes a `Vocab` of a tokenizer, for drawing training examples.
 
 V: the number of tokens.
 """
@@ -22,6 +22,7 @@ class TokenVocab(Vocab):
     """The tokens of any tokenizer and their ids, as a `Vocab`."""
 
     def __init__(self, tokenizer):
+        # The frequencies of the tokens are unknown
         self._token_freqs, self.tokenizer = [], tokenizer
         self.idx_to_token = tokenizer.idx_to_token
         self.token_to_idx = tokenizer.token_to_idx
@@ -56,17 +57,19 @@ class PieceVocab(TokenVocab):
 
     @classmethod
     def load(cls, path):
-        """Load the pieces in a folder or file, as `WordPiece.load`."""
+        """Load the pieces in a folder or file; path as `WordPiece.load`."""
         return cls(WordPiece.load(path), path)
 
     def save(self, path):
-        """Write vocab.txt and the other `files` into the folder of `path`.
+        """Write the files of the tokenizer into the parent folder of `path`.
+
+        path: of vocab.txt, as for `Vocab.save`.
         """
         self.tokenizer.save(Path(path).parent)
 
     @functools.cached_property
     def begins_word(self):
-        """True for pieces that begin a word: (V,) bool."""
+        """(V,) bool: True for each piece that begins a word."""
         return ~onp.array([word_pieces.continues_word(token)
                            for token in self.idx_to_token])
 
@@ -94,8 +97,8 @@ class PieceVocab(TokenVocab):
     def cutter(self):
         """A `word_pieces.WordCutter`, which splits words into these pieces.
 
-        It converts <unk>, WikiText's token for omitted words, to the unknown
-        token.
+        The cutter converts <unk>, WikiText's token for omitted words, to the
+        unknown token.
         """
         return word_pieces.WordCutter(self.tokenizer.tokenizer,
                                       {UNK: [self.unk]})
