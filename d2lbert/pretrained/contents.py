@@ -48,7 +48,7 @@ class Pretrained(NamedTuple):
     fields: dict        # of config.json; see `read_keywords_and_fields`
     differences: tuple  # of `Difference`s
 
-    def lacking(self, part):
+    def lacks(self, part):
         """True if the folder lacks some or all tensors of a part.
 
         part: a key of `tensor_names.PARTS`. Missing tensors became random.
@@ -57,11 +57,11 @@ class Pretrained(NamedTuple):
                    for difference in self.differences)
 
     def __str__(self):
-        return format_table(self.differences) or (
+        return format_differences(self.differences) or (
             f'{self.folder} holds every tensor, and no other')
 
 
-def format_table(differences):
+def format_differences(differences):
     """`Difference`s as a text of aligned columns; '' for no differences."""
     if not differences:
         return ''
@@ -97,8 +97,8 @@ class OpenFolder(NamedTuple):
         a wrong shape or type, or if a tensor of a required part is missing.
         """
         differences = _compare(table, self.tensors, self.is_quantized)
-        _raise_for(differences, self.folder, family_of(self.keywords),
-                   required_parts)
+        _raise_for_differences(differences, self.folder,
+                               family_of(self.keywords), required_parts)
         return Pretrained(self.folder, self.fields, tuple(differences))
 
     def tokenizer(self):
@@ -167,7 +167,10 @@ def open_folder(folder):
     if fields.get(configs.QUANTIZATION) is not None:
         tensors = tensor_files.with_scales(tensors)
     _drop_copies(folder, family, tensors)
-    keywords['tie_embeddings'] = _drop_tied_copy(keywords, tensors)
+    keywords['tie_embeddings'] = _has_tied_weights(keywords, tensors)
+    if keywords['tie_embeddings']:
+        # The table lacks this copy of the token embedding
+        tensors.pop(f'{family.names["mlm.output"]}.weight', None)
     opened = OpenFolder(folder, keywords, fields, tensors)
     _drop_missing_heads(opened)
     return opened
@@ -201,23 +204,20 @@ def _drop_copies(folder, family, tensors):
                 f'but a {family.title} here has a single token embedding')
 
 
-def _drop_tied_copy(keywords, tensors):
-    """Return True if the last layer of the MLM head has tied weights.
+def _has_tied_weights(keywords, tensors):
+    """True if the last layer of the MLM head has tied weights.
 
-    If so, remove its copy of the token embedding from `tensors`. As in
-    transformers 5, weights that differ from the token embedding are not tied,
-    even if config.json has tie_word_embeddings.
+    As in transformers 5, weights that differ from the token embedding are not
+    tied, even if config.json has tie_word_embeddings.
     """
     names = family_of(keywords).names
-    output_name = f'{names["mlm.output"]}.weight'
-    output, embedding = tensors.get(output_name), tensors.get(
-        f'{names["encoder.token_embedding"]}.weight')
+    output = tensors.get(f'{names["mlm.output"]}.weight')
+    embedding = tensors.get(f'{names["encoder.token_embedding"]}.weight')
     if not keywords['tie_embeddings'] or output is None:
         return keywords['tie_embeddings']
     # If the embedding is missing, `OpenFolder.check` reports it later
     if embedding is None or not _are_equal(output, embedding):
         return False
-    del tensors[output_name]
     return True
 
 
@@ -266,7 +266,7 @@ def name_in_quantized_encoder(param_name):
             else None)
 
 
-def _raise_for(differences, folder, family, required_parts):
+def _raise_for_differences(differences, folder, family, required_parts):
     """Raise `PretrainedError` as `OpenFolder.check` does."""
     num_misshapen = sum(difference.state == 'misshapen'
                         for difference in differences)
@@ -285,7 +285,7 @@ def _raise_for(differences, folder, family, required_parts):
         return
     raise PretrainedError(f'{folder} does not hold the {family.title} '
                           f'that its config.json describes: {reason}:\n'
-                          f'{format_table(differences)}')
+                          f'{format_differences(differences)}')
 
 
 def warn_of_differences(pretrained, heads):
@@ -295,10 +295,11 @@ def warn_of_differences(pretrained, heads):
     of `tensor_names.PARTS`.
     """
     notes = []
-    lacking = [PARTS[part] for part in heads if pretrained.lacking(part)]
-    if lacking:
-        notes.append('it lacks tensors of the ' + ' and the '.join(lacking)
-                     + ', which are random until they are trained')
+    incomplete = [PARTS[part] for part in heads if pretrained.lacks(part)]
+    if incomplete:
+        parts = ' and the '.join(incomplete)
+        notes.append(f'it lacks tensors of the {parts}, which are random '
+                     'until they are trained')
     unused = [difference.name for difference in pretrained.differences
               if difference.state == 'left over']
     if unused:

@@ -32,7 +32,7 @@ def has_mask_head(net):
         return False
     loaded_folder = net.pretrained      # a `contents.Pretrained`, or None
     is_random = 'mlm' in net.random_heads or (
-        loaded_folder is not None and loaded_folder.lacking('mlm'))
+        loaded_folder is not None and loaded_folder.lacks('mlm'))
     return not is_random
 
 

@@ -98,16 +98,17 @@ def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
         net.collect_params().setattr('grad_req', 'null')
     params = net._collect_params_with_prefix()
     stays_int8 = opened.is_quantized and precision in (None, 'int8')
-    int8_params = {}    # {name within the encoder: values}, if stays_int8
+    # {name within the encoder: values}, for a `QuantizedEncoder`
+    encoder_params = {}
     for spec, values in opened.values(table):
         _set_values(params[spec.param_name], values, ctx or mx.cpu(),
                     opened.fields['initializer_range'])
         if stays_int8 and spec.part == 'encoder':
             _, _, name_in_encoder = spec.param_name.partition('.')
-            int8_params[name_in_encoder] = values
+            encoder_params[name_in_encoder] = values
     if stays_int8:
         net.encoder.quantized = QuantizedEncoder(
-            Layout.of_config(opened.keywords), int8_params)
+            Layout.of_config(opened.keywords), encoder_params)
     net.pretrained = pretrained
     return set_precision(net, precision), tokenizer
 
@@ -233,7 +234,8 @@ def _about_of(opened, kind):
 
 
 def has_weights(folder):
-    """True if a folder has weights of a checkpoint, in any known format."""
+    """True if a folder has weights, even in a format that is not supported.
+    """
     return any((Path(folder) / name).is_file()
                for name in (WEIGHTS, INDEX, *UNSUPPORTED_FILES))
 
@@ -283,7 +285,8 @@ def _tensors(net, pad_id, parts):
     pad_id: the id of the padding token. parts: as for `save_pretrained`.
     """
     params = net._collect_params_with_prefix()
-    tensors, quantized = {}, net.encoder.quantized
+    quantized = net.encoder.quantized       # a `QuantizedEncoder`, or None
+    tensors = {}
     for spec in _checked_table(net, params, pad_id):
         if parts is not None and spec.part not in parts:
             continue
@@ -304,10 +307,10 @@ def _tensors(net, pad_id, parts):
 
 
 def _checked_table(net, params, pad_id):
-    """The table of a net, see contents.py.
+    """The `TensorSpec`s of a net, a list as in tensor_names.py.
 
-    params: {name: parameter} of the net. Raises `PretrainedError` if they are
-    not the parameters in the table. pad_id: the id of the padding token.
+    params: {name: parameter} of the net. pad_id: the id of the padding token.
+    Raises `PretrainedError` if params and the list have different parameters.
     """
     kind, family = net.kind, family_of(net.config)
     num_skipped_rows = configs.num_skipped_rows(family, pad_id)
@@ -318,7 +321,8 @@ def _checked_table(net, params, pad_id):
                                              num_skipped_rows)
     expected = {spec.param_name for spec in table}
     if net.config['tie_embeddings'] and kind is None:
-        # The table lacks this weight, since it is the token embedding
+        # The weight of the MLM head's output layer is the token embedding. The
+        # net has a name for the weight, and the table does not
         expected.add(f'mlm.mlp.{len(net.mlm.mlp) - 1}.weight')
     different = sorted(expected ^ set(params))
     if different:

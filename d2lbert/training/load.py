@@ -262,7 +262,7 @@ def parts_to_save(net):
     loaded_folder = net.pretrained      # None for the net of a run
     if net.about is not None or loaded_folder is None:
         return None
-    return [part for part in PARTS if not loaded_folder.lacking(part)]
+    return [part for part in PARTS if not loaded_folder.lacks(part)]
 
 
 def import_run(folder, run):
@@ -277,7 +277,7 @@ def import_run(folder, run):
     loaded_folder = net.pretrained
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
-        random_heads=[head for head in HEADS if loaded_folder.lacking(head)],
+        random_heads=[head for head in HEADS if loaded_folder.lacks(head)],
         training=dict(tokenizer=('wordpiece' if word_tokenizer is None
                                  else 'words'),
                       batch_size=64,

@@ -61,7 +61,7 @@ class Teacher(NamedTuple):
         part: one of `pretrained.families.tensor_names.PARTS`.
         """
         loaded_folder = self.net.pretrained     # None for the net of a run
-        return loaded_folder is not None and loaded_folder.lacking(part)
+        return loaded_folder is not None and loaded_folder.lacks(part)
 
     def student_settings(self, keywords):
         """Return all settings of a student's run, {name: value}, checked.

@@ -1095,7 +1095,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'probabilities[:, :]',
      'test_an_id_without_a_token_is_never_guessed'),
     ('a head that is missing is passed over in silence',
-     'if pretrained.lacking(part)]',
+     'if pretrained.lacks(part)]',
      'if False]',
      'test_quiet_hides_all_but_results_and_errors'),
 

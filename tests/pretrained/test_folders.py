@@ -248,7 +248,7 @@ def test_missing_heads_are_drawn_and_listed_tensor_by_tensor(tmp_path, capsys):
     assert abs(drawn.std() - 0.5) < 0.1 and len(set(drawn)) == len(drawn)
     assert not net.hidden.bias.data().asnumpy().any()
     assert (net.mlm.mlp[1].gamma.data().asnumpy() == 1).all()
-    assert [net.pretrained.lacking(part)
+    assert [net.pretrained.lacks(part)
             for part in ('encoder', 'pooler', 'mlm', 'nsp')] == [
         False, True, True, True]
 

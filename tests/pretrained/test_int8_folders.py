@@ -243,7 +243,7 @@ def test_heads_that_are_missing_stay_missing(source, tmp_path):
     assert main(['export', str(bare), str(tmp_path / 'int8'), '--precision',
                  'int8']) == 0
     net, _ = d2l.load_pretrained(tmp_path / 'int8', heads=())
-    assert [net.pretrained.lacking(part)
+    assert [net.pretrained.lacks(part)
             for part in ('encoder', 'pooler', 'mlm', 'nsp')] == [
                 False, False, True, True]
 

@@ -146,7 +146,7 @@ def test_real_checkpoints_have_the_outputs_of_transformers(name, scored):
     if not folder.is_dir():
         pytest.skip(f'D2LBERT_WEIGHTS does not name a folder with {name}/')
     net, _ = load_pretrained(folder)
-    assert {part for part in HEADS if not net.pretrained.lacking(part)
+    assert {part for part in HEADS if not net.pretrained.lacks(part)
             } == set(REAL[name])
     check_scores(net, folder, REAL[name])
     # transformers reports missing tensors

@@ -107,6 +107,7 @@ class _ConfigFile:
         if family.ffn_factor:
             keywords['ffn_num_hiddens'] = (family.ffn_factor
                                            * keywords['num_hiddens'])
+        # None, for null, means the default: True
         tied = self.fields['tie_word_embeddings'] is not False
         return (dict(keywords, activation=activation, embedding_norm=True,
                      tie_embeddings=tied, **family.structure),
@@ -146,7 +147,7 @@ class _ConfigFile:
         Also check that there are no more groups than layers.
         """
         field_of = {keyword: field for field, (keyword, _)
-                  in self.family.sizes.items()}
+                    in self.family.sizes.items()}
         for keyword in 'num_heads', 'decoder_heads':
             if keywords['num_hiddens'] % keywords.get(keyword, 1):
                 raise PretrainedError(
@@ -219,7 +220,10 @@ class _ConfigFile:
         return ids
 
     def _num_positions(self, max_position_embeddings, num_skipped):
-        """The number of positions that a token can have."""
+        """The number of positions that a token can have.
+
+        num_skipped: the result of `num_skipped_rows`.
+        """
         # Of the skipped rows, max_position_embeddings counts all except the
         # first `rows_before`
         num_unused = num_skipped - self.family.rows_before
@@ -280,11 +284,11 @@ def fields_of_net(net, tokenizer):
     if keywords['attention_dropout'] is None:
         keywords['attention_dropout'] = keywords['dropout']
     # {field: (keyword, default)}
-    table = {**family.sizes, **family.fractions, **family.flags}
+    keyword_fields = {**family.sizes, **family.fractions, **family.flags}
     _check_representable(family, keywords,
-                         {keyword for keyword, _ in table.values()})
+                         {keyword for keyword, _ in keyword_fields.values()})
     fields = {field: keywords.get(keyword, default)
-              for field, (keyword, default) in table.items()}
+              for field, (keyword, default) in keyword_fields.items()}
     # The field counts some of the skipped rows, see `_num_positions`
     fields['max_position_embeddings'] += (
         num_skipped_rows(family, tokenizer.pad_id) - family.rows_before)
@@ -303,8 +307,8 @@ def fields_of_net(net, tokenizer):
         'architectures': [architecture(net)],
         'model_type': family.model_type, **fields,
         'tie_word_embeddings': keywords['tie_embeddings'],
-        **{name: original.get(name, default) for name, default
-           in family.dropouts if name},
+        **{field: original.get(field, default)
+           for field, default in family.dropouts if field},
         family.init_std_field: original.get('initializer_range', 0.02),
         'pad_token_id': tokenizer.pad_id, 'dtype': 'float32',
         **({} if net.encoder.quantized is None else {QUANTIZATION: INT8}),
@@ -323,7 +327,8 @@ def generation_fields_of_run(net, tokenizer):
                 else dict(max_length=net.trained_len))
     fields = dict(forced_eos_token_id=tokenizer.sep_id)
     if net.trained_len is not None:
-        fields['max_length'] = net.trained_len + 1   # with the start token
+        # The decoder's text also has the start token
+        fields['max_length'] = net.trained_len + 1
     return fields
 
 
@@ -388,7 +393,7 @@ def omits_mlm_head(net):
     omitted from the new folder if the net has a pooler, and if no class of
     `transformers` for the family has both a pooler and an MLM head.
     """
-    return (net.pretrained is not None and net.pretrained.lacking('mlm')
+    return (net.pretrained is not None and net.pretrained.lacks('mlm')
             and family_of(net.config).encoder_architecture is not None
             and 'pooler' in net.config.get('heads', ()))
 
