@@ -219,7 +219,6 @@ class WordPiece(Tokens):
         """As `encode_batch`, but with are_words each text is a list of words.
         """
         texts = as_list(texts, 'texts')
-        # max_tokens: the limit without special tokens, or None
         max_tokens = max_text_len(self, max_len, pairs is not None)
         if pairs is None and max_tokens is None:
             if not are_words:
@@ -233,7 +232,8 @@ class WordPiece(Tokens):
         else:
             seconds = self._call_library(check_pairs(pairs, texts), are_words)
         with word_pieces.library_errors():
-            return [self._to_encoded(self._join(first, second, max_tokens))
+            return [self._to_encoded(_join(self.tokenizer, first, second,
+                                           max_tokens))
                     for first, second in zip(firsts, seconds)]
 
     def _encode_untruncated(self, texts):
@@ -284,20 +284,6 @@ class WordPiece(Tokens):
             # the threads mostly wait for each other to allocate memory
             return [self.tokenizer.encode(text, **options) for text in texts]
 
-    def _join(self, first, second, max_tokens):
-        """Truncate and join the library's encodings; add special tokens.
-
-        second: None for a single text. max_tokens: None for no limit.
-        """
-        if max_tokens is not None:
-            lengths = truncated_lengths(
-                len(first.ids), None if second is None else len(second.ids),
-                max_tokens)
-            first.truncate(lengths[0])
-            if second is not None:
-                second.truncate(lengths[1])
-        return self.tokenizer.post_process(first, second)
-
     def _to_encoded(self, encoding):
         """The `Encoded` for the library's encoding of a text or a pair."""
         ids = encoding.ids
@@ -314,6 +300,22 @@ class WordPiece(Tokens):
     def num_special(self, is_pair=False):
         """The number of special tokens in a text, or in a pair."""
         return self.tokenizer.num_special_tokens_to_add(is_pair)
+
+
+def _join(tokenizer, first, second, max_tokens):
+    """Truncate and join the library's encodings; add special tokens.
+
+    tokenizer: of the library. second: None for a single text. max_tokens: the
+    limit without special tokens, or None.
+    """
+    if max_tokens is not None:
+        lengths = truncated_lengths(
+            len(first.ids), None if second is None else len(second.ids),
+            max_tokens)
+        first.truncate(lengths[0])
+        if second is not None:
+            second.truncate(lengths[1])
+    return tokenizer.post_process(first, second)
 
 
 class WholeWords(Tokens):
