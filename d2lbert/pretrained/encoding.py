@@ -248,12 +248,12 @@ class TextEncoder:
         for name, value in (('batch_size', batch_size), ('max_len', max_len),
                             ('overlap', overlap)):
             if value is not None:
-                whole_number(name, value)
+                whole_number(name, value)   # raises an error for 1.5
         # _prepare_text adds a prompt to a text, or changes the text's case
         self.pooling, self._prepare_text = choose_pooling(tokenizer, pooling,
                                                           normalize)
-        self._takes_long_texts = truncates or (
-            max_len, overlap) != (None, None)
+        self._takes_long_texts = (truncates or max_len is not None
+                                  or overlap is not None)
         self.max_len = (_max_len(net, tokenizer, max_len)
                         if self._takes_long_texts else net.encoder.max_len)
         num_special = tokenizer.num_special()
@@ -415,18 +415,18 @@ class TextEncoder:
         The function returns an array for each input, see `_forward`.
         """
         lens = [len(item.ids) for item in batch]
-        offsets = onp.cumsum([0, *lens])
         is_pooled = self.pooling is not None and self._overlap is None
         quantized = self._quantized_encoder()
         if quantized is not None:
             rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all')
                     if is_pooled else 'all')
+            first_rows = onp.cumsum([0, *lens])     # and the number of rows
             future = quantized.encode_async(
-                offsets, [i for item in batch for i in item.ids],
+                first_rows, [i for item in batch for i in item.ids],
                 [i for item in batch for i in item.segments], self.layer, rows)
             if rows != 'all':       # the encoder pools
                 return lambda: self.pooling.normalized(future.result())
-            wait, first_rows = future.result, offsets
+            wait = future.result
         else:
             wait, first_rows = self._start_net(batch, lens)
 

@@ -284,6 +284,7 @@ def _search(net, searches, encoded_X, lens, use_cache):
     # Without use_cache, the length of `caches` stays 0, so that all tokens of
     # a row are decoded again
     caches = Caches(len(net.decoder.blks))
+    # active: the indices of the searches that are not done
     active, ctx = list(range(len(searches))), encoded_X.ctx
     # The encoded text of each row
     texts_X = encoded_X.take(on_device(text_of_row, ctx, 'int32'), axis=0)

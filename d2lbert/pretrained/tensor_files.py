@@ -163,6 +163,7 @@ def _unsupported_message(folder, name):
 def _list_shards(index):
     """{name: `StoredTensor`} of all shards; index: path of the index file."""
     shard_of = read_json(index).get('weight_map')
+    # A name with a folder in it could lead out of the checkpoint folder
     if not isinstance(shard_of, dict) or not all(
             isinstance(shard, str) and Path(shard).name == shard
             for shard in shard_of.values()):

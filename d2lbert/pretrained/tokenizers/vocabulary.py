@@ -57,7 +57,7 @@ class PieceVocab(TokenVocab):
 
     @classmethod
     def load(cls, path):
-        """Load the pieces in a folder or file; path as `WordPiece.load`."""
+        """Load the pieces; path: as for `WordPiece.load`."""
         return cls(WordPiece.load(path), path)
 
     def save(self, path):

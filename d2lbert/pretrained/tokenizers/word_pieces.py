@@ -201,6 +201,7 @@ def train_pieces(counts, vocab_size, special_tokens, options,
     # The trained pieces do not depend on unk_token
     tokenizer = t.Tokenizer(t.models.WordPiece(unk_token=special_tokens[0]))
     tokenizer.pre_tokenizer = t.pre_tokenizers.WhitespaceSplit()
+    # After Ctrl-C, takewhile ends the texts
     interruptible(lambda is_abandoned: tokenizer.train_from_iterator(
         itertools.takewhile(lambda _: not is_abandoned(), _texts_of(counts)),
         trainer))
@@ -235,12 +236,12 @@ def _normalized(counts, options):
 
 
 def _texts_of(counts):
-    """Yield texts to train on, in which each word occurs counts[word] times.
+    """Yield texts to train on: each has copies of one word of {word: count}.
 
-    If the texts would have more than `MAX_WORDS` words in all, all counts are
-    scaled down.
+    In all texts together, a word occurs `count` times. If these are more than
+    `MAX_WORDS` words, all counts are scaled down.
     """
-    max_copies = 1 << 14        # of a word in a text, to save memory
+    max_copies = 1 << 14        # of the word in a text, to save memory
     total = sum(counts.values())
     divisor = -(-total // MAX_WORDS)        # rounded up
     for word, count in counts.items():
