@@ -161,7 +161,7 @@ class _ConfigFile:
     def _activation(self):
         """d2lbert's name for the activation of the feed-forward networks."""
         family = self.family
-        field, default = family.activation
+        field, default = family.activation_field
         # A name or, in families with a field for GELU, true or false
         value = self.fields.setdefault(field, default)
         if type(value) is not type(default) or (
@@ -292,7 +292,7 @@ def fields_of_net(net, tokenizer):
     # The field counts some of the skipped rows, see `_num_positions`
     fields['max_position_embeddings'] += (
         num_skipped_rows(family, tokenizer.pad_id) - family.rows_before)
-    activation_field, _ = family.activation
+    activation_field, _ = family.activation_field
     fields[activation_field] = next(
         value for value, activation in family.activations.items()
         if activation == keywords['activation'])

@@ -53,8 +53,8 @@ class Family(NamedTuple):
     sizes: dict             # whole numbers from 1
     fractions: dict         # numbers from 0 to less than 1
     flags: dict = {}        # true or false
-    activation: tuple = ('hidden_act', 'gelu')      # (field, default)
-    activations: dict = ACTIVATIONS     # {value of `activation`: name here}
+    activation_field: tuple = ('hidden_act', 'gelu')    # (field, default)
+    activations: dict = ACTIVATIONS     # {value of the field: name here}
     structure: dict = {}    # {keyword without a field: value}
     fixed: dict = {}        # fields with one supported value, as in FIXED
     aliases: dict = {}      # {second name of a field: its name in this table}
@@ -95,7 +95,7 @@ class Family(NamedTuple):
 def _classes(stem, **other_suffixes):
     """{kind of task: class of transformers}, the `finetuned` of a family.
 
-    stem: the begin of the class names. other_suffixes: {kind: suffix} that
+    stem: the beginning of the class names. other_suffixes: {kind: suffix} that
     differ from the usual suffixes.
     """
     suffixes = {'classify': 'ForSequenceClassification',
@@ -192,7 +192,7 @@ DISTILBERT = Family(
            'max_position_embeddings': ('max_len', 512)},
     fractions={'dropout': ('dropout', 0.1),
                'attention_dropout': ('attention_dropout', 0.1)},
-    activation=('activation', 'gelu'),
+    activation_field=('activation', 'gelu'),
     structure=dict(family='distilbert', heads=('mlm',), num_segments=0,
                    layer_norm_eps=1e-12),
     fixed=FIXED, aliases={'hidden_size': 'dim',
@@ -232,7 +232,8 @@ ALBERT = BERT._replace(
            'inner_group_num': ('inner_group_num', 1)},
     fractions={**BERT.fractions, 'hidden_dropout_prob': ('dropout', 0.0),
                'attention_probs_dropout_prob': ('attention_dropout', 0.0)},
-    activation=('hidden_act', 'gelu_new'), structure=dict(family='albert'),
+    activation_field=('hidden_act', 'gelu_new'),
+    structure=dict(family='albert'),
     dropouts=(('classifier_dropout_prob', 0.1),
               ('classifier_dropout_prob', 0.1)),
     architecture='AlbertForPreTraining', finetuned=_classes('Albert'))
@@ -260,7 +261,7 @@ FLAUBERT = Family(
                'attention_dropout': ('attention_dropout', 0.1),
                'layer_norm_eps': ('layer_norm_eps', 1e-12)},
     flags={'pre_norm': ('pre_norm', False)},
-    activation=('gelu_activation', True),
+    activation_field=('gelu_activation', True),
     activations={True: 'gelu', False: 'relu'},
     structure=dict(family='flaubert', heads=('mlm',), num_segments=0,
                    mlm_hidden=False, final_norm=False),
@@ -331,7 +332,7 @@ BART = Family(
                'attention_dropout': ('attention_dropout', 0.0),
                'activation_dropout': ('activation_dropout', 0.0)},
     flags={'scale_embedding': ('scale_embedding', False)},
-    activation=('activation_function', 'gelu'),
+    activation_field=('activation_function', 'gelu'),
     # The other keywords of BART_STRUCTURE are the same for all families
     structure=dict(layer_norm_eps=1e-5, **{
         keyword: BART_STRUCTURE[keyword] for keyword in (
