@@ -519,7 +519,7 @@ def test_encode_prints_the_tokens_of_each_line_of_a_file(run, lines, capsys):
 @pytest.mark.parametrize('pool', ['cls', 'mean'])
 def test_encode_pools_each_text_into_one_vector(run, lines, capsys, tmp_path,
                                                 monkeypatch, pool, at_once):
-    monkeypatch.setattr(encoding, 'TOKENS', at_once)
+    monkeypatch.setattr(encoding, 'MAX_TOKENS', at_once)
     flags = ['--file', str(lines), '--pool', pool]
     assert main(['encode', str(run), *flags, '--out', 'x.npy']) == 0
     vectors = onp.load(tmp_path / 'x.npy')
