@@ -149,6 +149,22 @@ def test_the_order_is_that_of_the_guide_for_contributors():
             assert list(PACKAGE.parent.rglob(name)), name
 
 
+def test_a_fixture_that_deselects_tests_has_a_name_of_its_own():
+    # pytest_collection_modifyitems knows fixtures by their names alone
+    tests = Path(__file__).parent
+    conftest = (tests / 'conftest.py').read_text('utf-8')
+    needed = ast.literal_eval(re.search(r'^NEEDED = (\{.*?\})', conftest,
+                                        re.DOTALL | re.MULTILINE).group(1))
+    places = [(name, path.relative_to(tests).as_posix())
+              for path in tests.rglob('*.py')
+              for name in re.findall(r'@pytest\.fixture.*\ndef (\w+)',
+                                     path.read_text('utf-8'))]
+    assert sorted(place for place in places if place[0] in needed) == [
+        ('ask', 'pretrained/conftest.py'), ('peers_python', 'conftest.py'),
+        ('released', 'pictures/test_inside.py'),
+        ('released', 'pretrained/test_wordpiece.py')]
+
+
 def test_what_the_checks_install_is_pinned():
     root = PACKAGE.parent
     for path in (root / '.github' / 'workflows').glob('*.yml'):

@@ -136,6 +136,10 @@ class ModelInMemory(NamedTuple):
         return copy, self.tokenizer
 
 
+#: {argument of `finetune`: name of its file, without the suffix}
+FILE_STEMS = {'train': 'train', 'valid': 'dev'}
+
+
 class DataInMemory(NamedTuple):
     """Training and development examples in memory, as contents of files."""
 
@@ -155,9 +159,9 @@ class DataInMemory(NamedTuple):
             raise ValueError('train needs valid=(texts, labels), too, to '
                              'choose the best epoch')
         parts = {'train': _checked_columns('train', train),
-                 'dev': _checked_columns('valid', valid)}
+                 'valid': _checked_columns('valid', valid)}
         num_columns = len(parts['train'])
-        if len(parts['dev']) != num_columns:
+        if len(parts['valid']) != num_columns:
             raise ValueError('train and valid must both have second texts, '
                              'or none')
         has_pairs = num_columns == 3
@@ -173,11 +177,11 @@ class DataInMemory(NamedTuple):
                 f'valid in memory choose {", ".join(TASKS_IN_MEMORY)}')
         if task == 'tag':
             return cls(task, None, {
-                f'{part}.txt': _conll_text(part, columns)
+                f'{FILE_STEMS[part]}.txt': _conll_text(part, columns)
                 for part, columns in parts.items()})
         header = [role for role in ROLES if role != 'pair' or has_pairs]
         return cls(task, ','.join(header), {
-            f'{part}.csv': _csv_text(task, header, columns)
+            f'{FILE_STEMS[part]}.csv': _csv_text(part, task, header, columns)
             for part, columns in parts.items()})
 
     def write(self, folder):
@@ -216,11 +220,11 @@ def _checked_columns(name, value):
     return columns
 
 
-def _csv_text(task, header, columns):
+def _csv_text(part, task, header, columns):
     """The text of a CSV file with a header.
 
-    columns: a list of texts, possibly a list of second texts, and a list of
-    labels.
+    part: 'train' or 'valid', for messages. columns: a list of texts, possibly
+    a list of second texts, and a list of labels.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
@@ -229,16 +233,16 @@ def _csv_text(task, header, columns):
         *texts, label = row
         for text in texts:
             if not isinstance(text, str) or not text.strip():
-                raise TypeError(f'text {k} is {short_repr(text)}: expected a '
-                                'string with at least a word')
+                raise TypeError(f'text {k} of {part} is {short_repr(text)}: '
+                                'expected a string with at least a word')
         if task == 'regress' and (isinstance(label, (str, bool))
                                   or not hasattr(label, '__float__')):
-            raise TypeError(f'label {k} is {short_repr(label)}: expected a '
-                            'number')
+            raise TypeError(f'label {k} of {part} is {short_repr(label)}: '
+                            'expected a number')
         # NaN is not equal to itself
         if label is None or label != label or not f'{label}'.strip():
-            raise ValueError(f'label {k} is missing ({label!r}): leave this '
-                             'example out')
+            raise ValueError(f'label {k} of {part} is missing ({label!r}): '
+                             'leave this example out')
         writer.writerow([*texts, repr(float(label)) if task == 'regress'
                          else f'{label}'.strip()])
     return file.getvalue()
@@ -247,7 +251,7 @@ def _csv_text(task, header, columns):
 def _conll_text(part, columns):
     """The text of a file with a word and its tag on each line.
 
-    part: 'train' or 'dev', for messages. columns: a list of texts and a list
+    part: 'train' or 'valid', for messages. columns: a list of texts and a list
     of their tags; a text and its tags are each a list or a str with spaces.
     """
     if len(columns) == 3:

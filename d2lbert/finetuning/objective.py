@@ -267,9 +267,9 @@ def check_kind(bert, task):
     """Raise ValueError if the model's family has no head for this task."""
     family = family_of(bert.config)
     if task.kind not in family.finetuned:
+        scored = 'several endings' if task.kind == 'choice' else 'each token'
         raise ValueError(
-            f'task {task.name} needs a head for '
-            f'{"several endings" if task.kind == "choice" else "each word"}, '
+            f'task {task.name} needs a head for {scored}, '
             f'and a {family.title} has no published one: choose a BERT or '
             'another relative (--model)')
 

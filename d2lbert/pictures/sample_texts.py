@@ -232,16 +232,11 @@ def uses_of(word, sentences, senses=None, max_uses=60):
 
 def _find_word(word, sentence):
     """Return (begin, end) of the first whole-word match, or None."""
-    sentence, word, begin = sentence.lower(), word.lower(), -1
-    while True:
-        begin = sentence.find(word, begin + 1)
-        if begin < 0:
-            return None
-        end = begin + len(word)
-        # At an edge of the sentence the slice is '', and ''.isalnum() is False
-        if not (sentence[begin - 1:begin].isalnum()
-                or sentence[end:end + 1].isalnum()):
-            return begin, end
+    # Not sentence.lower(), in which a character such as 'İ' becomes two. In
+    # re.escape(word) every character stands for itself
+    match = re.search(rf'(?<![^\W_]){re.escape(word)}(?![^\W_])', sentence,
+                      re.IGNORECASE)
+    return None if match is None else match.span()
 
 
 def labelled_uses(word):

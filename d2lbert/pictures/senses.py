@@ -308,6 +308,12 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     kept = set(kept)        # without the uses in truncated parts of sentences
     uses_of_word = {word: [use for use in uses if use in kept]
                     for word, uses in uses_of_word.items()}
+    for word, uses in uses_of_word.items():
+        if len({use.sentence for use in uses}) < 2:
+            raise ValueError(
+                f'{word!r} is in fewer than two sentences of the sample '
+                f'corpus, cut at the {net.encoder.max_len} positions of this '
+                'model: there is nothing to compare with')
     return _compute_accuracy(uses_of_word, layers)
 
 

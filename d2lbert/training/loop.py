@@ -50,6 +50,7 @@ class Run:
         self.devices, self.stop = parse_devices(devices), stop or StopRequest()
         self.wanted, self.checkpoint = wanted, None
         self.folder = None      # a `RunFolder` in the first worker
+        self.resumed_step = 0   # the step of the restored checkpoint
         self.steps_taken = 0    # by this process
         self.user_hooks = [] if callback is None else [CallbackHook(callback)]
 
@@ -80,7 +81,8 @@ class Run:
         except mx.MXNetError as error:
             keeps_folder = self.steps_taken > 0
             raise RunError(
-                f'MXNet failed after step {self.steps_taken} '
+                f'MXNet failed after step '
+                f'{self.resumed_step + self.steps_taken} '
                 f'({last_line(error)}): if memory was short, lower '
                 'batch_size (--batch-size) or raise accumulate '
                 '(--accumulate)') from None
@@ -157,6 +159,7 @@ class Run:
             raise checkpoints.CheckpointError(
                 f'{path} is damaged: it does not describe the progress of '
                 f'its run ({error})') from None
+        self.resumed_step = self.history.num_steps
         self.schedule.check(path)
         if not self.schedule.is_over():
             self.history.drop_extra_entry(self.settings['log_interval'])

@@ -9,7 +9,6 @@ import math
 import numbers
 import os
 import textwrap
-from pathlib import Path
 from typing import Any, List, Literal, NamedTuple, Optional, Union
 
 from d2lbert.machine.arguments import (
@@ -123,8 +122,8 @@ def _checked_paths(name, paths):
         return checked_paths[0] if len(checked_paths) == 1 else checked_paths
     if paths is None:
         return None
-    if isinstance(paths, (str, Path)):
-        return str(paths)
+    if isinstance(paths, (str, os.PathLike)):
+        return os.fspath(paths)
     raise TypeError(f'{name} must be the path of a file, not a '
                     f'{type(paths).__name__}')
 

@@ -205,10 +205,11 @@ def test_sentences_and_uses_come_from_the_whole_text():
 
 def test_a_word_is_not_found_inside_another_word():
     sentences = ['two cranes fly', 'a decrane', 'The CRANE .', 'crane2',
-                 'cranes and a crane']
+                 'cranes and a crane', 'İ, a crane', 'a_crane_']
     assert [(use.sentence, use.begin, use.end) for use in sample_texts.uses_of(
         'crane', sentences)] == [
-            ('The CRANE .', 4, 9), ('cranes and a crane', 13, 18)]
+            ('The CRANE .', 4, 9), ('cranes and a crane', 13, 18),
+            ('İ, a crane', 5, 10), ('a_crane_', 2, 7)]
 
 
 #: Small models, and their attention in transformers as

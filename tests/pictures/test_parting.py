@@ -143,3 +143,13 @@ def test_a_word_without_labelled_senses_is_refused(small):
     with pytest.raises(ValueError, match="no labelled senses of 'heron': "
                        'choose from bank'):
         d2l.sense_accuracy(small, ['crane', 'heron'])
+
+
+@pytest.mark.parametrize('max_len', [2, 3])
+def test_a_model_of_few_positions_is_refused(max_len):
+    # <cls> and <sep> take two positions. One sentence begins with a seal
+    tokenizer = sentences.whole_words()
+    net = sentences.build_net(len(tokenizer), max_len=max_len)
+    with pytest.raises(ValueError, match="'seal' is in fewer than two "
+                       f'sentences of .* cut at the {max_len} positions'):
+        d2l.sense_accuracy(net, 'seal', tokenizer=tokenizer)

@@ -21,7 +21,7 @@ import d2lbert as d2l
 from d2lbert import kernels
 from d2lbert.__main__ import main
 from d2lbert.machine import workers
-from d2lbert.machine.backend import np, npx
+from d2lbert.machine.backend import mx, np, npx
 from d2lbert.nn.steps import part_of
 from d2lbert.objectives import initializers, mlm, text_objective
 from d2lbert.texts.examples import Batch
@@ -99,6 +99,21 @@ def test_a_run_cut_anywhere_ends_as_if_never_stopped(
     logs = [re.sub(r'[\d.]+ sentence', '', (folder / 'log.txt').read_text())
             for folder in (run, again)]
     assert logs[0] == logs[1]
+
+
+def test_a_failure_names_the_step_of_the_run(
+        uninterrupted, monkeypatch, tmp_path):
+    again = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
+    gradients = updater.Updater.gradients
+    failing = iter([False, True])
+
+    def gradients_or_failure(self, batch):
+        if next(failing):
+            raise mx.MXNetError('no memory')
+        return gradients(self, batch)
+    monkeypatch.setattr(updater.Updater, 'gradients', gradients_or_failure)
+    with pytest.raises(RunError, match=r'after step 4 \(no memory\)'):
+        d2l.pretrain(resume=again, devices='cpu')
 
 
 def test_topics_are_sought_where_a_run_begins_alone(

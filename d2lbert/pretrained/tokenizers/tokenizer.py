@@ -343,7 +343,8 @@ class WholeWords(Tokens):
                 or not word_pieces.has_whole_words(tokenizer.tokenizer)):
             return None
         return cls(Vocab.from_freqs(
-            [(token, 0) for token in tokens[len(reserved):]], 0, RESERVED))
+            [(token, 0) for token in tokens[len(reserved):]], 0, RESERVED),
+            tokenizer.max_len)
 
     def save(self, folder):
         """Write vocab.txt and the files that AutoTokenizer loads."""
