@@ -293,7 +293,8 @@ def test_a_missing_package_is_named_with_its_remedy(
 
 def test_a_kernel_that_cannot_import_d2lbert_says_why(old, capsys,
                                                     monkeypatch):
-    monkeypatch.setattr(execution, '_SET_UP_CODE', 'raise ImportError("no MXNet")')
+    monkeypatch.setattr(execution, '_SET_UP_CODE',
+                        'raise ImportError("no MXNet")')
     assert run(old) == 1
     assert capsys.readouterr().err == 'd2lbert run: no MXNet\n'
 
