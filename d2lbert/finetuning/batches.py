@@ -194,7 +194,7 @@ class Guess(NamedTuple):
     end: int            # likewise, the position after the last character
     score: float        # begin score + end score of the best span
     null_score: float   # score of no answer: begin score + end score of
-                        # position 0
+                        # position 0, the least of all windows
 
 
 class _TextTokens(NamedTuple):
@@ -265,12 +265,11 @@ def _answer_span(answers, offsets):
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None
-    # Tokens that end after the answer's beginning, or begin before its end
-    first_candidates = onp.flatnonzero(offsets[:, 1] > answer.begin)
-    last_candidates = onp.flatnonzero(offsets[:, 0] < answer.end)
-    if not len(first_candidates) or not len(last_candidates):
+    end_after_begin = onp.flatnonzero(offsets[:, 1] > answer.begin)
+    begin_before_end = onp.flatnonzero(offsets[:, 0] < answer.end)
+    if not len(end_after_begin) or not len(begin_before_end):
         return None
-    first, last = int(first_candidates[0]), int(last_candidates[-1])
+    first, last = int(end_after_begin[0]), int(begin_before_end[-1])
     return (first, last) if first <= last else None
 
 
@@ -346,8 +345,8 @@ def _central_windows(begins, ends, M):
     before = tokens - begins[:, None]                       # (W, M)
     after = ends[:, None] - 1 - tokens
     scores = onp.minimum(before, after) + .01 * (ends - begins)[:, None]
-    # The token is not in the window; other scores are above 0
-    is_outside = (before < 0) | (after < 0)
+    is_outside = (before < 0) | (after < 0)     # of the window
+    # The other scores are above 0, so -1 is never the highest
     return onp.where(is_outside, -1, scores).argmax(0)
 
 

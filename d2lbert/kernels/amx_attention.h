@@ -1,7 +1,7 @@
 // This file computes the operator d2lbert_attention_qkv by AMX tiles.
-// attention.cc includes this file, and has `forward` and `backward` with the
-// same arguments for vectors. P: the number of bfloat16 parts of a number
-// (amx.h). D: numbers in a row of a head.
+// attention.cc includes this file. Its own `forward` and `backward` take the
+// same arguments, and use vector instructions. P: the number of bfloat16 parts
+// of a number (amx.h). D: numbers in a row of a head.
 
 namespace tiled {
 
@@ -20,13 +20,15 @@ bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   const Range v = range_of_columns(in.v + begin, in.ld, n, D);
   // V is multiplied by the weights. The largest weight of a query is between
   // 1 / n and 1 before dropout, so it hardly changes the exponent of a product.
-  // So the limit for the exponents of products is the limit for V, too.
+  // So MIN_PRODUCT_EXPONENT, the least exponent of a product, is the least
+  // exponent for the largest number of a column of V, too.
   return tiles_can_multiply<P>(q, k, D) && in_tile_range<P>(v) &&
          v.least_top >= bits_of_power(MIN_PRODUCT_EXPONENT);
 }
 
-// Like `can_attend`, for the output and the gradients. d_out: the gradient of
-// the output of this head, with rows H numbers apart.
+// Like `can_attend`, for the gradients of q, k and v. `backward` also computes
+// the weights once more. d_out: the gradient of the output of this head, with
+// rows H numbers apart.
 template <int P>
 bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
                      long H, long m, long n, long D) {
@@ -43,10 +45,10 @@ bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
   return product_exponent < MAX_EXPONENT - 20;
 }
 
-// Heads of sequences that have numbers outside the range of tiles. The caller
-// marks a head by its index (`SequenceHead` in attend.h). Vector code then
-// computes all heads of each sequence with a marked head, and `copy_marked`
-// copies only the marked heads.
+// The heads whose numbers are outside the range of tiles, each a head of one
+// sequence. The caller marks such a head by its index (`SequenceHead` in
+// attend.h). Vector code then computes all heads of each sequence with a marked
+// head, and `copy_marked` copies only the marked heads.
 class ExcludedHeads {
  public:
   explicit ExcludedHeads(const Problem& p) : p_(p), marks_(p.B * p.heads) {}

@@ -297,8 +297,9 @@ function makeTheme() {
 // The head of the page
 
 function makeHead() {
-  const kind = {run: 'a run of d2lbert pretrain', released:
-    'a released model', 'fine-tuned': 'a model fine-tuned for ' + data.task};
+  const kind = {run: 'a run of d2lbert pretrain',
+    released: 'a released model', 'in memory': 'without a folder',
+    'fine-tuned': 'a model fine-tuned for ' + data.task};
   byId('facts').textContent = [kind[data.kind],
     data.layers + (data.layers === 1 ? ' layer of ' : ' layers of ') +
     data.heads + (data.heads === 1 ? ' head' : ' heads'),

@@ -57,7 +57,8 @@ STYLE_SHEETS = ('page.css',)
 SCRIPTS = ('page.js', 'heads.js', 'lines.js', 'attention.js', 'masks.js',
            'neighbours.js', 'senses.js', 'training.js')
 
-#: Escapes of characters that could end the script that contains the JSON.
+#: Escapes of characters with a meaning in HTML or JavaScript. '<' could end
+#: the script that contains the JSON.
 _ESCAPES = {ord(c): f'\\u{ord(c):04x}' for c in '<>&\u2028\u2029'}
 
 
@@ -72,10 +73,13 @@ def show(model: Any, texts: Any = None, *,
     texts: a text, or a list of texts and pairs (default: the book's two
     cranes). words: the words whose vectors are shown in many sentences
     (default: words of the texts that are frequent enough). file: sentences,
-    one on each line, in which neighbours and words are found (default: the
-    text of a run of `pretrain`, else the sample corpus). text_field: the field
-    of `file` that holds the text, if the lines are JSON. out: a file to write
-    the page to; force: replace this file if it exists.
+    one on each line, in which the nearest tokens and the uses of words are
+    found (default: the text of a run of `pretrain`, else the sample corpus).
+    text_field: the field of `file` that holds the text, if the lines are JSON.
+    out: a file to write the page to; force: replace this file if it exists.
+
+    The page of a fine-tuned model has its predictions, unless the model
+    chooses among several endings: a pair has only one ending.
 
     Returns a `Page`, which a notebook displays. Its file needs no network
     and no other file. Raises ValueError, TypeError or OSError with a one-line
@@ -90,8 +94,8 @@ def show(model: Any, texts: Any = None, *,
 def write_page(model, out, force=False, **keywords):
     """Write the page of `show` to the file `out`; return the `Page`.
 
-    keywords: arguments of `page_data`. If `out` cannot be written, this raises
-    an error before the model is loaded.
+    keywords: arguments of `page_data`. Before the model is loaded, this raises
+    an error if `out` is a folder or is in none, or must not be replaced.
     """
     reads = []      # paths that `out` must not replace
     if isinstance(model, (str, Path)):
@@ -109,7 +113,8 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
               ctx=None):
     """Return the data of the page, a dictionary for JSON.
 
-    ctx: the device; None is the CPU. The other arguments are as for `show`.
+    ctx: the device for a model in a folder; None is the CPU. The other
+    arguments are as for `show`.
     """
     net, tokenizer, folder = open_model(model, 'fp32', ctx)
     about = net.about       # task and labels of a fine-tuned model, else None
@@ -127,9 +132,9 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     can_fill = has_mask_head(net) and tokenizer.mask_id is not None
     bits = 16 if num_weights <= MAX_WEIGHTS_IN_16_BITS else 8
     data_of_texts = []
-    # {index of a sample token: its index on the page}, only for the neighbours
-    # of a token; `_neighbour_data` adds the entries
-    page_index = {}
+    # {index of a sample token: its index in the page's list of sample tokens}.
+    # For each text, `_neighbour_data` adds the neighbours of its tokens
+    stored_index = {}
     for pair, one_encoded, text_neighbours in zip(pairs, encoded, neighbours):
         tokens = _token_data(pair, one_encoded)
         weights = attention_of(net, one_encoded.ids, one_encoded.segments)
@@ -140,15 +145,16 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
                                          for token in tokens]),
             guesses=(_guess_data(net, tokenizer, one_encoded) if can_fill
                      else None),
-            near=_neighbour_data(text_neighbours, page_index),
-            prediction=(_prediction_data(net, tokenizer, *pair) if about
-                        else None)))
+            near=_neighbour_data(text_neighbours, stored_index),
+            prediction=(_prediction_data(net, tokenizer, *pair)
+                        if about and about.kind != 'choice' else None)))
     name = 'a net in memory' if folder is None else name_of(folder)
-    kind = 'released'
     if about:
         kind = 'fine-tuned'
-    elif folder is not None and is_run(folder):
-        kind = 'run'
+    elif folder is None:
+        kind = 'in memory'
+    else:
+        kind = 'run' if is_run(folder) else 'released'
     return dict(
         title=f'What {name} learnt', name=name, version=__version__, kind=kind,
         task=about.task if about else None,
@@ -161,7 +167,7 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
         mask=None if tokenizer.mask_id is None
         else tokenizer.idx_to_token[tokenizer.mask_id],
         bits=bits, texts=data_of_texts,
-        sample=_sample_data(sample, sentences, sample_tokens, page_index),
+        sample=_sample_data(sample, sentences, sample_tokens, stored_index),
         senses=_sense_data(net, tokenizer, sample, text_words, words),
         training=_training_data(folder))
 
@@ -260,41 +266,40 @@ def _guess_data(net, tokenizer, encoded):
     return data
 
 
-def _neighbour_data(neighbours, page_index):
+def _neighbour_data(neighbours, stored_index):
     """Return, for each layer, two lists for each token of a text.
 
     neighbours: the entry of the text from `neighbours_of`. A list is [i,
-    cosine, i, cosine, ...], where i is the index of a neighbour on the page.
-    The first list is of neighbours among all tokens, the second among
-    occurrences of the same token. If they are equal, 0 replaces the second.
-    page_index: {index of a sample token: i}; the neighbours are added to it.
+    cosine, i, cosine, ...], where i is the index of a neighbour in the page's
+    list of sample tokens. The first list has the nearest tokens, the second
+    the nearest occurrences of the same token. If they are equal, 0 replaces
+    the second. stored_index: {index of a sample token: i}, to which this
+    function adds the neighbours.
     """
-    def add_to_page(found):     # a `Neighbours`
+    def stored(found):          # a `Neighbours`
         numbers = []
         for index, cosine in zip(found.indices, found.cosines):
-            i = page_index.setdefault(index, len(page_index))
+            i = stored_index.setdefault(index, len(stored_index))
             numbers += [i, round(cosine, 4)]
         return numbers
-    return [[[add_to_page(of_all),
-              add_to_page(of_same) if of_same != of_all else 0]
+    return [[[stored(of_all), stored(of_same) if of_same != of_all else 0]
              for of_all, of_same in layer] for layer in neighbours]
 
 
-def _sample_data(sample, sentences, sample_tokens, page_index):
-    """Return the sample tokens in `page_index`, and their sentences.
+def _sample_data(sample, sentences, sample_tokens, stored_index):
+    """Return the sample tokens in `stored_index`, and their sentences.
 
     sentences, sample_tokens: argument and result of `neighbours_of`. A token
-    becomes [index of its sentence on the page, begin, end].
+    becomes [index of its sentence in the result, begin, end].
     """
-    sentence_index = {}     # {index in sentences: index on the page}
+    sentence_index = {}     # {index in `sentences`: index in the result}
     rows = []
-    for index in sorted(page_index, key=page_index.get):
+    for index in sorted(stored_index, key=stored_index.get):
         token = sample_tokens[index]
-        s = sentence_index.setdefault(token.sentence, len(sentence_index))
-        rows.append([s, token.begin, token.end])
+        i = sentence_index.setdefault(token.sentence, len(sentence_index))
+        rows.append([i, token.begin, token.end])
     return dict(name=sample.name, count=len(sentences), tokens=rows,
-                sentences=[sentences[s] for s in sorted(
-                    sentence_index, key=sentence_index.get)])
+                sentences=[sentences[index] for index in sentence_index])
 
 
 def _prediction_data(net, tokenizer, text, text_b):

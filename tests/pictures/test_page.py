@@ -17,6 +17,7 @@ from d2lbert.pictures.show import (
     render,
     show,
 )
+from d2lbert.pretrained.heads import About, FineTuned
 
 SCRIPT = re.compile(r'<script type="application/json" id="data">(.*?)'
                     r'</script>', re.DOTALL)
@@ -113,9 +114,21 @@ def test_a_paragraph_of_the_chapters_size_is_below_two_megabytes():
 def test_a_net_in_memory_and_the_vocabulary_of_a_run_are_shown(run):
     net, vocab = d2l.load_run(run)
     found = page_data((net, vocab), 'a crane', words=['crane'])
-    assert found['training'] is None and found['kind'] == 'released'
+    assert found['training'] is None and found['kind'] == 'in memory'
     assert [word['word'] for word in found['senses']] == ['crane']
     assert sorted(found['senses'][0]['names']) == ['bird', 'machine']
+
+
+def test_a_model_that_chooses_endings_is_shown_without_its_choices():
+    tokenizer = sentences.whole_words()
+    net = FineTuned(sentences.build_net(len(tokenizer), max_len=30), 'choice',
+                    1)
+    net.output.initialize()
+    net.about = About('swag', 'choice', True, None, (), 30, 8, False, 0.1)
+    found = page_data((net, tokenizer), [('a bird', 'it flies')])
+    assert found['kind'] == 'fine-tuned' and found['task'] == 'swag'
+    assert found['texts'][0]['prediction'] is None
+    assert found['texts'][0]['attention']
 
 
 def test_a_net_without_the_head_makes_no_guesses(tmp_path):
