@@ -3,8 +3,8 @@
 // vocabulary. cut.py calls these functions. They do not need MXNet.
 //
 // A text comes as bytes of UTF-8. To convert words to lower case, C++ converts
-// the ASCII letters, and Python converts each different non-ASCII word, a word
-// with a character beyond ASCII, once (text_non_ascii, text_rename).
+// the ASCII letters. A non-ASCII word has a character beyond ASCII. Python
+// converts each different non-ASCII word once (text_non_ascii, text_rename).
 
 #include <algorithm>
 #include <array>
@@ -127,7 +127,8 @@ class Text {
  public:
   // Cut a text. lower: convert ASCII letters to lower case, and collect the
   // non-ASCII words for `rename`. Returns false for bytes that are not UTF-8,
-  // or a paragraph of more than max_bytes. Python then reports the error.
+  // or a paragraph or heading of more than max_bytes. Python then reports the
+  // error.
   bool cut(const char* bytes, size_t size, LineKind line_kind, bool lower,
            size_t max_bytes) {
     clear();
@@ -173,7 +174,7 @@ class Text {
   bool rename(std::string_view lines) {
     std::vector<std::string_view> renamed(words_.size());
     for (size_t k = 0; k < renamed.size(); ++k) renamed[k] = words_[k];
-    std::vector<size_t> changed;  // numbers of words that differ from before
+    std::vector<size_t> changed;  // the numbers of the words that change
     for (int32_t number : non_ascii_) {
       const size_t end = lines.find('\n');
       if (end == lines.npos) return false;
@@ -233,19 +234,19 @@ class Text {
 
   // Return for each word the number of a word that equals it after `rename`,
   // the same number for all equal words. renamed: all words after `rename`.
-  // changed: the numbers of words that differ from before.
+  // changed: the numbers of the words that change.
   std::vector<size_t> representatives(
       const std::vector<std::string_view>& renamed,
       const std::vector<size_t>& changed) const {
     std::vector<size_t> numbers(renamed.size());
     // Words that did not change still differ from each other
     std::iota(numbers.begin(), numbers.end(), size_t{0});
-    WordTable new_words;  // words that were not in the text before
-    // For each of the new words, the first word that changed to it
+    WordTable new_words;  // changed words that equal no unchanged word
+    // For each word of new_words, the first word that changed to it
     std::vector<size_t> first_changed;
     for (size_t k : changed) {
       const Word word(renamed[k]);
-      // A word of the text that equals the new word and has not changed
+      // A word that was equal to the new word before. It may have changed, too
       const int32_t found = words_.find(word);
       if (found >= 0 && renamed[static_cast<size_t>(found)] == renamed[k]) {
         numbers[k] = static_cast<size_t>(found);
@@ -339,8 +340,9 @@ class Text {
   }
 
   // Add a line as a paragraph if it has a ' . '. Otherwise count it as left
-  // out, unless it is a heading. White space at both ends is removed before the
-  // cuts at ' . ', so a full stop at the end stays in the last sentence.
+  // out, unless it is blank or a heading. White space at both ends is removed
+  // before the cuts at ' . ', so a full stop at the end stays in the last
+  // sentence.
   void add_paragraph(std::string_view line, bool is_heading) {
     if (!find_sentence_end(line.data(), line.data() + line.size())) {
       const int64_t count = is_heading ? 0 : count_words(line);
@@ -472,14 +474,18 @@ class Text {
   std::array<Word, kBatch> batch_;  // words that are not numbered yet
   size_t batch_size_ = 0;
   int64_t paragraphs_left_out_ = 0, words_left_out_ = 0;
-  // Non-ASCII words, if lower_: their indices in batch_, and their numbers
+  // The indices in batch_ of the non-ASCII words. Empty unless lower_
   std::vector<size_t> non_ascii_in_batch_;
+  // The numbers of the different non-ASCII words. Empty unless lower_
   std::vector<int32_t> non_ascii_;
   std::vector<int32_t> types_;  // the number of each word of the text
-  // The indices of the first word of each sentence, of the first sentence of
-  // each paragraph (both with the end of the last one), and of the first
-  // paragraph of each article
-  std::vector<int64_t> sentence_begins_, paragraph_begins_, article_begins_;
+  // The index of the first word of each sentence, then the number of words
+  std::vector<int64_t> sentence_begins_;
+  // The index of the first sentence of each paragraph, then the number of
+  // sentences
+  std::vector<int64_t> paragraph_begins_;
+  // The index of the first paragraph of each article
+  std::vector<int64_t> article_begins_;
 };
 
 }  // namespace
@@ -519,8 +525,8 @@ int text_cut(void* handle, const char* bytes, int64_t size, int line_kind,
   return failure();
 }
 
-// Write the words that Python has to convert to lower case to the array `to`,
-// `size` bytes with a line feed after each word.
+// Write to the array `to` the words that Python must convert to lower case:
+// `size` bytes, with a line feed after each word.
 int text_non_ascii(const void* handle, char* to, int64_t size) try {
   const std::string words = static_cast<const Text*>(handle)->non_ascii_words();
   require(static_cast<int64_t>(words.size()) == size);
@@ -545,10 +551,10 @@ int text_rename(void* handle, const char* lines, int64_t size,
 
 // Copy the text to five arrays, whose lengths are `sizes` (5). types: the
 // number of each word of the text. sentences: the index of the first word of
-// each sentence. paragraphs: the index of the first sentence of each paragraph.
-// Both have one more entry, the end of the last one. articles: the index of the
-// first paragraph of each article. names: the different words in the order of
-// their numbers, each followed by a line feed.
+// each sentence, then the number of words. paragraphs: the index of the first
+// sentence of each paragraph, then the number of sentences. articles: the index
+// of the first paragraph of each article. names: the different words in the
+// order of their numbers, each followed by a line feed.
 int text_copy(const void* handle, int32_t* types, int64_t* sentences,
               int64_t* paragraphs, int64_t* articles, char* names,
               const int64_t* sizes) try {

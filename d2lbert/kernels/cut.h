@@ -67,8 +67,8 @@ inline uint64_t load(const char* p, size_t size) {
   return x;
 }
 
-// True if two words of `size` bytes, at least eight, are equal. For short words
-// this is faster than memcmp.
+// True if two words of `size` bytes, at least eight, are equal. For the usual
+// sizes of words this is faster than memcmp.
 inline bool are_equal(const char* a, const char* b, size_t size) {
   for (size_t k = 0; k + 8 < size; k += 8) {
     if (load(a + k, 8) != load(b + k, 8)) return false;
@@ -79,8 +79,8 @@ inline bool are_equal(const char* a, const char* b, size_t size) {
 
 // Random constants of the hash, different in each process. With known constants
 // an attacker could make a text whose words all have one hash, so that each
-// look-up would compare all words. The numbers of words do not depend on the
-// constants.
+// look-up would compare all words. The number that a word gets does not depend
+// on the constants.
 struct Secret {
   uint64_t start, factor;
 
@@ -102,8 +102,9 @@ struct Secret {
 
 inline const Secret kSecret;
 
-// The XOR of both halves of x times the secret factor. So the author of a text
-// does not know which bits of the hash depend on which byte.
+// Multiply x by the secret factor, and return the XOR of both halves of the
+// product. So the author of a text does not know which bits of the hash depend
+// on which byte.
 inline uint64_t mix(uint64_t x) {
   __extension__ typedef unsigned __int128 Product;
   const Product product = Product{x} * kSecret.factor;

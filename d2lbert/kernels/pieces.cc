@@ -1,7 +1,8 @@
 // This file cuts texts into word pieces, as the library `tokenizers` does. The
 // first piece of a word is the longest initial piece that the word begins with.
 // Then follows the longest continuation piece that the rest of the word begins
-// with, and so on (Wu et al. 2016, section 4.1). This code does not need MXNet.
+// with, and so on (Wu et al. 2016, section 4.1). Texts with other characters
+// than printable ASCII are left to the library. This code does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,7 +29,7 @@ class Trie {
             (lines.empty() || lines.back() == '\n'));
     size_t num_slots = 64;
     // A byte adds at most one branch, and a line feed adds no branch. So a slot
-    // stays free, and `slot` returns
+    // stays free. Without a free slot, the loop in `slot` might never end
     while (num_slots < lines.size()) num_slots *= 2;
     branches_.assign(num_slots, Branch());
     ids_.assign(1, -1);
@@ -132,8 +133,9 @@ class Cutter {
     return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
   }
 
-  // Like `cut`, for a word. A word that is too long, or that cannot be cut,
-  // gets `unknown_id_`.
+  // Write the ids of the pieces of a word, and return the address after the
+  // last id. A word that is too long, or that cannot be cut, gets
+  // `unknown_id_`.
   int32_t* cut_word(std::string_view word, int32_t* const ids) const {
     int32_t* end = ids;
     const Trie* pieces = &initial;
@@ -192,7 +194,8 @@ int pieces_cut(const void* handle, const char* lines, int64_t size,
                int64_t* num_ids) try {
   auto* cutter = static_cast<const Cutter*>(handle);
   std::string buffer;
-  // This address stays within `ids`: each id stands for a letter or more
+  // This address stays within `ids`, since each id stands for at least one of
+  // the `size` bytes
   int32_t* end_of_ids = ids;
   const char* end = lines + size;
   for (int64_t k = 0; lines < end; ++k) {

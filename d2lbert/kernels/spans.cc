@@ -14,7 +14,8 @@ namespace {
 // A word of a row: one token, or several tokens that are pieces of the word.
 struct MaskableWord {
   int32_t begin, end;  // tokens [begin, end) of the row
-  // The most words of a span that begins with this word; 0: no span can
+  // The largest number of words of a span that begins with this word, if its
+  // tokens are not counted. 0: no span can begin with this word
   int32_t max_span;
 };
 
@@ -173,7 +174,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
     owed += masked_per_million * length;
     while (owed > 0) {
       int32_t span_words = 1;
-      if (max_words > 1) {  // otherwise Python draws no number, either
+      if (max_words > 1) {  // the Python code draws no number for max_words 1
         const double u = random.uniform();
         while (span_words < max_words && length_cdf[span_words - 1] <= u) {
           ++span_words;

@@ -41,9 +41,10 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
 }
 
 // The number of entries (pieces of a word) that `spread` copies at a time. Most
-// words have only one or two entries. A branch on this number would be slow,
-// because the processor cannot predict it. So at least kAtATime entries are
-// copied for each word, and the next word overwrites the surplus.
+// words have only one or two entries. A branch on the number of entries of a
+// word would be slow, because the processor cannot predict it. So at least
+// kAtATime entries are copied for each word, and the next word overwrites the
+// surplus.
 constexpr int64_t kAtATime = 4;
 
 // `spread` (see below) for a table with integers of class T. Both `table` and
@@ -127,11 +128,12 @@ int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
 }
 
 // For each word, copy the entries of the word's type in a table to `to`, one
-// after the other: type k (num_types) has lengths[k] entries from begins[k] on.
-// table (table_size) and `to` have integers of entry_bytes, 2 or 4. The last
-// four entries of the table belong to no type. `to` has memory for to_size + 4
-// entries. ends (num_ends): sorted indices of words; some may be equal. Each
-// index is replaced by the number of entries of all words before this index.
+// after the other. begins and lengths (num_types): type k has the lengths[k]
+// entries from table[begins[k]] on. table (table_size) and `to` have integers
+// of entry_bytes, 2 or 4. The last four entries of the table belong to no type.
+// `to` has memory for to_size + 4 entries. ends (num_ends): sorted indices of
+// words; some may be equal. Each index is replaced by the number of entries of
+// all words before this index.
 int spread(const void* table, int64_t entry_bytes, int64_t table_size,
            const int64_t* begins, const int32_t* lengths, int64_t num_types,
            const int32_t* types, int64_t size, int64_t* ends,
