@@ -1,6 +1,6 @@
-// This file computes the operator d2lbert_dense by AMX tiles. dense.cc includes
-// this file. It explains R, K and N, and has functions of the same names for
-// vectors. amx.h explains P, packed factors, and the range of tiles.
+// This file computes the operator d2lbert_dense by AMX tiles. dense.cc, which
+// includes this file, explains R, K and N, and has functions of the same names
+// for vectors. amx.h explains P, packed factors, and the range of tiles.
 
 namespace tiled {
 
@@ -11,9 +11,9 @@ using namespace amx;
 constexpr long STRIP = 2 * SIDE;
 
 // The number of rows in a block: whole strips, 8 at most. A block takes
-// row_bytes for each row. More than two strips take at most 600 kB, less than
-// half of the second-level cache of a CPU with AMX (2 MB). Each thread gets two
-// blocks or more, if there are enough rows.
+// row_bytes for each row. A block of more than two strips takes at most 600 kB,
+// less than half of the second-level cache of a CPU with AMX (2 MB). Each
+// thread gets two blocks or more, if there are enough rows.
 inline long tile_block_rows(long rows, int threads, double row_bytes) {
   const long max_strips = std::max(2L, (long)(600e3 / row_bytes) / STRIP);
   const long strips = ceil_div(ceil_div(rows, 2 * threads), STRIP);

@@ -94,7 +94,7 @@ inline void softmax(float* s, long n, float scale) {
 
 // Prefetches the rows of the head that is computed next: the next head of this
 // sequence, which has rows [first, last), or head 0 of the next sequence. row,
-// column: the position of the next head in a matrix.
+// column: the position of the next head in a matrix. size: numbers in its rows.
 struct NextHead {
   long row, column, size;
   NextHead(const Problem& p, long head, long first, long last)
@@ -244,7 +244,7 @@ void attend(const Problem& p, const SequenceHead& part,
   pack<E>(in.v + begin, in.ld, n, D, memory.values);
   for (long i = first; i < last; i += QUERY_BLOCK) {
     const long m = std::min(QUERY_BLOCK, last - i);
-    long lda = in.ld;
+    long lda = in.ld;  // `as_rows` changes lda if it copies the rows
     const word<E>* q =
         as_rows(in.q + i * in.ld + column, lda, m, D, memory.query_words);
     multiply<E>(false, m, padded_n, d_words, q, lda, memory.keys_t, memory.S,
@@ -322,8 +322,9 @@ void attend_back(const Problem& p, const SequenceHead& part,
     const float* d_o = d_out + i * p.H + column;
     // The gradients of keys and values are sums over all blocks of queries
     const Start start = i == first ? ZERO : ADD;
+    // a: the left factor of each product. `as_rows` and `as_columns` change lda
+    // if they copy the factor
     long lda = in.ld;
-    // a: the left factor of each product
     const word<E>* a = as_rows(q, lda, m, D, memory.row_words);
     multiply<E>(false, m, padded_n, d_words, a, lda, memory.keys_t, memory.S,
                 padded_n, ZERO);

@@ -48,9 +48,9 @@ inline void prefetch_output(const float* c, long ld, long rows) {
 }
 
 // The number of words (gemm.h) in a slice of a row of `words` words. Long rows
-// of X are cut into slices, and the products of all slices are added up. So the
-// slices of a block stay in cache while they are multiplied by all panels of W.
-// A row of up to 2,048 words is one slice.
+// of X, and of dZ in the backward pass, are cut into slices. The products of
+// all slices are added up. So the slices of a block stay in cache while they
+// are multiplied by all panels of W. A row of up to 2,048 words is one slice.
 long slice_words(long words) {
   return words > 2048 ? 1024 : std::max(1L, words);
 }
@@ -60,10 +60,11 @@ long slice_copy_words(long m, long words) {
   return m * (slice_words(words) + ROW_GAP);
 }
 
-// The largest number of rows in a block whose slices stay in cache. Each block
-// reads all of W, N rows of `words` words. A W of more than 12 MB comes from
-// memory, not from the last-level cache. Then processors with AVX-512 get
-// larger blocks, since their second-level cache has a megabyte or more.
+// The number of rows in a block, from `block_rows` (op.h), such that the slices
+// of a block stay in cache. Each block reads all of W, N rows of `words` words.
+// A W of more than 12 MB comes from memory, not from the last-level cache. Then
+// processors with AVX-512 get larger blocks, since their second-level cache has
+// a megabyte or more.
 template <class E>
 long sliced_block_rows(long R, int threads, long words, long N) {
   const double slice_bytes = 4.0 * slice_words(words) * E::PER_WORD;
@@ -73,10 +74,10 @@ long sliced_block_rows(long R, int threads, long words, long N) {
 }
 
 // Compute C (m x N) = bias + x B for the panels [p0, p1) of B, slice by slice.
-// x (m x K) has m rows of X, and b has all panels of B. bias has padded(N)
-// numbers, or is null for zeros. x_words: scratch memory for a slice of each
-// row. When a part of C is complete, done(at, rows, columns) is called. at: the
-// index in C of the first number of this part.
+// x (m x K) has m rows of X or dZ, and b has all panels of B. bias has
+// padded(N) numbers, or is null for zeros. x_words: scratch memory for a slice
+// of each row. When a part of C is complete, done(at, rows, columns) is called.
+// at: the index in C of the first number of this part.
 template <class E, class F>
 inline void multiply_long_rows(const float* x, long m, long K,
                                const word<E>* b, long p0, long p1,
@@ -531,6 +532,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   const long R = N ? dY.size() / N : 0;
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
+  // Without rows, some code for tiles would leave dW unwritten
   const auto run =
       pick_kernel(bf16, R ? std::min(K, N) : NO_TILES,
                   D2LBERT_PRODUCTS(backward));

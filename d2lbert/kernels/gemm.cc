@@ -265,7 +265,7 @@ template <>
 void pack_panel_t<Bf16>(const float* b, long ld, long k, long n,
                         uint32_t* to) {
   constexpr long MAX_WORDS = 4 * VL;
-  uint32_t rows[VL * MAX_WORDS];  // the words of VL rows of b
+  uint32_t rows[VL * MAX_WORDS];  // up to MAX_WORDS words of each of VL rows
   const long words = Bf16::words(k);
   for (int j = 0; j * VL < n; j++)
     for (long i = 0; i < words; i += MAX_WORDS) {
@@ -305,8 +305,9 @@ const uint32_t* as_columns(const float* a, long& ld, long k, long m,
 
 }  // namespace d2lbert
 
-// For Python, three facts of this build: 1 if it can compute precision 'bf16',
-// else 0; its instruction set; the number of floats in a vector.
+// For Python: 1 if this build can compute precision 'bf16', else 0.
 extern "C" int d2lbert_bf16() { return D2LBERT_BF16; }
+// For Python: the instruction set of this build.
 extern "C" const char* d2lbert_isa() { return d2lbert::ISA; }
+// For Python: the number of floats in a vector.
 extern "C" int d2lbert_vector() { return d2lbert::VL; }

@@ -216,8 +216,8 @@ inline long num_stripes(long m, long n) {
 }
 
 // Compute C (m x n), where b has all panels of B, and bias has padded(n)
-// numbers. ahead: prefetches other memory meanwhile; may be null. The other
-// arguments are as for `multiply_panel`.
+// numbers. k: the number of words in a row of A. ahead: prefetches other memory
+// meanwhile; may be null. The other arguments are as for `multiply_panel`.
 template <class E>
 inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
                      long lda, const word<E>* b, float* c, long ldc,

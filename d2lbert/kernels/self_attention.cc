@@ -202,7 +202,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     Scratch& own = scratch.mine();
     // dx: the gradient of X through the residual connection alone
     float* dx = own.take<float>(max_rows * H);
-    float* dz = own.take<float>(max_rows * H);  // of Wo attention(X) + bo
+    // dz: the gradient of Wo attention(X) + bo
+    float* dz = own.take<float>(max_rows * H);
     float* d_joined = own.take<float>(max_rows * H);
     float* d_qkv = own.take<float>(max_rows * N);
     // Left factors: words of dz or d_qkv, in the layouts "rows" and "columns"
@@ -225,7 +226,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     for (Group g; begin < end; begin = g.end) {
       g = next_group(p, begin, end, group_rows);
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
-      // About the rows of the next group, which are prefetched
+      // An estimate of the rows of the next group, which are prefetched
       const long next_first = first + m;
       const long next_m = std::min(m, p.offsets[end] - next_first);
       const float *x = job.X + first * H, *joined = saved.joined + first * H;

@@ -115,8 +115,8 @@ inline void store(void* p, V v, long n) {
 }
 
 // Store the first min(n, VL) lanes, for data that would leave the cache before
-// it is read again. If p is aligned, a whole vector bypasses the cache, and the
-// old content of memory is not read.
+// it is read again. With AVX and an aligned p, a whole vector bypasses the
+// cache, and the old content of memory is not read.
 inline void stream(float* p, vf v, long n) {
 #if defined(__AVX512F__)
   if (n >= VL && !((uintptr_t)p % 64)) return _mm512_stream_ps(p, (__m512)v);
@@ -135,10 +135,10 @@ inline void stream_fence() {
 }
 
 // a * b + c, rounded once if the processor can. For the expression a * b + c,
-// the compiler would decide in each loop: GCC tuned for Zen uses two
-// instructions in a loop with one sum, and one fused instruction in a loop with
-// several sums. But a row must get the same bits in a tile of one row as in a
-// tile of many.
+// the compiler would decide in each loop how often to round: GCC tuned for Zen
+// uses two instructions in a loop with one sum, and one fused instruction in a
+// loop with several sums. But a row must get the same bits in a tile of one row
+// as in a tile of many.
 inline vf fused_multiply_add(float a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
