@@ -1,7 +1,7 @@
 """Compile the package's C++ libraries, each once, into the user's cache.
 
 A library is loaded from the cache only if no other user can have written it,
-and if its digest equals the digest in the file beside it. Without this check,
+and if its digest equals the digest in the file beside it. Without the digest,
 a truncated library would be loaded and crash the process.
 """
 import contextlib
@@ -43,7 +43,8 @@ def compiler():
 def _cpu_features():
     """The processor's features, on which the effect of -march=native depends.
 
-    Returns a string; if the features are unknown, the processor's name.
+    Returns a string; if the features are unknown, the processor's machine type
+    and name.
     """
     processor = find_processor()
     return (' '.join(sorted(processor.features))
@@ -89,8 +90,9 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     what, takes: a description of the library and the duration of its
     compilation, for the progress line. compiling=False: return None if the
     library is missing. options: further options of the compiler. Raises
-    BuildError if there is no compiler, if the compiler rejects a source, or if
-    the cache folder cannot be trusted.
+    BuildError if there is no compiler, even if the library exists. Also raises
+    BuildError if the compiler rejects a source, or if the cache folder or
+    MXNet's interface cannot be used.
     """
     command, all_sources, file_name = _recipe(name, sources, mxnet, options)
     try:
@@ -120,10 +122,11 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
 def checked(library):
     """Check a library's digest, and yield a path that opens this library.
 
-    The path begins with an open file descriptor of the folder. The check fails
-    if a user other than this one and root can write to the folder. So no other
-    user can replace the library between the check and the use of the path.
-    Raises BuildError if the check fails.
+    library: the path in the cache. The yielded path begins with an open file
+    descriptor of the folder. The check also fails if any user except root and
+    this user can write to the folder. So no other user can replace the library
+    between the check and the use of the path. Raises BuildError if the check
+    fails.
     """
     try:
         folder_fd = os.open(library.parent, os.O_RDONLY)

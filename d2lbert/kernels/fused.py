@@ -50,7 +50,7 @@ def _handle(name):
 
 
 def _guarded(array):
-    """Return an input of an operator, or a view if the input has a gradient.
+    """Return an input of an operator, or a view if its gradient is recorded.
 
     An operator of an extension library overwrites the gradients of its inputs,
     also with grad_req='add'. It may overwrite the gradient of a view: a view
@@ -89,10 +89,10 @@ def _are_frozen(grad_req, *arrays):
 def _dropout(X, p):
     """(rate, noise) for an operator with dropout of rate p, on X's device.
 
-    noise: in training, a list with one array, an input of the operator: 64
-    random bits, which seed the operator's dropout. Otherwise the rate is 0 and
-    the list is empty. The bits are MXNet's own dropout of 64 ones, so they
-    depend on MXNet's seed.
+    noise: in training, if p is not 0, a list with one array, an input of the
+    operator: 64 random bits, which seed the operator's dropout. Otherwise the
+    rate is 0 and the list is empty. The bits are MXNet's own dropout of 64
+    ones, so they depend on MXNet's seed.
     """
     if not p or not autograd.is_training():
         return 0, []

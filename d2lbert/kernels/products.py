@@ -4,10 +4,11 @@ There are four kernels. `plain` multiplies vectors of fp32. `pairs` multiplies
 AVX-512 vectors of pairs of bfloat16. `tiles` multiplies AMX tiles of bfloat16.
 `split` uses such tiles for fp32: it splits each number into three bfloat16.
 D2LBERT_AMX, an environment variable, controls tiles: `auto` uses them if they
-are faster, `off` never uses them, and `require` always uses them, and raises
-an error without AMX. The measurement runs once for each compiled library and
-CPU, and its result is stored in a file beside the library. A CPU without
-bfloat16 instructions uses `plain` without a measurement.
+are faster, and for fp32 only if they are as accurate. `off` never uses them.
+`require` uses them without a measurement, and raises an error without AMX. The
+measurement runs once for each compiled library and CPU, and its result is
+stored in a file beside the library. A library compiled without bfloat16
+instructions uses `plain` without a measurement.
 """
 import contextlib
 import ctypes
@@ -86,7 +87,7 @@ def choose(library, path):
     """Choose and use the kernels of a library of operators.
 
     library: the library, opened by ctypes from `path`. Raises ValueError if
-    D2LBERT_AMX is `require` and tiles cannot be used.
+    D2LBERT_AMX has an unknown value, or is `require` and tiles cannot be used.
     """
     policy = mode()
     library.d2lbert_trial.restype = ctypes.c_double
@@ -159,6 +160,7 @@ def _read_or_measure(library, path, has_tiles):
     Returns a dict. seconds: {kernel: time of the product}. errors: {kernel:
     root mean square error against float64} for `plain` and `split`. largest:
     the largest error of `split` divided by the largest element of the product.
+    Without tiles, `split` may be missing, and `largest` is not used.
     """
     names = NAMES if has_tiles else NAMES[:2]   # the last two use tiles
     stored_path = path.with_name(path.name + '.products')
@@ -208,7 +210,9 @@ def time_product(library, name, X, W, Y, times=1):
     """Compute Y = X W^T by one thread; return the seconds of the fastest run.
 
     name: the kernel. X (R, K), W (N, K) and Y (R, N): C-contiguous float32
-    NumPy arrays; Y is overwritten. times: the number of runs.
+    NumPy arrays; Y is overwritten. times: the number of runs. Returns infinity
+    if the system denies tiles to a kernel that uses them, or if memory runs
+    out.
     """
     (rows, inputs), outputs = X.shape, len(W)
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (X, W, Y)]
