@@ -14,8 +14,8 @@ namespace {
 // A word of a row: one token, or several tokens that are pieces of the word.
 struct MaskableWord {
   int32_t begin, end;  // tokens [begin, end) of the row
-  // The largest number of words of a span that begins with this word, if its
-  // tokens are not counted. 0: no span can begin with this word
+  // The largest number of words of a span that begins with this word,
+  // regardless of max_tokens. 0: no span can begin with this word
   int32_t max_span;
 };
 
