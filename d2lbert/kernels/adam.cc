@@ -3,7 +3,8 @@
 //
 // MXNet's own operator updates one array in each call. Here one call passes all
 // arrays of a net, and MXNet's engine runs the step after the operations that
-// use these arrays. Python does not wait, and can prepare the next step.
+// use these arrays. Python waits for the previous step, but not for this step,
+// and can prepare the next step meanwhile.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -124,7 +125,8 @@ struct Update {
 
 // While an object of this class exists, this thread treats denormal numbers as
 // zeros. After many zero gradients, running means become denormal, and each
-// denormal mean costs some CPUs a hundred cycles in every step.
+// denormal mean costs some CPUs a hundred cycles in every step. On processors
+// other than x86, the object has no effect.
 struct WithoutDenormals {
 #ifdef __SSE2__
   const unsigned before = _mm_getcsr();
@@ -151,9 +153,10 @@ class Step {
   // Store the size and the addresses of parameter i, and return a status. See
   // d2lbert_adam for the other arguments. Waits until the previous step has
   // written the weight and the running means. If MXNet has reordered a weight
-  // for oneDNN, `mxnet_.data` restores the order; `fused.adam` ensures that
-  // MXNet does not reorder the weight again. For the gradient, only a handle is
-  // stored: `run` reads the address, after the gradient has been computed.
+  // for oneDNN, `mxnet_.data` restores the order; `fused.adam` ensures that no
+  // prediction reorders the weight again before the step. For the gradient,
+  // only a handle is stored: `run` reads the address, after the gradient has
+  // been computed.
   int set_parameter(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = parameters_[i];
     constexpr int GRADIENT = 1;  // the index in `arrays`

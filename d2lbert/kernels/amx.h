@@ -36,11 +36,11 @@ enum Kernel { PLAIN, PAIRS, TILES, SPLIT };
 // is small, tiles would be mostly empty, and a kernel with vectors is used.
 Kernel kernel_in_use(bool bf16, long min_dim);
 
-// True if the operating system lets this process use AMX tiles. The first call
-// in a process requests the permission.
+// True if this library has code for AMX tiles, and the operating system lets
+// this process use them. The first call in a process requests the permission.
 bool tiles_permitted();
 
-// The `min_dim` for code that has no version for tiles: no tiles are used.
+// The `min_dim` for code that has no version for tiles. It never selects tiles.
 constexpr long NO_TILES = 0;
 
 // Return the function for the kernel in use. All four functions compute the
@@ -59,7 +59,8 @@ F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
 // The last four arguments of `pick_kernel`, null for kernels that this library
 // lacks. D2LBERT_PRODUCTS: for a function template that also exists in the
 // namespace `tiled`. D2LBERT_VECTORS: for a function template without tiles,
-// null for the kernels with tiles. Then min_dim must be NO_TILES.
+// null for the kernels with tiles. With D2LBERT_VECTORS, min_dim must be
+// NO_TILES.
 #if D2LBERT_AMX
 #define D2LBERT_TILED(function) tiled::function<1>, tiled::function<3>
 #else
@@ -395,13 +396,13 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
     }
 }
 
-// Tiles are as accurate as fp32 only for numbers in some range. AMX reads and
-// writes numbers below 2^-126 as zeros. With three parts, the last bit of the
-// third part, up to 24 bits below the first bit of the number, must not be
-// below 2^-126 either. Also, an infinite number, or a number that rounds to
-// infinity, would have a part that is NaN. So the exponents of both factors are
-// checked for each row of a product, and vector code multiplies the rows
-// outside the range.
+// Tiles give accurate sums only for numbers in some range. AMX reads and writes
+// numbers below 2^-126 as zeros. With three parts, the last bit of the third
+// part, up to 24 bits below the first bit of the number, must not be below
+// 2^-126 either. Also, with three parts an infinite number, or a number that
+// rounds to infinity, would have a part that is NaN. So the exponents of both
+// factors are checked for each row of a product, and vector code multiplies the
+// rows outside the range.
 
 // The range of some absolute values. Each member is the bits of a float: the
 // order of these integers is the order of the floats. top: the largest value.

@@ -30,7 +30,8 @@ inline void add_weighted_rows(const char* e, long m, long n,
   }
 }
 
-// Like `vocab_loss`, but all rows must be in the range of tiles.
+// Like `vocab_loss` below, but all rows must be in the range of tiles. There
+// must be at least one row: the first chunk initializes dW.
 template <int P>
 void loss_in_range(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -38,14 +39,14 @@ void loss_in_range(const Job& job) {
   const int threads = team(2.0 * M * H * V);
   const long num_chunks = std::max(1L, ceil_div(M, CHUNK_ROWS));
   const long chunk = ceil_div(ceil_div(M, num_chunks), DEPTH) * DEPTH;  // rows
-  // The threads divide pairs of tiles, of 32 words each
+  // The threads divide pairs of tiles, of 32 vocabulary words each
   const long tile_pairs = ceil_div(V, 2 * SIDE);
   // With one part, W is packed for both products in the first chunk, and kept
   // for the other chunks. Packed exponentials are kept until dW is computed.
   // With three parts, packed W and packed exponentials would take more memory
   // than in fp32. So W is packed again in each chunk, and exponentials are kept
   // in fp32.
-  const bool packs_once = P == 1 && num_chunks > 1;
+  const bool keeps_packed_W = P == 1 && num_chunks > 1;
   if (has_grad) {
     std::memset(job.dX, 0, 4 * M * H);
     std::memset(job.db, 0, 4 * V);
@@ -62,14 +63,14 @@ void loss_in_range(const Job& job) {
     const ConfiguredTiles tiles;
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
-    // Each thread has a part of the vocabulary, `widest` words at most, divided
-    // into blocks. The exponentials of num_blocks blocks are kept. A thread has
-    // memory for w_blocks blocks of packed W, for logit_blocks blocks of
-    // logits, which become exponentials in place, and for e_blocks blocks of
-    // packed exponentials.
+    // Each thread has a part of the vocabulary, at most `widest` words of it,
+    // divided into blocks. The exponentials of num_blocks blocks are kept. A
+    // thread has memory for w_blocks blocks of packed W, for logit_blocks
+    // blocks of logits, which become exponentials in place, and for e_blocks
+    // blocks of packed exponentials.
     const long widest = ceil_div(tile_pairs, team_size) * 2 * SIDE;
     const long num_blocks = has_grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
-    const long w_blocks = packs_once ? ceil_div(widest, VOCAB_BLOCK) : 1;
+    const long w_blocks = keeps_packed_W ? ceil_div(widest, VOCAB_BLOCK) : 1;
     const long logit_blocks = P == 3 ? num_blocks : 1;
     const long e_blocks = P == 3 ? 1 : num_blocks;
 #pragma omp single
@@ -93,7 +94,8 @@ void loss_in_range(const Job& job) {
       Scratch& own = scratch.mine();
       // w_t and w: blocks of W^T and of W, packed as right factors. L: logits,
       // then exponentials. e_rows and e_columns: exponentials, packed as left
-      // factors by rows and by columns. scaled: see `scale_rows`.
+      // factors by rows and by columns. scaled: see `scale_rows`. x_columns:
+      // the columns of `scaled`, packed.
       char* w_t = own.take<char>(w_blocks * w_t_bytes);
       char* w = own.take<char>(w_blocks * w_bytes);
       char* e_columns = own.take<char>(e_blocks * e_bytes);
@@ -108,15 +110,16 @@ void loss_in_range(const Job& job) {
       float* shares = own.take<float>(chunk);
       for (long first = 0; first < M; first += chunk) {
         const long m = std::min(chunk, M - first);
-        const bool packs_W = !packs_once || first == 0;
+        const bool packs_W = !keeps_packed_W || first == 0;
         reset_part(mine, m);
         // tile_padded: the products below compute whole tiles of rows
         if (has_grad) std::memset(mine.dX, 0, 4 * tile_padded(m) * H);
         pack_rows<P, LEFT>(job.X + first * H, H, m, H, x_rows);
         for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
           const long n = std::min(VOCAB_BLOCK, v1 - v);
-          char* const block_w_t = w_t + (packs_once ? block : 0) * w_t_bytes;
-          char* const block_w = w + (packs_once ? block : 0) * w_bytes;
+          const long w_block = keeps_packed_W ? block : 0;
+          char* const block_w_t = w_t + w_block * w_t_bytes;
+          char* const block_w = w + w_block * w_bytes;
           float* l = P == 3 && has_grad ? L + block * chunk * VOCAB_BLOCK : L;
           if (packs_W)
             pack_rows<P, RIGHT>(job.W + v * H, H, n, H, block_w_t);

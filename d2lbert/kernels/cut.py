@@ -243,7 +243,7 @@ class Pieces:
 
 
 def _new_handle(owner, library, kind, *arguments):
-    """Return the handle that {kind}_new of C++ makes; free it with `owner`."""
+    """The handle that {kind}_new of C++ makes; it is freed with `owner`."""
     handle = ctypes.c_void_p()
     getattr(library, f'{kind}_new')(*arguments, handle)
     free = weakref.finalize(owner, getattr(library, f'{kind}_free'), handle)

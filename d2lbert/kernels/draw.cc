@@ -113,7 +113,7 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
 // num_preds (T + 1): in a row of n tokens, at most num_preds[n] are masked, and
 // num_preds[n] <= P. flags (num_flags): the flags of each token of the
 // vocabulary (draw.h), or null if only <cls> and <sep> are fixed. choices: the
-// num_choices tokens that may replace a masked token, or null for the whole
+// num_choices tokens from which a random token is drawn, or null for the whole
 // vocabulary. whole_words: mask all pieces of a word, or none of them. Returns
 // a Status.
 int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* pair_spans,

@@ -1,8 +1,8 @@
 """Draw pretraining examples and mask their tokens, by compiled C++ loops.
 
-Each function calls a function of draw.cc or spans.cc. Each caller also has
-the loop in Python, with the same results to the bit. The caller uses the loop
-in Python if `library` returns None or `can_draw` returns False.
+Each function that shuffles, draws or masks calls a function of draw.cc or
+spans.cc. Its callers also have the loop in Python, with the same results to
+the bit, for the case that `can_draw` returns False.
 
 A text is an array of word types: equal words have the same type, a number.
 `type_ids` gives the vocabulary index of each type.
@@ -78,7 +78,7 @@ def _open_library(path):
 def _check_status(status, function, arguments):
     """Return a status of bounds_check.h; raise an exception unless it is 0.
 
-    ctypes calls this function after each C++ function.
+    ctypes calls this function after each C++ function that returns a status.
     """
     if status == 1:     # kNoMemory
         raise MemoryError('no memory left for the words of a text')
@@ -105,10 +105,10 @@ def library():
 
 
 def can_draw(rng):
-    """True if the C++ code can draw random numbers in place of `rng`.
+    """True if `library` is not None and its C++ code can replace `rng`.
 
-    rng: the module `random`, or a generator. The C++ code can replace the
-    class random.Random of CPython, but no subclass of it.
+    rng: the module `random`, or a generator. The C++ code draws the numbers of
+    CPython's class random.Random, but of no subclass.
     """
     return ((rng is random or type(rng) is random.Random)
             and library() is not None)
@@ -131,11 +131,12 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
     are int64.
 
     Each sentence is paired with the next one of its paragraph. In half of the
-    cases a random sentence of all paragraphs replaces the second sentence.
-    With `swap`, the two sentences are swapped instead. Pairs of more than
-    max_len tokens, with <cls> and two <sep>, are left out. Returns pair_spans
-    (N, 4) int64, the begin and end of the words of each of the two sentences,
-    and is_next (N,) uint8, 1 for a pair that was not changed.
+    cases, a random sentence of a random paragraph of `order` replaces the
+    second sentence. With `swap`, the two sentences are swapped instead. Pairs
+    of more than max_len tokens, with <cls> and two <sep>, are left out.
+    Returns pair_spans (N, 4) int64, the begin and end of the words of each of
+    the two sentences, and is_next (N,) uint8, 1 for a pair that was not
+    changed.
     """
     drawn, num_pairs = order[first:last], ctypes.c_int64()
     # Each sentence begins a pair, except the last one of a paragraph
@@ -161,12 +162,12 @@ def mask_pairs(pair_spans, word_types, type_ids, specials, num_preds, columns,
     pair_spans (N, 4) int64: as `draw_pairs` returns it. word_types (words,)
     uint16 or int32: the text. type_ids (types,) int32. specials: the indices
     of <pad>, <mask>, <cls> and <sep>, then V. num_preds (T + 1,) int32: of a
-    row with n tokens, num_preds[n] are masked. columns: the arrays to fill,
-    the first six fields of a `texts.examples.Batch`. flags (V,) uint8: the
-    bits FIXED and GOES_ON; None if only <cls> and <sep> are FIXED.
+    row with n tokens, at most num_preds[n] are masked. columns: the arrays to
+    fill, the first six fields of a `texts.examples.Batch`. flags (V,) uint8:
+    the bits FIXED and GOES_ON; None if only <cls> and <sep> are FIXED.
     replacements: int32, the tokens from which random tokens are drawn; None
     for the whole vocabulary. whole_words: mask all pieces of a word, or none
-    of them; then num_preds[n] is a maximum.
+    of them.
     """
     word_types = onp.ascontiguousarray(word_types)
     T, max_preds = columns[0].shape[1], columns[3].shape[1]

@@ -200,7 +200,7 @@ struct Inputs : IndexedInputs {
         gamma(next()), beta(next()), noise(next(has_dropout(attrs))) {}
 };
 
-// An attribute parser as `count_inputs`, which fails for an unknown activation.
+// Like `count_inputs` (op.h), but fails for an unknown activation.
 MXReturnValue parse(const Attrs& attrs, int* num_in, int* num_out) {
   Act act;  // not used: `FeedForward` parses it again
   *num_in = Inputs(attrs).num_inputs();

@@ -9,7 +9,8 @@ namespace {
 
 // True in a child process, for the thread that called fork.
 thread_local bool is_fork_child = false;
-// The function runs in each child process, in the thread that called fork.
+// Register a function that runs in each child process, in the thread that
+// called fork.
 const int atfork_status =
     pthread_atfork(nullptr, nullptr, [] { is_fork_child = true; });
 

@@ -1,15 +1,15 @@
 // A BERT encoder with 8-bit weights: from ids of tokens to vectors.
 //
 // One call computes all layers. Each thread takes whole sequences through all
-// layers. If there are too few sequences for that, the threads form a team and
+// layers. If the batch has too few tokens for that, the threads form a team and
 // divide the outputs and the attention heads of each layer. The bits of the
 // result are the same in both cases: one thread computes each number, from one
 // row or sequence, in a fixed order.
 //
 // B: the number of sequences. R: the number of rows, one for each token of all
 // sequences. T: tokens in a sequence. H: the size of the vector of a token. F:
-// the hidden units of the feed-forward network. N, K: outputs and inputs of a
-// layer. E, D: the sizes of an embedding and of a head.
+// the number of hidden units of the feed-forward network. N, K: the numbers of
+// outputs and inputs of a layer. E, D: the sizes of an embedding and of a head.
 #include "int8.h"
 
 #include <omp.h>
@@ -118,8 +118,8 @@ class Team {
       phase_.store(phase + 1, std::memory_order_release);
       return;
     }
-    // Most waits are short. After 2,000 loads, a few microseconds, another
-    // thread may need this core
+    // Most waits are shorter than 2,000 loads, a few microseconds. In a longer
+    // wait, another thread may need this core
     for (int i = 0; phase_.load(std::memory_order_acquire) == phase; i++)
       if (i > 2000) std::this_thread::yield();
   }
@@ -236,7 +236,8 @@ class Encoder {
     std::copy(beta, beta + n, (float*)norm.beta);
   }
 
-  // Throw if the encoder lacks a token, segment, position or block of a batch.
+  // Throw if the encoder lacks a token, segment, position or block of a batch,
+  // if the batch has no sequence, or if a sequence is empty.
   void check(const Batch& batch) const {
     const int64_t* offsets = batch.offsets;
     require(batch.B > 0 && offsets[0] == 0);
@@ -369,8 +370,9 @@ class Encoder {
           ldy);
   }
 
-  // own.x = the sum of the embeddings of each token. The sums are normalized,
-  // and then projected from E to H, if the encoder has these two layers.
+  // own.x = the sum of the embeddings of each token. If the encoder has a
+  // LayerNorm of embeddings, it normalizes the sums. If the encoder has a
+  // projection, own.x is then projected from E to H numbers.
   void embed(const Member& member, const SharedMemory& shared,
              const OwnMemory& own, const Batch& batch,
              const Chunk& chunk) const {
@@ -491,7 +493,7 @@ class Encoder {
   }
 
   // to (D, LANES) = the transpose of x (rows, D). If there are fewer than LANES
-  // rows, zeros replace the others.
+  // rows, zeros replace the missing rows.
   void transpose_rows(const float* x, long ld, long rows, float* to) const {
     static const float zeros[LANES] = {};
     for (int p = 0; p < VECTORS; p++)
@@ -581,17 +583,18 @@ class Encoder {
 // Below this number of multiplications, which take half a millisecond, one
 // thread is faster than several. The other threads sleep between calls. They
 // wake on the core of the calling thread, and move to other cores only after
-// some calls.
-constexpr double MIN_TEAM_PRODUCTS = 5e7 * PER_WORD;
+// some calls. An instruction multiplies PER_WORD pairs in each lane.
+constexpr double MIN_PARALLEL_PRODUCTS = 5e7 * PER_WORD;
 
 // The number of threads for a call with this number of multiplications.
 int threads_for(double products) {
-  return products < MIN_TEAM_PRODUCTS || is_fork_child
+  return products < MIN_PARALLEL_PRODUCTS || is_fork_child
              ? 1
              : std::max(1, omp_get_max_threads());
 }
 
-// Memory for thread number `thread` of this call, kept for the next call.
+// Memory for thread number `thread` of this call. The calling thread keeps it
+// for its next call.
 Scratch& scratch_of(int thread) {
   static thread_local std::deque<Scratch> all;
   while ((int)all.size() <= thread) all.emplace_back();
@@ -625,7 +628,8 @@ void encode_batch(const Encoder& encoder, const Batch& batch,
   const bool as_team = threads > 1 && R <= CHUNK_ROWS * threads / 2;
   long max_rows = R;    // a team has one chunk
   if (!as_team) {
-    // Each thread gets the same number of chunks, of similar sizes
+    // The chunks have similar sizes, and their number is about a multiple of
+    // the number of threads. So the threads end at about the same time
     const long chunks_per_thread = ceil_div(R, threads * CHUNK_ROWS);
     max_rows = std::max(T, ceil_div(R, threads * chunks_per_thread));
   }

@@ -72,14 +72,14 @@ inline void dot(vi& sum, vi a, vi w) {
 #elif defined(__AVX2__) && !defined(__AVX512F__)
   sum += (vi)_mm256_madd_epi16((__m256i)a, (__m256i)w);
 #elif defined(__SSE2__)
-  // The instruction multiplies quarters of 4 words
-  typedef int32_t quarter __attribute__((vector_size(16)));
-  quarter inputs[VL / 4], weights[VL / 4], products[VL / 4];
+  // The instruction multiplies vectors of 4 words
+  typedef int32_t four_words __attribute__((vector_size(16)));
+  four_words inputs[VL / 4], weights[VL / 4], products[VL / 4];
   std::memcpy(inputs, &a, sizeof a);
   std::memcpy(weights, &w, sizeof w);
   for (int i = 0; i < VL / 4; i++)
     products[i] =
-        (quarter)_mm_madd_epi16((__m128i)inputs[i], (__m128i)weights[i]);
+        (four_words)_mm_madd_epi16((__m128i)inputs[i], (__m128i)weights[i]);
   vi all_products;
   std::memcpy(&all_products, products, sizeof products);
   sum += all_products;
@@ -134,7 +134,8 @@ enum Act { NONE, RELU, GELU, GELU_NEW };
 
 // Coefficients of a polynomial Q, the highest power first. Q(a - 2.25) is a
 // minimax fit of 1 - Φ(a) for a from 0 to 4.5, where Φ is the cumulative normal
-// distribution. GELU_NEW approximates Φ by tanh, as the paper on GELU does.
+// distribution. For GELU_NEW_Q, Φ is its approximation by tanh in the paper on
+// GELU.
 constexpr float GELU_Q[10] = {
     -1.28937336e-05f, 4.39067117e-05f,  0.000170603598f, -0.000989309396f,
     0.000643775449f,  0.00609582756f,   -0.0216314644f,  0.0357415527f,
@@ -328,7 +329,7 @@ class Dense {
     }
   }
 
-  // Compute the last rows, from 0 to R, as one tile.
+  // Compute the remaining rows, at most R of them, as one tile.
   template <Act ACT, int R>
   void last_tile(long panel, long rows, const Input* a, long lda,
                  const float* a_scale, float* y, long ldy) const {
@@ -364,11 +365,11 @@ class Dense {
       }
     }
 #pragma GCC unroll 8
-    for (int first = 0; first < R; first += AT_ONCE) {
+    for (int first_row = 0; first_row < R; first_row += AT_ONCE) {
       vf z[AT_ONCE * TV];
 #pragma GCC unroll 8
       for (int i = 0; i < AT_ONCE * TV; i++) {
-        const int r = first + i / TV, j = i % TV;
+        const int r = first_row + i / TV, j = i % TV;
         const vf scales = a_scale[r] * load(weight_scale_ + n + j * VL);
         z[i] = __builtin_convertvector(sums[r][j], vf) * scales +
                load(bias_ + n + j * VL);
@@ -376,7 +377,7 @@ class Dense {
       activate<ACT, AT_ONCE * TV>(z);
 #pragma GCC unroll 8
       for (int i = 0; i < AT_ONCE * TV; i++)
-        store(y + (first + i / TV) * ldy + n + i % TV * VL, z[i]);
+        store(y + (first_row + i / TV) * ldy + n + i % TV * VL, z[i]);
     }
   }
 

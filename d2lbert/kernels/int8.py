@@ -57,8 +57,8 @@ def _check(status, function, arguments):
     if status == 1:
         raise MemoryError('no memory left for an encoder with 8-bit weights')
     if status:
-        raise ValueError('the id of a token, segment or block, or the length '
-                         'of a sequence, is outside of what the encoder has')
+        raise ValueError('the encoder lacks a token, a segment or a block, or '
+                         'a sequence is empty or too long')
     return status
 
 
@@ -122,7 +122,8 @@ class Encoder:
     are: queries, keys and values in one layer; the output of attention; the
     two layers of the feed-forward network. The LayerNorms are after attention
     and after the feed-forward network. act: one of `ACTS`. epsilon: the
-    epsilon of each LayerNorm. factor: multiplies the embeddings of tokens.
+    epsilon of each LayerNorm. factor: a number by which the embeddings of
+    tokens are multiplied.
     """
 
     def __init__(self, tables, norm, projection, blocks, num_heads, act,
@@ -153,7 +154,7 @@ class Encoder:
             compiled.int8_put_norm(handle, 2 * len(blocks), *norm)
         if projection is not None:
             self._put_dense(4 * len(blocks), *projection)
-        # The number of multiplications in a block, for a row
+        # The number of multiplications in a block's dense layers, for a row
         self._block_products = 4. * H * H + 2. * H * F
 
     def _put_dense(self, index, q, scale, bias):
@@ -168,7 +169,8 @@ class Encoder:
         segments (R,) int32: of each token. order (layers,) int32: the indices
         of the blocks to apply. rows: one of `ROWS`; 'all' returns (R, H),
         'first' and 'mean' return (B, H). Raises ValueError for a sequence that
-        is too long, and for an id or a block that the encoder does not have.
+        is empty or too long, and for a token, a segment or a block that the
+        encoder does not have.
         """
         if len(ids) != offsets[-1] or len(segments) != len(ids):
             raise ValueError(f'{len(ids)} ids and {len(segments)} segments, '

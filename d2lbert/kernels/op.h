@@ -177,8 +177,9 @@ inline void zero_gradient(MXTensor& gradient) {
     std::memset(gradient.data_ptr, 0, 4 * gradient.size());
 }
 
-// The index, clipped to [0, n). Python has checked the index already. If that
-// check misses a wrong index, clipping still keeps the access inside the array.
+// The index, clipped to [0, n), for n > 0. Callers in Python check indices
+// before. If a check misses a wrong index, clipping still keeps the access
+// inside the array.
 inline long clipped(int32_t index, long n) {
   if (index < 0) return 0;
   return index < n ? index : n - 1;
@@ -236,8 +237,8 @@ bool try_reserve(F reserve) {
   }
 }
 
-// Divide n items into nearly equal parts, and store the items of part number
-// `part`: *first to *last - 1.
+// Divide n items into nearly equal parts. Set *first and *last so that part
+// number `part` has the items *first to *last - 1.
 inline void share(long n, int parts, int part, long* first, long* last) {
   *first = n * part / parts;
   *last = n * (part + 1) / parts;

@@ -4,8 +4,8 @@ The docstring of a function is the contract of an operator. The body of the
 function, the definition, computes the operator by MXNet's own operators, for
 every device and type. `fused` has a function of the same name, which runs C++
 code. That function is called instead for float32 arrays on a CPU, if the
-compiled library is loaded. The two functions return the same values, except
-for rounding. Only this module chooses between them.
+compiled library is loaded. Without dropout, the two functions return the same
+values, except for rounding. Only this module chooses between them.
 
 To add an operator: write its C++ file and name it in `kernels.SOURCES`, then
 write its definition here and its call in `fused`. README.md has the details.
@@ -39,8 +39,9 @@ def operator(argument):
     arrays. Its type and device decide whether the operator calls the function
     in `fused` or the definition. The decorator checks that both have the same
     arguments, and gives the function in `fused` the defaults of the
-    definition. The function in `fused` returns NotImplemented if the
-    definition, made of other operators, is faster.
+    definition. The function in `fused` may return NotImplemented, for example
+    if the definition, made of other operators, is faster. Then the definition
+    is called.
     """
     def declare(definition):
         names = list(inspect.signature(definition).parameters)
@@ -245,11 +246,11 @@ def _attend_padded(QKV, lens, num_heads, p, T, causal):
 # The two halves of an encoder block
 
 class Norm(NamedTuple):
-    """The arguments of `add_norm`, except the two terms of its sum."""
+    """The arguments of `add_norm` from gamma to eps."""
 
     gamma: Any      # (H,)
     beta: Any       # (H,)
-    p: float = 0    # dropout rate of the second term
+    p: float = 0    # dropout rate of Y
     eps: float = 1e-5
 
 

@@ -119,8 +119,8 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
   }
 
  protected:
-  // Compute Y from the inputs, and store the results that `run_back` needs in
-  // `memory`.
+  // Compute Y from the inputs. If wants_grad, also store the results that
+  // `run_back` needs in `memory`.
   virtual MXReturnValue run(MXTensor* in, float* Y) = 0;
   // Compute the gradients of the inputs from dY.
   virtual void run_back(MXTensor* in, const float* dY, Tensors* grads) = 0;

@@ -1,9 +1,10 @@
 // This file computes cross-entropy with integer labels, in three operators.
 //
-// d2lbert_vocab_ce computes the loss from X, M rows of H hiddens, and from W
-// (V, H) and b (V,) of the layer that computes logits for a vocabulary of V
-// words. No array (M, V) exists. Each thread takes a part of the vocabulary,
-// and computes logits for a chunk of rows and a block of words at a time.
+// d2lbert_vocab_ce computes the loss of M labels from vectors X (M, H), and
+// from the weights W (V, H) and the biases b (V,) of the layer that computes
+// logits for a vocabulary of V words. No array (M, V) exists. Each thread takes
+// a part of the vocabulary, and computes logits for a chunk of rows and a block
+// of words at a time.
 // d2lbert_first selects the first output of d2lbert_vocab_ce, the loss.
 // d2lbert_softmax_ce computes the loss from logits (M, V).
 #include <cmath>
@@ -71,9 +72,10 @@ struct Job {
 // The results of one thread, from its part of the vocabulary, for each row of a
 // chunk. reference: a number that is subtracted from all logits before exp. No
 // logit so far exceeds `reference` by more than 30, so exp stays below 1.1e13.
-// total: the sum of exponentials. label_logit: 0 if another thread has the word
-// of the label. block_references: for each block, a copy of the `reference`
-// that was subtracted there. dX: the exponentials times W.
+// total: the sum of exponentials. label_logit: the logit of the label, or 0 if
+// another thread has the word of the label. block_references: for each block, a
+// copy of the `reference` that was subtracted there. dX: the exponentials times
+// W.
 struct Part {
   float *reference, *total, *label_logit, *block_references, *dX;
 };
@@ -98,6 +100,8 @@ std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
 
 // Reset a part, except its dX, for the m rows of the next chunk.
 void reset_part(const Part& part, long m) {
+  // Below usual logits, but not -infinity: -infinity minus -infinity would be
+  // NaN
   std::fill(part.reference, part.reference + m, -1e30f);
   std::fill(part.total, part.total + m, 0.f);
   std::fill(part.label_logit, part.label_logit + m, 0.f);
@@ -252,6 +256,7 @@ void vocab_loss(const Job& job) {
     const int team_size = omp_get_num_threads();
     // Every thread has a part of the vocabulary, which is a range of rows of W,
     // dW and db. If the team is smaller than requested, the parts are larger.
+    // widest: the number of words in the largest part.
     const long widest = ceil_div(panels, team_size) * NR;
     // The blocks of exponentials that are kept: without gradients only one
     const long num_blocks = has_grad ? ceil_div(widest, BLOCK) : 1;
@@ -278,7 +283,7 @@ void vocab_loss(const Job& job) {
       // w_t and w: the panels of a block of W^T and of W. L: logits, then
       // exponentials. e_words: the exponentials of a block in the layout
       // "rows". e_blocks: the exponentials of all blocks in the layout
-      // "columns". scaled: see `scale_rows`.
+      // "columns". scaled: see `scale_rows`. x_panels: the panels of `scaled`.
       word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
       word<E>* w = own.take<word<E>>(padded(H) * block_words);
       word<E>* x_words = own.take<word<E>>(chunk * h_words);
@@ -419,6 +424,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   if (job.M && !job.V) return fail("vocab_ce needs at least one word");
+  // With M = 0, only the functions for vectors set dW to zeros
   pick_kernel(bf16, job.M ? std::min(job.H, job.V) : NO_TILES,
               D2LBERT_PRODUCTS(vocab_loss))(job);
   double loss = 0;
