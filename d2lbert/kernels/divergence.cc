@@ -1,5 +1,5 @@
-// The operator d2lbert_divergence, the loss of distillation. It computes the KL
-// divergence KL(softmax(teacher / temperature) || softmax(scores /
+// The operator d2lbert_divergence, for the loss of distillation. It computes
+// the KL divergence KL(softmax(teacher / temperature) || softmax(scores /
 // temperature)) of each row. scores (M, V): the logits of the student. teacher
 // (M, V): the logits of the teacher, which get no gradient.
 #include <cmath>

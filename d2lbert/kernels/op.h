@@ -245,8 +245,8 @@ inline void share(long n, int parts, int part, long* first, long* last) {
 }
 
 // The number of rows in a block: a multiple of MR (the rows of a tile), at most
-// 16 * MR. Where possible the rows of a block, of row_bytes each, fit into
-// cache_bytes, and each thread gets at least blocks_per_thread blocks.
+// 16 * MR. Except for rounding up, the rows of a block, of row_bytes each, fit
+// into cache_bytes, and each thread gets at least blocks_per_thread blocks.
 inline long block_rows(long rows, int threads, long blocks_per_thread,
                        double row_bytes, double cache_bytes = 200e3) {
   const long rows_in_cache = (long)(cache_bytes / std::max(row_bytes, 1.0));

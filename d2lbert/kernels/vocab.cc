@@ -1,4 +1,4 @@
-// This file computes cross-entropy with integer labels, in three operators.
+// This file has three operators for cross-entropy with integer labels.
 //
 // d2lbert_vocab_ce computes the loss of M labels from vectors X (M, H), and
 // from the weights W (V, H) and the biases b (V,) of the layer that computes
