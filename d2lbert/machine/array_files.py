@@ -2,9 +2,10 @@
 
 Every count and size in a file is checked against the size of the file, which
 MXNet's own reader does not do. `numpy.load` evaluates a file's header as a
-Python expression; this module does not. Error messages call the file "it",
-and the callers add the path. The formats are defined by `NDArray::Save` and
-`NDArray::Load` of Apache MXNet 1.9, and by NumPy Enhancement Proposal 1.
+Python expression; this module does not. The callers add the path to error
+messages, and "it" in a message is the file. The formats are defined by
+`NDArray::Save` and `NDArray::Load` of Apache MXNet 1.9, and by NumPy
+Enhancement Proposal 1.
 
 A .params file consists of the following; all integers are little-endian:
 

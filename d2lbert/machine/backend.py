@@ -151,7 +151,7 @@ def _import_mxnet():
 
 
 def last_line(error):
-    """The last line of an error's message, without its position in C++ code.
+    """The last line of an error's message, without a position in C++ code.
 
     In an error of MXNet, the earlier lines are a traceback of C++ functions.
     """

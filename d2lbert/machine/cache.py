@@ -140,9 +140,10 @@ def set_matplotlib_folder():
 # Ownership
 
 def folder(kind):
-    """Return the cache folder of a kind, without old temporary files.
+    """Return the cache folder of a kind; create it if it is missing.
 
-    Creates the folder if it is missing; raises as `private_folder`.
+    Old temporary files in it are removed. Raises CacheError as
+    `private_folder` does.
     """
     path = private_folder(root() / kind)
     with contextlib.suppress(OSError):
@@ -205,7 +206,8 @@ def is_trusted_path(path):
     """True if only root and this user can have written to `path`.
 
     All files in a folder are checked, too, and the parents of `path`, since a
-    user who can write to a parent can replace `path`.
+    user who can write to a parent can replace `path`. Linux gives every link
+    mode 777, so this is False for a folder with a link in it.
     """
     path = Path(path)
     try:
@@ -369,11 +371,12 @@ def clear(kind, older_than=0):
 
     Returns (number of removed entries, bytes freed). older_than: entries that
     were used within this number of days are kept. Raises BlockingIOError, and
-    removes nothing, if another process is writing an entry of this kind.
+    removes nothing, if another process holds a lock of this kind.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
-        # Hold all locks, so that no other process writes an entry meanwhile
+        # Hold all existing locks. This raises BlockingIOError if a process
+        # holds one of them, which means that it is writing an entry
         for entry in entries([kind]):
             if entry.is_temporary and entry.paths[0].suffix == '.lock':
                 stack.enter_context(locked(entry.paths[0], wait=False))

@@ -58,7 +58,8 @@ class Gpu(NamedTuple):
 
     index: int
     name: str
-    capability: Tuple[int, int]     # compute capability, (major, minor)
+    # Compute capability, (major, minor), or (0, 0) if unknown
+    capability: Tuple[int, int]
     is_usable: bool     # True if mxnet-cu112, installed or not, can use it
     reason: str         # why it is not usable, or ''
 
@@ -77,7 +78,7 @@ _LINE_START = 'd2lbert driver: '  # of the line that _print_driver prints
 
 
 def _print_driver():
-    """Print the driver's version and its GPUs as a line of JSON.
+    """Print the driver's newest CUDA version and GPUs as a line of JSON.
 
     `probe_driver` runs this in a separate process, since libcuda may crash.
     """

@@ -28,7 +28,8 @@ from d2lbert.machine.hardware import (
 def libraries_ready():
     """Context in which libmxnet.so can be loaded, and then uses all cores.
 
-    Raises ImportError, with a remedy, if a library is missing.
+    Raises ImportError, with a remedy, if a library is missing, if a thread
+    count is invalid, or if OpenMP was loaded with too few threads.
     """
     with contextlib.ExitStack() as stack:
         if build() == 'cu112':
@@ -166,8 +167,8 @@ def _try_load(name):
 def load_arm(folders=()):
     """Load the libraries of the Arm wheel, or replacements for them.
 
-    folders: where to search if the system's folders do not have the libraries.
-    Pass the folder of libmxnet.so, since the dynamic linker also searches it.
+    folders: where to search for ARM_LIBRARIES after the system's folders. Pass
+    the folder of libmxnet.so, since the dynamic linker also searches it.
     Raises ImportError without a linear algebra library.
     """
     def load(name):
@@ -204,7 +205,7 @@ def thread_count(name, maximum=MAX_THREADS):
 
     The value may be a list with a number for each nesting level of OpenMP;
     then the first number is returned. Raises ImportError for any other text,
-    for 0, and for a number above `maximum`: with such a value, MXNet would end
+    for 0, and for a number above `maximum`: with such a value, MXNet may end
     the process.
     """
     text = os.environ.get(name, '')
@@ -225,7 +226,7 @@ def thread_settings():
 
     MXNet, oneDNN and OpenBLAS assume that OpenMP starts the requested number
     of threads. With fewer threads, they return wrong results without an
-    error. Raises ImportError if a variable that the user set is invalid.
+    error. Raises ImportError as `thread_count` does.
     """
     counts = {name: thread_count(name) for name in THREAD_VARIABLES}
     if not any(counts.values()):        # the user set no count
@@ -288,12 +289,13 @@ def threads_for_import():
     threads, even if each CPU is a whole core. MXNet reads THREAD_VARIABLES
     once, while it is loaded. If the user has set one of them, the other gets a
     value only if a limit of threads is set, too (see `thread_settings`).
-    GOMP_SPINCOUNT=1000 lets a waiting thread yield after microseconds instead
-    of milliseconds, which matters when two programs share the cores.
+    Unless the user has set how threads wait, GOMP_SPINCOUNT=1000 lets a
+    waiting thread yield after microseconds instead of milliseconds. This
+    matters when two programs share the cores.
 
     On exit, the variables are restored, so that child processes do not inherit
-    the changes. The calling thread's number of OpenMP threads is restored,
-    too.
+    the changes. If OpenMP was loaded before, the calling thread's number of
+    OpenMP threads is restored, too.
     """
     openmp, count_before = _loaded_openmp(), None
     if openmp is not None:

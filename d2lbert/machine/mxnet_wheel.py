@@ -104,8 +104,8 @@ def find_or_make(project):
 
     project: 'mxnet' or 'mxnet-cu112'. The wheel is stored in the folder
     `wheels` of the cache, or in a temporary folder if there is no cache.
-    Raises WheelError if the stock wheel cannot be downloaded or has unexpected
-    files, or if the changed wheel cannot be written.
+    Raises WheelError if the stock wheel cannot be downloaded, if it lacks a
+    text that CHANGES replaces, or if the changed wheel cannot be written.
     """
     folder = _wheel_folder()
     name = project.replace('-', '_')

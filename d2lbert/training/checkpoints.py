@@ -95,11 +95,12 @@ def earlier_than(path):
 
 
 def save(run, step, state, arrays, kept=3):
-    """Write the checkpoint of `step`, then remove old ones; return its path.
+    """Write the checkpoint of `step`, then remove others; return its path.
 
     state: a dictionary that JSON can hold. arrays: {name: NumPy array}. kept:
-    the number of checkpoints to keep, with the new one; 0 keeps all. If
-    writing fails, earlier checkpoints stay.
+    the number of checkpoints to keep, with the new one; 0 keeps all of earlier
+    steps. Checkpoints of later steps are removed. If writing fails, raises
+    `CheckpointError`, and all other checkpoints stay.
     """
     path = path_of(run, step)
     state = dict(state, format=FORMAT, step=step)
@@ -119,8 +120,8 @@ def save(run, step, state, arrays, kept=3):
         raise CheckpointError(
             f'the checkpoint {path} cannot be written ({error.strerror}): '
             f'make room and {advice}') from None
-    # Checkpoints of later steps are removed, too: they were written before the
-    # run was resumed from an earlier step. With kept=0, [-0:] is all of them
+    # Checkpoints of later steps were written before the run was resumed at an
+    # earlier step. With kept=0, [-0:] keeps the whole list
     kept_paths = [*earlier_than(path), path][-kept:]
     for old in set(all_of(run)) - set(kept_paths):
         with contextlib.suppress(OSError):

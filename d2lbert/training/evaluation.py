@@ -1,4 +1,4 @@
-"""Compute the held-out figures of a finished run: `d2lbert evaluate`."""
+"""Compute the held-out figures of a run of `pretrain`: `d2lbert evaluate`."""
 from pathlib import Path
 
 from d2lbert.corpus.corpus import check_known
@@ -22,10 +22,11 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
                  precision=None):
     """The figures of a run on a held-out text, a named tuple.
 
-    folder: the run folder. The objective of the run defines the figures.
-    corpus: another text, as for `pretrain`; None: the held-out text of the
-    run. Of a `corpus` with a held-out part, only this part is used.
-    text_field: as for `pretrain`. precision: as for `load_pretrained`.
+    folder: the folder of a finished run of `pretrain`. The objective of the
+    run defines the figures. corpus: another text, as for `pretrain`; None: the
+    held-out text of the run. Of a `corpus` with a held-out part, only this
+    part is used. devices: as for `parse_devices`. text_field: as for
+    `pretrain`, but only for `corpus`. precision: as for `load_pretrained`.
     """
     check_precision(precision)
     contexts = parse_devices(devices)

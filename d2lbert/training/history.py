@@ -21,7 +21,8 @@ from d2lbert.training.state import Stateful
 #: above MAX_GROWTH nats. Smaller growth may be chance.
 MAX_GROWTH = 2
 
-#: The first step at which a run may warn, since earlier losses fluctuate.
+#: The first step at which `LossGrowth.warning_after` may warn, since earlier
+#: losses fluctuate. `LossGrowth.final_warning` warns of shorter runs, too.
 FIRST_CHECKED_STEP = 10
 
 
@@ -51,9 +52,9 @@ class RunHistory(History, Stateful):
         """Add a step, and read the losses of the previous step.
 
         read() returns the losses of the new step, or raises `Diverged`. The
-        devices have finished the previous step, so this method does not wait
-        for its losses. It reads them so that a diverged run ends at once, and
-        not only at the next log entry.
+        devices have finished the previous step, so reading the losses of that
+        step does not wait. They are read here so that a diverged run ends at
+        once, and not only at the next log entry.
         """
         super().add(read, num_pairs)
         self.read_losses(num_unread=1)
@@ -69,9 +70,9 @@ class RunHistory(History, Stateful):
 
     @property
     def latest(self):
-        """(number of steps, mean losses) after the log entry before the last.
+        """(number of steps, mean losses) between the last two log entries.
 
-        None if there is no such entry.
+        None if there are fewer than two entries.
         """
         return self._since(len(self.step) - 2)
 
@@ -205,13 +206,15 @@ def _numbers(row):
 
 
 def read_history(run: Union[PathLike, History]) -> Dict[str, onp.ndarray]:
-    """The history of a run as {column: NumPy array}, one entry for each step.
+    """The history of a run as {column: NumPy array}.
 
-    run: a run folder, finished or not, or a `History` of `train_bert`. The
-    columns are as in losses.csv: `step` (int64), the losses of the step
-    itself such as `mlm_loss`, the means of the losses since step 1 such as
-    `mlm`, and held-out figures such as `held_out_mlm_loss`, all float64. An
-    entry that a step does not have is NaN. Raises `RunError`, a ValueError.
+    run: a run folder, finished or not, or a `History` of `train_bert`. An
+    array has an entry for each logged or evaluated step. The columns are as in
+    losses.csv: `step` (int64), the losses of the step itself such as
+    `mlm_loss`, the means of the losses since step 1 such as `mlm`, and
+    held-out figures such as `held_out_mlm_loss`. All columns except `step` are
+    float64, and NaN where a step has no number. Raises `RunError`, a
+    ValueError.
     """
     rows = history_rows(run)
     # Held-out columns last; `sorted` keeps the order of the other columns
@@ -230,7 +233,8 @@ class Diverged(RunError):
         """The error for a step.
 
         what: the first words of the message, as 'the MLM loss is nan in'.
-        rate: the learning rate. saved: existing checkpoints, oldest first.
+        rate: the learning rate. saved: the checkpoints before the step, oldest
+        first.
         """
         last = (f'the last checkpoint before that is {saved[-1]}' if saved
                 else 'there is no checkpoint before that')

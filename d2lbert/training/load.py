@@ -58,9 +58,10 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     or a fine-tuned model as `transformers`, sentence-transformers or
     `save_pretrained` write it. ctx, heads, trainable and precision are as
     for `load_pretrained`; with trainable=False a net takes half the memory.
-    task_head=False: of a fine-tuned model load only the pretrained model, and
-    raise an error for a run of `finetune`. Raises `RunError` or
-    `PretrainedError`, both ValueErrors.
+    heads is ignored unless a pretrained model is loaded. task_head=False: of a
+    fine-tuned model load only the pretrained model, and raise an error for a
+    run of `finetune`. Raises `RunError` or `PretrainedError`, both
+    ValueErrors.
     """
     path = Path(path)
     if not path.is_dir():
@@ -232,7 +233,7 @@ def _check_net_arguments(arguments, folder):
 
 def _trained_len(config):
     """The setting max_len of a run; None for an imported run."""
-    if config.get('fingerprint') is None:
+    if config.get('fingerprint') is None:   # `import_run` wrote the config
         return None
     return dict(config.get('training', {})).get('max_len')
 
@@ -248,7 +249,8 @@ def export_run(run, folder, precision='fp32'):
     """
     if precision == 'fp32' and not is_run(run):
         raise PretrainedError(f'{run} is no folder of a run: name a folder '
-                              'that d2lbert pretrain wrote')
+                              'that d2lbert pretrain or finetune wrote')
+    # heads=(): no warning of missing heads, which are not saved
     _, net, tokenizer = load(run, heads=(), trainable=False,
                              precision=precision)
     save_pretrained(net, tokenizer, folder, parts_to_save(net))
@@ -268,7 +270,7 @@ def parts_to_save(net):
 def import_run(folder, run):
     """Write the pretrained model in `folder` as a new run folder `run`.
 
-    The run holds the net, the tokenizer, and settings from which `d2lbert
+    The run holds the net, the tokenizer, and the settings with which `d2lbert
     evaluate` reads texts. Heads that `folder` lacks get random weights.
     """
     net, tokenizer = load_pretrained(folder, trainable=False,

@@ -36,8 +36,8 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: The file and the folder, in a run folder, for what the caller passed in
-#: memory: TEXTS has texts, and DATA has the examples of a labelled task.
+#: Names in a run folder, for data that the caller passed in memory. TEXTS is a
+#: file with texts. DATA is a folder with the examples of a labelled task.
 TEXTS, DATA = 'texts.txt', 'data'
 
 #: Name of a file that reserves disk space for the model.
@@ -62,11 +62,12 @@ class RunFolder:
 
     @classmethod
     def create(cls, out=None, force=False, inputs=()):
-        """Make the folder of a new run; raises `RunError` if that fails.
+        """Make the folder of a new run, and lock it.
 
-        out: the path; None for a name with the current time. force: move a
-        run folder at `out` aside. inputs: the paths that the new run reads;
-        raises ValueError instead of moving a folder that holds one of them.
+        out: the path; None for a new folder in `RUNS`, named by the time.
+        force: move a run folder at `out` aside. inputs: the paths that the new
+        run reads; raises ValueError instead of moving a folder that holds one
+        of them. Raises `RunError` if `out` is taken or cannot be written to.
         """
         if out is None:
             # Call this before `new_run_folder` makes the missing folders
@@ -136,8 +137,11 @@ class RunFolder:
         self._write_unless_failed(name, add)
 
     def _write_unless_failed(self, name, write):
-        """Call write(path of the file), unless a call for it failed before."""
-        # After a failure, append nothing more: the file would have a gap
+        """Call write(path of the file), and ignore an OSError.
+
+        After an error, later calls for the same file do nothing: if they
+        appended to the file, it would have a gap.
+        """
         if name not in self._failed:
             try:
                 write(self.path / name)
@@ -256,7 +260,8 @@ def _check_no_input(out, inputs):
 def move_aside(out):
     """Rename a run folder to out.old, out.old-2, ...; return the new path.
 
-    An empty folder is removed instead; then return None.
+    An empty folder is removed instead; then return None. Raises `RunError` if
+    another process writes to the folder, or if it cannot be renamed.
     """
     with contextlib.suppress(OSError):
         out.rmdir()     # fails unless the folder is empty
@@ -295,6 +300,7 @@ def _is_run_folder(folder):
     as model.params, since --force moves the folder.
     """
     try:
+        # The config.json of a released model does not have this key
         return 'd2lbert' in dict(read_json(folder / 'config.json'))
     except FileNotFoundError:
         # A run that ended early may have written no config.json
@@ -341,8 +347,8 @@ def _unfinished_clause(out):
 def _lock(folder):
     """Lock a folder; return the lock, or raise `RunError`.
 
-    The lock is a descriptor of the open and locked file `UNFINISHED`, whose
-    text names the owner.
+    The lock is a descriptor of the open file `UNFINISHED`, whose text names
+    the owner. On a file system without locks the file stays unlocked.
     """
     path = folder / UNFINISHED
     while True:
@@ -432,9 +438,10 @@ def log(run, line, show):
 
 
 def begin_files(run):
-    """Write the first files of a run.
+    """Write the first files of a run, and reserve disk space for its model.
 
-    Raises `RunError` if the disk has too little room for the whole run.
+    Raises `RunError` before that, if the disk has too little room for the
+    models and checkpoints of the run.
     """
     # 4 bytes for each float32
     model_bytes = 4 * sum(param.data(run.devices[0]).size
@@ -474,9 +481,10 @@ def finish_files(run):
     """Write the files of a finished run; return its summary, a text."""
     log(run, run.growth.final_warning(), warn)
     summary = run.objective.summary(run.history, run.devices)
-    run.history.log_lines.append(f'{summary}\n')
+    run.history.log_lines.append(f'{summary}\n')    # `write_run` writes it
     run.check_finite()
     run.folder.release()
+    # A run has best weights (finetune), an average (pretrain), or neither
     run.best.load(run.devices)
     run.average.apply()
     # `begin` leaves the config.json of a resumed run as it was, but settings

@@ -1,4 +1,4 @@
-"""Define the objects of a run whose state is saved in checkpoints."""
+"""Define `Stateful`, and objects of a run whose state checkpoints store."""
 import contextlib
 import math
 
@@ -45,9 +45,10 @@ def note_in_first_worker(line):
 class Conditions(Stateful):
     """The data, devices and operators on which the results of a run depend.
 
-    A run can only be resumed with equal data. Other devices or operators are
-    allowed, but further steps then differ from the steps of a run that never
-    stopped. A line on standard error warns of this.
+    A run can only be resumed with equal data. Another number of devices or
+    workers, or another kernel for matrix products, is allowed. Further steps
+    then differ from the steps of a run that never stopped, and a line on
+    standard error warns of this.
     """
 
     def __init__(self, objective, net, devices):
@@ -95,7 +96,7 @@ class Conditions(Stateful):
                     f'({causes}): restore the original, or start a new run')
 
     def _product_arguments(self):
-        """Arguments of `products.record`: precision, and fused.
+        """Arguments of `products.record` and `resume`: precision, and fused.
 
         fused: True if C++ computes the operators.
         """
@@ -127,7 +128,8 @@ class DataPosition(Stateful):
                 begin, num_examples = self.taken, len(batch[0])
                 while begin < num_examples:
                     end = begin + next_size()
-                    # Set this before `yield`: the step may save a checkpoint
+                    # Move the position before `yield`, since the step may save
+                    # it in a checkpoint
                     if end < num_examples:
                         self.taken = end
                     else:
@@ -276,7 +278,10 @@ class BestWeights(Stateful):
             npx.save(MXNetPath(partial_path), found)
 
     def load(self, devices):
-        """Load the best weights into the net."""
+        """Load the best weights into the net, unless it has them already.
+
+        Without best weights, the net keeps its weights.
+        """
         if self.step not in (None, self.history.num_steps):
             load_parameters(self.net, self.path, devices)
 
