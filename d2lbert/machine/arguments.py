@@ -58,6 +58,7 @@ def rename_keywords(names, kwargs):
     """Return keyword arguments under their current names.
 
     names: {earlier name: current name}. Each earlier name causes a warning.
+    Raises TypeError if an argument has both names.
     """
     for old, new in names.items():
         if old not in kwargs:
@@ -115,8 +116,9 @@ def check_out(out, force, example, reads=(), flag='--out'):
     """Raise ValueError or FileExistsError if `out` must not be written.
 
     Call this before a long computation. force: if true, `out` may be replaced.
-    reads: paths of files and folders that the command reads; `out` must be
-    none of these files. out, example, flag: as for `check_out_path`.
+    reads: paths of files and folders that the command reads; an existing `out`
+    must be none of these files, and no file in these folders. out, example,
+    flag: as for `check_out_path`.
     """
     check_out_path(out, example, flag)
     if not Path(out).is_file():
