@@ -47,8 +47,8 @@ class Corpus(NamedTuple):
     train: Any        # StoredText
     valid: Any        # StoredText, or None if nothing is held out
     vocab: Vocab      # numbers the words of both texts
-    fingerprint: str  # a hash of the texts, of the rules that split them into
-                      # words and parts, and of the vocabulary
+    fingerprint: str  # a hash of the texts, of the rules that find the words
+                      # and the held-out text, and of the vocabulary
 
     def numbered_by(self, vocab):
         """Return this corpus with another vocabulary.
@@ -76,16 +76,16 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     numbered words once, in files that are mapped into memory, and batches
     are drawn from these files.
 
-    paths: one path or several. A path names a file, a folder (with all its
-    files) or a pipe; '-' is standard input. Files are UTF-8, compressed or
-    not (see `texts.text_files`). Words are converted to lower case, except for
-    a vocabulary of word pieces. text_field: the field of JSON lines that holds
-    a text of one or more paragraphs.
+    paths: one path or several. A path names a file, a pipe, or a folder with
+    all its files except hidden ones; '-' is standard input. Files are UTF-8,
+    compressed or not (see `texts.text_files`). Words are converted to lower
+    case, except for a vocabulary of word pieces. text_field: the field of JSON
+    lines that holds a text of one or more paragraphs.
 
-    In a file with WikiText's headings ( = Title = between blank lines) each
-    line is a paragraph and each heading begins an article. In other files
-    blank lines separate paragraphs, and the file is one article. A paragraph
-    of more than 2^18 words or 16 MiB is split, with a warning.
+    In a file with WikiText's titles ( = Title = between blank lines) each line
+    is a paragraph and each title begins an article. In other files blank lines
+    separate paragraphs, and the file is one article. A paragraph of more than
+    2^18 words or 16 MiB is split, with a warning.
 
     split: the rule that finds words and sentences. 'book': white space
     separates words, and a sentence ends at ' . '. 'prose': sentences end as
@@ -117,10 +117,11 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     word pieces, too. Then the tokenizer reads words with their capitals, no
     word is dropped, and WikiText's <unk> is the unknown token.
 
-    The result is kept in the user's cache. A later call with the same files
-    and settings opens it, and reads only files that have changed (see
-    `text_reader.FileFacts`). Raises OSError or ValueError; an error in a file
-    names the file and, if it is in a line, the line.
+    The result is kept in the user's cache. A later call with the same texts
+    and settings opens it, without reading files that are unchanged (see
+    `text_reader.FileFacts`). Raises OSError or ValueError, and ImportError if
+    split='punkt' cannot import NLTK. An error in a file names the file and, if
+    it is in a line, the line.
     """
     if split not in splitters.SPLITS:
         raise ValueError(f'split={split!r} is unknown: expected '
@@ -166,7 +167,7 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
             cutter_class.version(), text_reader.MAX_WORDS,
             word_types.MAX_TYPES, word_types.MAX_CHARS, splitters.PUNKT_CHARS,
             text_reader.BLOCK_BYTES, stored_text.CHUNK_TOKENS,
-            stored_text.NUM_CANDIDATES, valid_share, vocab_key, train_digests,
+            stored_text.NUM_TRIES, valid_share, vocab_key, train_digests,
             valid_digests])
 
     def build(folder):
@@ -232,7 +233,7 @@ def _page_vocab(seed, text, freqs):
     """
     order = shuffled_paragraphs(text.num_paragraphs, random.Random(seed))
     types = types_by_frequency(text, freqs, order)
-    text.release()      # `types_by_frequency` has read the whole text
+    text.release()      # `types_by_frequency` has read all mapped offsets
     tokens = text.vocab.idx_to_token
     return Vocab.from_freqs(
         [(tokens[k], int(freqs[k])) for k in types.tolist() if freqs[k]],

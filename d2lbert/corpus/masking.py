@@ -24,8 +24,8 @@ from d2lbert.kernels import draw
 from d2lbert.texts.examples import MASK_SHARE
 from d2lbert.texts.numbered_text import NumberedText, concat_ranges
 
-# A span of whole words has at most MORE_PIECES pieces more than the maximal
-# number of its words. A word with more pieces than this is never masked
+# If a span has at most n whole words, it has at most n + MORE_PIECES pieces. A
+# word with more than n + MORE_PIECES pieces is never masked
 MORE_PIECES = 20
 
 # Shares are counted in millionths, since sums of integers are exact
@@ -82,8 +82,9 @@ def geometric(p, max_length):
     return tuple(prob / sum(probs) for prob in probs)
 
 
-#: Spans of single tokens, as in BERT and RoBERTa, or of single words.
+#: Spans of single tokens, as in BERT and RoBERTa.
 SINGLE_TOKENS = SpanMasking((1.0,), separate=False, whole_words=False)
+#: Spans of single words.
 WHOLE_WORDS = SpanMasking((1.0,), separate=False, whole_words=True)
 
 #: SpanBERT's spans (Joshi et al. 2020, section 3.1), 3.8 words on average.
@@ -150,7 +151,8 @@ def _empty_columns(num_rows, max_len, mask_millionths, max_tokens, pad):
         right_X=onp.zeros(shape_P, 'int32'))
 
 
-# `draw.mask_spans` in Python: for other generators, or without a compiler
+# `draw.mask_spans` in Python, for random generators that C++ cannot replace,
+# or without a compiler
 
 def _mask_plainly(columns, rows, parts, ids, special_ids, flags, replacements,
                   masking, max_tokens, mask_millionths, rng):
@@ -175,6 +177,7 @@ def _mask_plainly(columns, rows, parts, ids, special_ids, flags, replacements,
         # For each masked token of the row, its entries in columns[2:]
         preds = []
         units = _units(tokens, flags)
+        # As for `_take_span`; at first all units are free
         num_free = [_num_adjacent(units, k, max_length)
                     for k in range(len(units))]
         missing += mask_millionths * len(tokens)
@@ -217,7 +220,8 @@ def _units(tokens, flags):
     for i, flag in enumerate(flags[tokens].tolist()):
         if flag & draw.FIXED:
             continue
-        # A piece that continues a word, but follows a fixed token, is a unit
+        # A piece that continues a word, but follows a fixed token, begins a
+        # unit
         if flag & draw.GOES_ON and units and units[-1][1] == i:
             units[-1] = units[-1][0], i + 1
         else:
@@ -234,15 +238,15 @@ def _num_adjacent(units, k, max_length):
     return count
 
 
-def _take_span(units, num_free, max_length, max_tokens, separate, rng):
-    """Take a random free span of max_length units, or of fewer if none fits.
+def _take_span(units, num_free, drawn_length, max_tokens, separate, rng):
+    """Take a random free span of drawn_length units, or of fewer if none fits.
 
     num_free: for each unit the number of adjacent free units from this unit
-    on, at most the maximal length; 0 if the unit itself is not free. This
-    function updates the list. Returns the (begin, end) of the span's tokens,
-    or None if no span fits.
+    on, at most the maximal length of a span; 0 if the unit itself is not free.
+    This function updates the list. Returns the (begin, end) of the span's
+    tokens, or None if no span fits.
     """
-    for length in range(max_length, 0, -1):
+    for length in range(drawn_length, 0, -1):
         fitting = [k for k in range(len(units)) if num_free[k] >= length
                    and units[k + length - 1][1] - units[k][0] <= max_tokens]
         if fitting:
@@ -252,8 +256,8 @@ def _take_span(units, num_free, max_length, max_tokens, separate, rng):
     first = fitting[rng.randrange(len(fitting))]
     last = first + length - 1
     span = units[first][0], units[last][1]
-    # Units `first` to `last` will not be free any more: those of the span and,
-    # for separate spans, the units that touch it
+    # Units `first` to `last` will not be free any more: the units of the span
+    # and, for separate spans, the units that touch it
     if separate:
         if first > 0 and units[first - 1][1] == units[first][0]:
             first -= 1
@@ -376,7 +380,7 @@ class Noise(NamedTuple):
             new_row, next_token = _draw_empty_spans(
                 num_spans, kept.sum(axis=1), T, noise_rng)
             num_new = len(new_row)
-            # The position of each kept token among those of its row
+            # The position of each kept token among the kept tokens of its row
             position = onp.cumsum(kept, axis=1)[row, column] - 1
             is_kept = onp.concatenate([onp.ones(len(row)), onp.zeros(num_new)])
             position = onp.concatenate([position, next_token])
@@ -421,7 +425,7 @@ def _draw_empty_spans(num_spans, lens, max_len, noise_rng):
     has_spans = num_spans > 0
     counts[has_spans] = noise_rng.negative_binomial(num_spans[has_spans],
                                                     1 - LENGTH_PROBS[0])
-    counts = onp.minimum(counts, max_len - lens)    # a row has max_len tokens
+    counts = onp.minimum(counts, max_len - lens)    # the room in each row
     rows = onp.repeat(onp.arange(len(counts)), counts)
     next_tokens = 1 + (noise_rng.random_sample(len(rows))
                        * (lens[rows] - 1)).astype('int64')
@@ -431,8 +435,9 @@ def _draw_empty_spans(num_spans, lens, max_len, noise_rng):
 def _shuffle_sentences(text, parts, noise_rng):
     """Shuffle the sentences within each part of a `NumberedText`.
 
-    parts (M, 2) int64: ranges of its tokens. Returns (text, parts): a new text
-    of all parts, and the range of each part in it.
+    parts (M, 2) int64: ranges of the text's tokens. Returns (text, parts): a
+    new text of all parts, and the range of each part in it. The new text has
+    no offsets of sentences and paragraphs, since only its words are used.
     """
     types, type_ranges = text.gather(parts)
     lengths = parts[:, 1] - parts[:, 0]

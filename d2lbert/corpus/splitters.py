@@ -1,9 +1,9 @@
 """This module splits paragraphs into sentences and words, by three rules.
 
 The book's rule ends a sentence at ' . '. There are two rules for running text.
-`prose_sentences` ends sentences at marks that are always an end, in any
-script. It also ends them at . ! and ?, except before a small letter, and
-except at the full stop of an abbreviation or an initial. NLTK's Punkt (Kiss
+`prose_sentences` ends sentences at marks that are always an end, in many
+scripts. At . ! and ? it decides by rules (see `_is_end`): for example, the
+full stop of an abbreviation or an initial ends no sentence. NLTK's Punkt (Kiss
 and Strunk 2006) learns from a text which full stops end no sentence. Punkt
 finds an end only before white space, as in Latin script. So
 `split_at_sure_ends` finds the ends of other scripts first.
@@ -43,8 +43,8 @@ from d2lbert.texts.numbered_text import (
 PROSE_VERSION = 1
 
 # The constants up to KANA are written for use between the [] of a regular
-# expression. ENDS: the characters with Unicode's property Sentence_Terminal,
-# except .!? and the marks of scripts that are no longer written
+# expression. ENDS: characters with Unicode's property Sentence_Terminal, from
+# a choice of scripts in use, without .!? and WIDE_STOP
 ENDS = (
     '\u0589'                            # Armenian
     '\u061d\u061e\u061f\u06d4'          # Arabic, Urdu
@@ -244,16 +244,16 @@ def import_nltk():
 # Punkt learns from at most this number of characters, which takes 30 seconds
 PUNKT_CHARS = 1 << 20
 
-# The key of a result of `has_books_form` in the cache `FileFacts`. Increase
-# its number when the function changes
+# The begin of the name under which the cache `FileFacts` keeps a result of
+# `has_books_form`. Increase the number in it when the function changes
 FORM_KEY = "the book's form 1"
 
 # The number of bytes at a file's begin that `has_books_form` reads
 FORM_BYTES = 1 << 20
 
-# Marks between blanks that may end a sentence; the same marks right after a
-# word
+# A mark between blanks that may end a sentence
 _SPACED_MARK = re.compile(rb'(?<=\s)[.!?](?=\s|$)')
+# The same marks right after a word
 _ATTACHED_MARK = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 
 
@@ -301,7 +301,8 @@ class BookCutter:
     Each class of cutters has these arguments, the methods `version` and `cut`,
     and the attributes `remedy` and `num_threads`. files: the
     `text_sources.Source`s of the text. progress: show a bar if the cutter
-    learns from the text. lower: convert words to lower case.
+    learns from the text. lower: convert words to lower case. Only
+    `PunktCutter` learns; the other classes ignore files and progress.
     """
 
     # The end of the error message if no paragraph has two sentences
@@ -319,7 +320,8 @@ class BookCutter:
     def __init__(self, files, progress, lower=True):
         self.lower = lower
         # The number of threads in which to call `cut`; None: one per core.
-        # Only compiled code gains from threads, as it needs no Python lock
+        # Only compiled code gains from threads, since it runs without Python's
+        # global interpreter lock
         self.num_threads = 1 if draw.library() is None else None
         self._thread_local = threading.local()
 
@@ -329,16 +331,15 @@ class BookCutter:
         if draw.library() is not None:
             if not hasattr(self._thread_local, 'memory'):
                 self._thread_local.memory = compiled.TextMemory()
-            # MAX_WORDS is the limit of the bytes here, and so surely of the
-            # words
+            # Here MAX_WORDS limits the bytes of a paragraph, and so its words
             fields = compiled.text(
                 stretch.all_bytes,
                 compiled.WIKI if stretch.is_wiki else compiled.PARTS,
                 self.lower, text_reader.MAX_WORDS, self._thread_local.memory)
         if fields is None:
-            # No library is loaded; or a paragraph has more bytes, and may have
-            # to be split; or bytes are not UTF-8, and an error must name their
-            # line
+            # No library is loaded; or a paragraph has more bytes than
+            # MAX_WORDS, and may have to be split; or bytes are not UTF-8, and
+            # an error must name their line
             return self.cut_plainly(stretch)
         cut = Cut(*fields)
         if not stretch.is_first:
@@ -486,7 +487,7 @@ def _indices_among_kept(indices, kept):
 def _first_texts(files, advance):
     """Yield the first paragraphs of files, at most PUNKT_CHARS characters.
 
-    The last paragraph is truncated. advance: called with the number of
+    The last paragraph may be truncated. advance: called with the number of
     characters of each paragraph.
     """
     chars_left = PUNKT_CHARS

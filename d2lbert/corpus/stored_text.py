@@ -35,8 +35,9 @@ from d2lbert.texts.examples import (
 )
 from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
 
-# The number of random sentences at which `_draw_similar_run` tries to begin
-NUM_CANDIDATES = 16
+# The maximal number of random sentences at which `_draw_similar_run` tries to
+# begin a run
+NUM_TRIES = 16
 
 
 def draw_runs(text, order, max_len, rng, swap=False):
@@ -49,9 +50,10 @@ def draw_runs(text, order, max_len, rng, swap=False):
     As in the published BERT, consecutive sentences are taken until the next
     sentence does not fit, and split at random into two runs. In half of the
     pairs a random run replaces the second run; the next pair begins with the
-    sentences of the replaced run. The last run of a paragraph can continue in
-    the next paragraph of the article. swap: swap the two runs of half of the
-    pairs, in place of replacing the second run, as in the published ALBERT.
+    sentences of the replaced run. The last pair that begins in a paragraph can
+    continue in the next paragraphs of the article. swap: swap the two runs of
+    half of the pairs, in place of replacing the second run, as in the
+    published ALBERT.
     """
     spans, is_next = [], []
     for q in order.tolist():
@@ -115,14 +117,14 @@ def _draw_similar_run(text, span, max_words, max_len, rng):
     wanted_length = span[1] - span[0]
     max_words = max(max_words, wanted_length)
     best = None     # (rank, (begin, end)); a smaller rank is better
-    for _ in range(NUM_CANDIDATES):
+    for _ in range(NUM_TRIES):
         q = int(rng.random() * text.num_paragraphs)
         begin, end = text.paragraphs[q:q + 2].tolist()
         sentence = begin + int(rng.random() * (end - begin))
         first_word, *ends = _sentence_offsets(text, sentence, sentence + 1, q,
                                               max_len)
-        # Two candidates: the longest run within `wanted_length` words, and the
-        # run with one sentence more
+        # Two candidates: the longest run within `wanted_length` words, but at
+        # least one sentence, and the run with one sentence more
         k = max(0, bisect.bisect_right(ends, first_word + wanted_length) - 1)
         for run_end in ends[k:k + 2]:
             length = run_end - first_word
@@ -190,13 +192,14 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
 def _article_borders(text, chunk, num_chunks):
     """The first sentence of a chunk and of each article that begins in it.
 
-    The last entry is the end of the chunk, also as the index of a sentence.
+    The last entry is the first sentence after the chunk.
     """
     first, end = onp.searchsorted(
         text.sentences, [text.num_words * k // num_chunks
                          for k in (chunk, chunk + 1)]).tolist()
-    # The paragraphs, then the articles, that begin between these sentences
+    # The paragraphs that begin after sentence `first` and before `end`
     paragraph_range = onp.searchsorted(text.paragraphs, [first + 1, end])
+    # The articles that begin with one of these paragraphs
     article_range = onp.searchsorted(text.articles, paragraph_range)
     articles = text.articles[slice(*article_range)]
     return [first, *text.paragraphs[articles].tolist(), end]
@@ -249,7 +252,7 @@ class StoredText(NumberedText):
         return self._read([begin], [end])
 
     def gather(self, spans):
-        # One or two spans of each row, in the order of the rows
+        # The begins and the ends of all spans, row by row of `spans`
         begins, ends = spans[:, ::2].ravel(), spans[:, 1::2].ravel()
         types = self._read(begins.tolist(), ends.tolist())
         lengths = ends - begins
@@ -323,13 +326,16 @@ class StoredText(NumberedText):
         getting a random second text; nsp_y is 1 for a pair in order.
         whole_words: mask all pieces of a word or none.
         spans: an object of `corpus.masking`. Rows then hold full sentences in
-        place of pairs. A `SpanMasking` gives batches of `MaskedRows`, a
-        `Noise` gives `NoisyRows`, and `NO_MASKS` gives `UnmaskedRows`. The
-        chunks are sections of the text as it is stored, in random order.
+        place of pairs, and fill, swap and whole_words are ignored. A
+        `SpanMasking` gives batches of `MaskedRows`, a `Noise` gives
+        `NoisyRows`, and `NO_MASKS` gives `UnmaskedRows`. The chunks are
+        sections of the text as it is stored, in random order.
         dynamic: draw new pairs and masks in each epoch; otherwise only the
         order of the examples is new.
 
-        Raises ValueError if the epoch has no example.
+        Raises ValueError for a wrong argument. The iteration raises ValueError
+        if a whole epoch has no example, or if `start` is after a chunk's last
+        batch.
         """
         check_batch_size(batch_size)
         check_max_len(max_len)
@@ -444,7 +450,7 @@ def _generator(seed, epoch, chunk):
 def _row_order(num_rows, seed, drawn_epoch, epoch, chunk):
     """The order of a chunk's rows in an epoch: (num_rows,) int64.
 
-    Static rows, all drawn in epoch 0, are shuffled once more in each epoch.
+    Static rows, all drawn in epoch 0, get a new order in each epoch.
     Rows of chunk 0 that were drawn in epoch 0 are shuffled as by NumPy after
     np.random.seed(seed).
     """
