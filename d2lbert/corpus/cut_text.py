@@ -145,7 +145,9 @@ class CutText:
             # ends[first:stop] are above `begin` and at most `end`
             first, stop = onp.searchsorted(ends, word_range, 'right')
             if begin == 0:
-                first = 1       # not 0: empty sentences can also end at 0
+                # ends[0] is no end, but the next entries can be 0, too: the
+                # ends of empty sentences
+                first = 1
             words = self.final_numbers(begin, end)
             size = int(count_types(words, len(lengths)) @ lengths)
             return expand(table, begins, lengths, words,
@@ -238,8 +240,8 @@ def split_held_out(cut, share):
     # The first paragraph of each article, or of each block
     starts = cut.articles
     if len(starts) * share < 1:
-        # Too few articles: hold out four or more small blocks of paragraphs,
-        # from different places
+        # Too few articles: hold out small blocks of paragraphs from different
+        # places, at least four blocks if the share is four paragraphs or more
         size = max(1, min(64, int(cut.num_paragraphs * share / 4)))
         starts = onp.arange(0, cut.num_paragraphs, size)
     num_held = max(1, round(len(starts) * share))
@@ -278,11 +280,11 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
 
     train, valid: the two lists of `split_held_out`. min_freq: the minimum
     frequency of a word, or None for `usual_min_freq`; max_vocab: the maximal
-    number of tokens, or None. Returns (tokens, freqs, table, min_freq):
-    tokens, bytes, one token per line; freqs (tokens,) int64, the frequency of
-    each token, 0 for reserved tokens; table (types + 1,) int32, the vocabulary
-    number of each different word, with a last entry for -1, pruned words;
-    min_freq, the minimum frequency that was used.
+    number of tokens, or None. Returns (tokens, token_freqs, table, min_freq):
+    tokens, bytes, one token per line; token_freqs (tokens,) int64, the
+    frequency of each token, 0 for reserved tokens; table (types + 1,) int32,
+    the vocabulary number of each different word, with a last entry for -1,
+    pruned words; min_freq, the minimum frequency that was used.
     """
     lines, freqs = b'\n' + cut.word_types.text(), _freqs_outside(cut, valid)
     if min_freq is None:
@@ -290,7 +292,8 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     feeds = line_ends(lines)        # word k is between feeds[k] and feeds[k+1]
     reserved = [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
-    # kept: the words that get numbers after those of the reserved tokens
+    # kept: the words that get numbers after those of the reserved tokens. A
+    # word of only the held-out part has frequency 0, and is not kept
     kept = onp.flatnonzero(freqs >= max(1, min_freq))
     # A reserved token can also be a word of the text
     for number, token in enumerate(reserved):

@@ -68,10 +68,10 @@ def _decode_lines(path, number, data):
 
 
 def _find_last_blank(path, number, data):
-    """The index of the last space or tab in a line of more than MAX_BYTES.
+    """The index of the last space or tab in data.
 
-    Warns that the line is split. Raises ValueError if it has no blank after
-    the first character.
+    data: more than MAX_BYTES bytes of line `number`. Warns that the line is
+    split. Raises ValueError if only the first byte, or no byte, is a blank.
     """
     blank = max(data.rfind(b' '), data.rfind(b'\t'))
     if blank < 1:
@@ -83,10 +83,14 @@ def _find_last_blank(path, number, data):
 
 
 def _warn_of_split(path, number):
-    """Warn, once for a file, that the paragraph at line `number` is split."""
+    """Warn that the paragraph at line `number` is split.
+
+    For a `Source`, only the first call prints a warning.
+    """
     if getattr(path, 'has_split_warning', False):
         return
-    with contextlib.suppress(AttributeError):   # a str or Path stores nothing
+    # A str or Path cannot have this attribute, so it warns at each call
+    with contextlib.suppress(AttributeError):
         path.has_split_warning = True
     warn(f'{path}, line {number}: the paragraph that begins here has more '
          f'than {MAX_WORDS:,} words or {MAX_BYTES:,} bytes, and is cut into '
@@ -213,7 +217,7 @@ def has_title(data):
     for mark in (b'\n = ', b'\n= '):
         found = data.find(mark)
         while found >= 0:
-            # data[begin:end] is the line with the mark and its two neighbours
+            # data[begin:end] is three lines; the second one has the mark
             begin = data.rfind(b'\n', 0, found) + 1
             end = data.index(b'\n', data.index(b'\n', found + 1) + 1)
             # Bytes that are not UTF-8 are reported later
@@ -253,7 +257,7 @@ def _last_lines(data):
 
 
 def _wiki_paragraphs(path, number, lines, articles):
-    """The `Paragraphs` of all lines except the first and the last.
+    """The `Paragraphs` of lines; the first and the last line are only context.
 
     lines[0] is line `number` of the file. articles: a list, to which the index
     of the paragraph after each title is appended.
@@ -264,7 +268,8 @@ def _wiki_paragraphs(path, number, lines, articles):
         is_heading = _is_heading(line)
         if is_heading and _is_title(lines, k):
             articles.append(len(texts))
-        # By the book's rule a heading with ' . ' is a paragraph, too
+        # Headings are left out. But by the book's rule a heading with ' . ' is
+        # a paragraph, too
         if STOP in line or not is_heading:
             texts += _join_lines(path, number + k, [line])
     return Paragraphs(texts, articles, is_tokenized=True)

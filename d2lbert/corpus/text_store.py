@@ -52,7 +52,8 @@ ATTEMPTS = 10
 MANIFEST = 'manifest.json'
 # The tokens of the vocabulary (words or word pieces), one per line
 VOCAB = 'vocab.txt'
-# The frequencies of the tokens, if the store built its vocabulary
+# The frequencies of the tokens, if the vocabulary was built from the training
+# text and has whole words
 FREQS = 'freqs.npy'
 # The `Counts` of the texts
 COUNTS = 'counts.json'
@@ -66,15 +67,16 @@ class Counts(NamedTuple):
 
     paragraphs: int         # used paragraphs
     left_out: int           # paragraphs of a single sentence, left out
-    words: int              # words, or word pieces, of used paragraphs
-    left_out_words: int     # words of the paragraphs left out
+    words: int              # words, or word pieces, of the used paragraphs
+    left_out_words: int     # words of the left-out paragraphs
     unknown: int            # the number of <unk> among `words`
     # The minimum frequency of a word in the vocabulary; None if the caller
     # gave the vocabulary, or if it has word pieces
     min_freq: Any
 
 
-# The content of a store
+# The content of a store. In this section `cut` is a `CutText`, and `cutter` is
+# a cutter of `splitters`
 
 def build(folder, files, valid_files, valid_share, cutter_class, vocab,
           min_freq, max_vocab, pieces, progress):
@@ -261,11 +263,12 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
 
 
 def _write_ends(path, cut, name, ranges):
-    """Write the offsets in a file of a `CutText` for some ranges, from 0 on.
+    """Copy the ends of the sentences or paragraphs in some ranges.
 
-    name: 'sentences' or 'paragraphs'; ranges: of sentences or paragraphs.
+    The first entry is 0, and the ends count only the words or sentences of
+    the ranges. name: 'sentences' or 'paragraphs', the kind of the ranges.
     """
-    last = 0        # the last offset written
+    last = 0        # the last end written
     with _open_npy(path, 'int64',
                    1 + sum(end - begin for begin, end in ranges)) as f:
         f.write(onp.zeros(1, 'int64'))

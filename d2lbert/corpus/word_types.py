@@ -173,7 +173,7 @@ class WordTypes:
         counts, lines = self.counts, self._names.text()
         lengths = _num_letters(lines)
         order = onp.argsort(-counts, kind='stable')     # frequent words first
-        # The number of words whose letters fit into half of MAX_CHARS
+        # The number of frequent words whose letters fit into half of MAX_CHARS
         num_fitting = onp.searchsorted(onp.cumsum(lengths[order]),
                                        MAX_CHARS // 2)
         first_pruned = min(MAX_TYPES // 2, len(counts) - 1, num_fitting)
