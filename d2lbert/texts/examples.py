@@ -130,10 +130,11 @@ def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
     """Draw the examples of a `NumberedText`: a `Batch` of NumPy arrays.
 
     order (paragraphs,) int32: indices of all paragraphs, shuffled as in the
-    book. Each sentence of the paragraphs order[first:last] makes a pair with
-    the next sentence or, in half of the cases, with a random sentence of the
-    whole text. Pairs longer than max_len are dropped. mask_share: the share of
-    masked tokens.
+    book. The pairs are drawn from the paragraphs order[first:last]. Each
+    sentence except the last of its paragraph makes a pair with the next
+    sentence or, in half of the cases, with a random sentence of a random
+    paragraph of the whole text. Pairs longer than max_len are dropped.
+    mask_share: the share of masked tokens.
 
     rng: `random` or a random.Random. If the arguments after rng have their
     defaults, the final state of rng is the same as after the book's code.
@@ -248,6 +249,8 @@ def _draw_positions(flags, num_preds, whole_words, rng):
     all their pieces. A word with more pieces than may still be masked is
     skipped, and the next word is tried, as in the published BERT.
     """
+    # The positions of each word's tokens; without whole_words, each token
+    # counts as a word
     words = []
     for k, flag in enumerate(flags):
         if flag & draw.FIXED:

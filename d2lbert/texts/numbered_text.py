@@ -44,7 +44,8 @@ def line_ends(text):
 def read_lines(path):
     """The lines of a UTF-8 text file, compressed or not.
 
-    Raises FileNotFoundError, or ValueError that names file and line.
+    Raises FileNotFoundError, the errors of `text_files.pieces`, or ValueError
+    that names the line that is not UTF-8.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'{path} is no file: name a text file in '
@@ -106,7 +107,7 @@ _SPACES = re.compile(r'\s{2,}')
 
 
 def tree_words(tree):
-    """Remove the brackets of a parse tree, as in SNLI's files: a string."""
+    """The words of a parse tree in SNLI's files, without its brackets."""
     return _SPACES.sub(' ', tree.replace('(', '').replace(')', '')).strip()
 
 
@@ -194,7 +195,7 @@ class NumberedText:
 
     @property
     def num_pairs(self):
-        """The number of pairs of adjacent sentences of one paragraph."""
+        """The number of pairs of adjacent sentences in the same paragraph."""
         return self.num_sentences - self.num_paragraphs
 
     @property

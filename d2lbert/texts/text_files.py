@@ -47,7 +47,7 @@ class Packing(NamedTuple):
 
     head: bytes         # a regular expression that matches the first bytes
     ending: str         # the suffix of file names
-    modules: tuple      # the first one that can be imported is used
+    modules: tuple      # names; the first that can be imported unpacks
 
 
 #: Modules that read .zst files.
@@ -201,9 +201,9 @@ def digest_of(byte_pieces):
 def _open(path, stack):
     """Open a path or `text_sources.Source`; return (file object, is_stream).
 
-    is_stream: True if the file object cannot be rewound, but can `peek`. A
-    `Source` may already have an open stream. stack: an ExitStack that closes
-    the file.
+    is_stream: True if the file object cannot be rewound, but can `peek`. The
+    stream of a `Source` is returned as it is, or with a buffer. stack: an
+    ExitStack that closes a file opened here.
     """
     stream = getattr(path, 'stream', None)
     if stream is None:
@@ -353,9 +353,9 @@ def _check_is_text(path, head, layers):
         if re.match(pattern, head):
             raise TextFileError(f'{path} is {format_name}, not text: name a '
                                 'file of UTF-8 text, packed or not')
-    # UTF-16 has zeros, too. If it begins with a byte order mark, leave the
-    # error to `decoded`, which names the line. After unpacking, zeros may come
-    # from damage, which `pieces` reports
+    # Binary files and UTF-16 have zeros. If UTF-16 begins with a byte order
+    # mark, leave the error to `decoded`, which names the line. After
+    # unpacking, zeros may come from damage, which `pieces` reports
     if (b'\0' in head and not layers
             and not head.startswith((b'\xff\xfe', b'\xfe\xff'))):
         raise TextFileError(

@@ -22,8 +22,11 @@ from d2lbert.texts.text_files import TextFileError
 #: The name of standard input among paths, and in messages.
 STDIN, STDIN_NAME = '-', 'standard input'
 
-#: The number of bytes that `Lines` reads at once; the maximum for a line.
-READ_BYTES, MAX_LINE_BYTES = 1 << 16, 1 << 24
+#: The number of bytes that `Lines` reads at once.
+READ_BYTES = 1 << 16
+
+#: The maximum number of bytes of a line of `Lines`, or of JSON lines.
+MAX_LINE_BYTES = 1 << 24
 
 #: The number of texts of JSON lines in a batch of `Lines`.
 BATCH_TEXTS = 1 << 8
@@ -34,9 +37,11 @@ MAX_FIELDS = 8
 #: The byte order mark of UTF-8.
 BOM = b'\xef\xbb\xbf'
 
-#: Beginnings of a JSON object, a JSON list of objects, and HTML or XML.
+#: The beginning of a JSON object.
 _JSON = re.compile(rb'\s*\{\s*"(\\.|[^"\\])*"\s*:', re.DOTALL)
+#: The beginning of a JSON list of objects.
 _JSON_LIST = re.compile(rb'\s*\[\s*\{\s*("|\})')
+#: The beginning of HTML or XML.
 _MARKUP = re.compile(
     rb'\s*(<!--.*?-->\s*)*(<\?xml[\s?]|<!doctype\s|<(html|head|body)[\s>])',
     re.DOTALL | re.IGNORECASE)
@@ -45,11 +50,12 @@ _MARKUP = re.compile(
 class Source(os.PathLike):
     """A text file, or a pipe.
 
-    path: its path; name: its name in messages, by default the path.
-    text_field: the field of JSON lines that has the text, or None for plain
-    text. stream: the open binary file of a pipe, which can be read once, or
-    None. temporary_file: None, or the open temporary file at `path` with a
-    pipe's content. It is removed with this object.
+    path: its path; for standard input as a stream, its name in place of a
+    path. name: its name in messages, by default the path. text_field: the
+    field of JSON lines that has the text, or None for plain text. stream: the
+    open binary file of a pipe, which can be read once, or None.
+    temporary_file: None, or the open temporary file at `path` with a pipe's
+    content. The file is removed with this object.
     """
 
     def __init__(self, path, name=None, text_field=None, stream=None,
@@ -85,10 +91,11 @@ class Source(os.PathLike):
 def sources(paths, text_field=None, single_pass=False):
     """The `Source`s of paths of files, folders and pipes: a list.
 
-    A folder means all files in it and in its subfolders, sorted by name,
-    without hidden files. '-' is standard input. text_field: the field of JSON
-    lines that has the text, or None. single_pass: True if the caller reads
-    each source only once; then pipes are not copied to temporary files.
+    paths: one path or several; a `Source` among them is returned as it is. A
+    folder means all files in it and in its subfolders, sorted by path, without
+    hidden files and folders. '-' is standard input. text_field: the field of
+    JSON lines that has the text, or None. single_pass: True if the caller
+    reads each source only once; then pipes are not copied to temporary files.
     Raises OSError and ValueError.
     """
     found = []
@@ -146,10 +153,11 @@ def pieces(source, advance=lambda num_bytes: None,
            size=text_files.PIECE_BYTES):
     """Yield the text of a path or `Source` as UTF-8, a piece at a time.
 
-    For JSON lines this is the text of each object, followed by an empty
-    line. Raises `TextFileError` for HTML and XML, for a JSON list, for JSON
-    without a text_field, and for plain text with a text_field. Arguments and
-    other errors are as for `text_files.pieces`.
+    For JSON lines this is the text of each object, followed by an empty line,
+    and a piece may be larger than `size`. Raises `TextFileError` for HTML and
+    XML, for a JSON list, for JSON without a text_field, for plain text with a
+    text_field, and for a wrong line of JSON lines. Arguments and other errors
+    are as for `text_files.pieces`.
     """
     byte_pieces = text_files.pieces(source, advance, size)
     first = next(byte_pieces)
@@ -279,11 +287,14 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The texts of a file, one per line.
+    """The texts of a file, a folder or a pipe, one per line.
 
-    path, text_field, single_pass: as for `sources`. skip_empty: skip empty
-    lines, and count them in `skipped`; otherwise an empty line is an error.
-    flag: the command's flag that named the path, for messages.
+    path: one of the paths of `sources`; text_field, single_pass: as for
+    `sources`. skip_empty: skip empty lines, and count them in `skipped`;
+    otherwise an empty line is an error. In JSON lines this means an object
+    with an empty text. flag: the command's flag that named the path, for
+    messages. The attribute `is_stream` is True if the texts can be read only
+    once.
     """
 
     def __init__(self, path, text_field=None, skip_empty=False,
@@ -320,7 +331,8 @@ class Lines:
         """Return (the `Line`s of texts up to the first error, the error).
 
         texts: an item of `_text_batches`. Empty lines are counted or are an
-        error, as skip_empty determines. Without an error, it is None.
+        error, as skip_empty determines. Without an error, the second value is
+        None.
         """
         batch = []
         try:
