@@ -94,8 +94,9 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     most of the marks . ! ? in it are separate words. 'punkt': NLTK's Punkt,
     which learns from the text itself, finds the sentences; words are as for
     'prose'. 'auto': 'book' for files in which most of the marks . ! ? are
-    separate words, and 'prose' for other files. With every rule, a paragraph
-    of a single sentence is left out.
+    separate words, and 'prose' for other files. Only the marks in the first
+    MiB of a file are counted. With every rule, a paragraph of a single
+    sentence is left out.
 
     The files valid_paths are held out, or the share valid_share of the
     articles. For this share, the articles are divided in order into groups of

@@ -21,7 +21,8 @@ from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.numbered_text import STOP
 
 # The limits of a paragraph, which is held in memory as a whole. A longer
-# paragraph is split
+# paragraph is split. It may exceed MAX_BYTES a little, since the bytes are
+# counted only after a block is read
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
