@@ -115,11 +115,11 @@ class MultiHeadAttention(packed.Packable):
             valid_lens)
 
     def attend(self, queries, keys, values, valid_lens):
-        """Attend from queries (B, Q, H) to keys and values by `project_kv`.
+        """Attend from queries (B, Q, H) to projected keys and values.
 
-        Unlike in `forward`, keys and values (B*N, K, H/N) are projected
-        already, and `causal` is ignored. valid_lens: as for `forward`. Returns
-        (B, Q, H).
+        Unlike in `forward`, keys and values (B*N, K, H/N) are the results of
+        `project_kv`, and `causal` is ignored. valid_lens: as for `forward`.
+        Returns (B, Q, H).
         """
         return self._attend_by_head(self.project_q(queries), keys, values,
                                     valid_lens)
@@ -167,7 +167,7 @@ def keep_attention(net):
     context, a `MultiHeadAttention` does not store weights, since they take
     much memory.
     """
-    old_settings = []       # (block, keeps_weights of the block before)
+    old_settings = []       # (block, old keeps_weights of the block)
 
     def keep_weights_of(block):
         if isinstance(block, DotProductAttention):

@@ -113,7 +113,8 @@ class BERTEncoder(packed.Packable):
         valid_lens (B,): the number of tokens before the padding; None: all T.
         layer: the layer whose output to return, counted from 1; 0 is the
         embeddings, -1 the last layer. Raises ValueError for an empty batch,
-        for more tokens than `max_len`, and for ids without an embedding.
+        for more tokens than `max_len`, and for ids without an embedding. Ids
+        on a GPU are not checked.
         """
         if self.quantized is not None:
             return packed.encode_padded(self, tokens, segments, valid_lens,
@@ -239,7 +240,8 @@ class MaskLM(nn.Block):
         """The weighted mean cross-entropy of masked tokens, a scalar.
 
         masked_X (S, H): vectors of the masked tokens; labels (S,) int32;
-        weights (S,) float32. The scores (S, V) are never stored.
+        weights (S,) float32. On a CPU with the fused operators, the scores
+        (S, V) are never stored.
         """
         *hidden_layers, output = self.mlp
         X = masked_X

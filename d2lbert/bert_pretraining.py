@@ -108,16 +108,17 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     """Pretrain `net` for `num_steps` steps on batches of `train_iter`.
 
     Takes the arguments in both orders of the book:
-    `(..., ctx, log_interval, num_steps)` as in the first edition, with a
-    default learning rate of 0.001, and `(..., devices, num_steps)` as in the
-    later editions, with a default of 0.01. Every `log_interval` steps, the
-    means of the MLM and NSP losses since step 1 are recorded and shown. Prints
-    the book's two lines, sets net.vocab to the vocabulary of `train_iter` and
-    returns a `History`. A notebook shows the losses as a figure. A script
-    shows a progress bar, or lines of text if standard error is not a terminal,
-    and writes losses.png and losses.csv at the end. out: the folder for these
-    files, by default runs/<date-time>. If `out` is given, a notebook writes
-    the files, too.
+    `(..., ctx, log_interval, num_steps)` as in the first edition, and
+    `(..., devices, num_steps)` as in the later editions. The default learning
+    rate is 0.001 if log_interval is given, else 0.01. Every `log_interval`
+    steps (default: 1), and at the last step, the means of the MLM and NSP
+    losses since step 1 are recorded and shown. Sets net.vocab to the
+    vocabulary of `train_iter`, if it has one. Prints the book's two lines
+    after training, and returns a `History`. A notebook shows the losses as a
+    figure. A script shows a progress bar, or lines of text if standard error
+    is not a terminal, and writes losses.png and losses.csv at the end. out:
+    the folder for these files, by default runs/<date-time>. If `out` is given,
+    a notebook writes the files, too.
     """
     devices, log_interval, num_steps, learning_rate = _book_arguments(
         ctx, args, devices, log_interval, num_steps, learning_rate)

@@ -12,9 +12,8 @@ _warned_gpus = set()
 def _usable_gpus():
     """Return the indices of the GPUs that MXNet can compute on.
 
-    Warns of each GPU that is left out, once in a process. MXNet also counts
-    GPUs for which its wheel has no kernels, but the first operator on such a
-    GPU fails.
+    Warns of each GPU that MXNet's wheel does not support, once in a process.
+    MXNet counts such a GPU, too, but the first operator on it fails.
     """
     usable = []
     for gpu in backend.gpus():
@@ -50,8 +49,8 @@ def parse_devices(text):
 
     text: 'auto' (every usable GPU, else the CPU), 'cpu', 'cpu:2' (the CPU
     as two devices), 'gpu' (every usable GPU) or 'gpu:0,1'. Raises ValueError
-    for any other text, for a GPU that is missing, and for 'gpu' if no GPU is
-    usable.
+    for any other text, for a GPU that is not usable or named twice, and for
+    'gpu' if no GPU is usable.
     """
     # numbers: [2] for 'cpu:2', [0, 1] for 'gpu:0,1', [] without a colon
     kind, numbers = split_devices(text)

@@ -68,9 +68,9 @@ def flaw_of(path, name, thorough=False):
 
     The description completes a sentence that begins with 'PATH is'. A file of
     the published size counts as equal without being read. With `thorough`, it
-    is read and must have the published content. The published numbers of lines
-    and tokens are enough, since copies with another order of the articles are
-    in use. Line ends of Windows are no difference.
+    is read, and must have the published numbers of lines and tokens. Another
+    order of these tokens is no flaw, since copies with another order of the
+    articles are in use. Line ends of Windows are no flaw, either.
     """
     expected = PUBLISHED[name]
     # (bytes, lines, tokens), as `_counts` returns them
@@ -128,7 +128,7 @@ def _describe_other_text(path, name, size):
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
 
 # {name of an archive: (address, SHA-1 digest)}. WikiText-2 has another address
-# than in the book, whose address answers with status 403 since 2024
+# than in the book: since 2024, the book's address answers with status 403
 DATA_HUB = {
     'wikitext-2': ('https://wikitext.smerity.com/wikitext-2-v1.zip',
                    '3c914d17d80b1459be871a5039ac23e752a53cbe'),
@@ -202,10 +202,10 @@ def download(name: str, folder: Optional[PathLike] = None,
     three folders are searched: the folder that D2LBERT_DATA names, the data/
     of d2lbert's repository, and the folder `data` of the user's cache. A
     missing file is fetched into the last of these. The book fetches it into
-    ../data, which depends on the working directory. sha1_hash: the SHA-1
-    digest of the file at an address; a file with another digest is rejected.
-    Raises HubError if the file cannot be fetched, and ValueError for a name
-    that is not in DATA_HUB.
+    ../data, which depends on the working directory. sha1_hash: if name is an
+    address, the SHA-1 digest of the file; a file with another digest is
+    rejected. Raises HubError if the file cannot be fetched, and ValueError for
+    a name that is neither in DATA_HUB nor the address of a file.
     """
     if folder is not None and cache_dir is not None:
         raise TypeError('folder and cache_dir are one argument: give one')
@@ -234,7 +234,7 @@ def download(name: str, folder: Optional[PathLike] = None,
     try:
         _fetch_from_any(_addresses(url), target, sha1)
     except HubError as error:
-        # The parquet file can be made if WikiText-2 is on this machine
+        # The file of WIKITEXT_2_URL can be made of another copy of the text
         if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
             return str(_write_parquet(target, error))
         wrong = ''.join(f'; {path} is another file, with checksum '
@@ -271,8 +271,8 @@ def _fetch_from_any(urls, path, sha1):
 def _write_parquet(path, error):
     """Write this machine's WikiText-2 training text as a parquet file.
 
-    This file is a substitute for the published one, which could not be
-    fetched: error, a HubError. Returns `path`.
+    error: the HubError of the attempt to fetch the published file. Returns
+    `path`.
     """
     try:
         pyarrow = importlib.import_module('pyarrow')
@@ -307,8 +307,9 @@ def download_extract(name: str, folder: Optional[str] = None,
     there; by default the archive's name without its extension. WikiText-2 is
     neither fetched nor copied if it is on this machine and `cache_dir` is not
     given. If an archive cannot be fetched, but LOOSE_FILES has addresses of
-    the files in it, the files are fetched one by one. Raises HubError, which
-    lists all attempts.
+    the files in it, the files are fetched one by one. Raises HubError if
+    neither the archive nor its files can be fetched, or if the archive cannot
+    be unpacked.
     """
     _, sha1 = DATA_HUB.get(name, (None, None))
     if cache_dir is None and sha1 == _WIKITEXT_2_ZIP_SHA1:

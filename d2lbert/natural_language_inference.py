@@ -201,7 +201,7 @@ class _Sentences:
         id_of, unk = vocab.token_to_idx.get, vocab.unk
         words = tokenize([sentence.lower() for sentence in sentences])
         self.lens = onp.array([len(line) for line in words], 'int64')
-        # Of the words of all sentences, one after another
+        # The ids of the words of all sentences, one after another
         self._ids = onp.fromiter(
             (id_of(word, unk) for line in words for word in line), 'int32',
             self.lens.sum())

@@ -18,7 +18,7 @@ POINT = dict(marker='o', markersize=4, clip_on=False)
 
 
 class Timer:
-    """A clock that records several times, in seconds."""
+    """A clock that records several durations, in seconds."""
 
     def __init__(self):
         self.times = []
@@ -84,8 +84,8 @@ class LineBar:
 
     The time between two lines is at least INTERVAL seconds, and at least a
     hundredth of the time since the start, so that the log of a long run stays
-    short. The arguments are as for `bar`. n: the number of items so far, as in
-    tqdm's bar.
+    short. The arguments are as for `bar`. As in tqdm's bar, the attribute n is
+    the number of items so far.
     """
 
     INTERVAL = 5
@@ -257,7 +257,7 @@ class Animator:
         self.xlabel, self.X, self.Y = xlabel, None, None
         self._axes_settings = dict(xlabel=xlabel, ylabel=ylabel,
                                    xscale=xscale, yscale=yscale)
-        # matplotlib would warn of two equal limits, as of a loop of one step
+        # The limits of a loop of one step are equal: matplotlib would warn
         if xlim is not None and xlim[0] < xlim[1]:
             self._axes_settings['xlim'] = tuple(xlim)
         if ylim is not None:
@@ -366,7 +366,7 @@ class Animator:
         self.move(x)
 
     def move(self, x):
-        """Move the bar, if there is one, to x without adding a point."""
+        """Move the bar to x without adding a point; a figure has no bar."""
         if not self._shows_figure:
             self._make_bar()
             # Rounded, since the bar shows all digits of a fraction of an epoch

@@ -55,8 +55,9 @@ class Vocab:
     special = Special(*RESERVED)
     #: The tokens that are never masked
     never_masked = frozenset((CLS, SEP))
-    #: The bits FIXED and GOES_ON of each token (see kernels/draw.py): (V,)
-    #: uint8, or None if <cls> and <sep> are FIXED, and no other bit is set
+    #: The bits FIXED (never masked) and GOES_ON (continues a word) of each
+    #: token, see kernels/draw.py: (V,) uint8, or None if <cls> and <sep> are
+    #: FIXED, and no other bit is set
     mask_flags = None
     #: True for tokens that begin a word: (V,) bool, or None if all tokens do
     begins_word = None
@@ -185,8 +186,8 @@ class Vocab:
         """Add all tokens of a file at once; return True on success.
 
         data: the content of the file. If a line is not as `save` writes it,
-        this returns False and adds no token. It is faster than reading line by
-        line.
+        this method returns False and adds no token. Adding all tokens at once
+        is faster than reading line by line.
         """
         # The lines of the tokens that the vocabulary has already
         head = ''.join(f'{token}\n' for token in self.idx_to_token).encode()

@@ -101,8 +101,8 @@ class TextModel(_Pair):
     def similarity(self, a: Texts, b: Texts, **choices) -> onp.ndarray:
         """Cosine similarities of N texts `a` and M texts `b`, (N, M) float32.
 
-        `a` and `b` are each a single string, texts, or vectors that `encode`
-        returned. choices: arguments of `encode`.
+        `a` and `b` are each a single string, texts, or an array (N, H) of
+        vectors that `encode` returned. choices: arguments of `encode`.
         """
         return cosines(self._vectors(a, choices), self._vectors(b, choices))
 
@@ -241,9 +241,10 @@ def load_model(path: PathLike, ctx: Any = None,
 
     ctx: a device or a list of devices; None means the CPU. heads: heads that
     the folder should have, of 'pooler', 'mlm' and 'nsp'; a warning names the
-    missing ones. trainable: False saves the memory of gradients. precision:
-    'fp32', 'bf16' or 'int8'; None means the precision of the folder. Raises
-    `RunError` or `PretrainedError`, both subclasses of ValueError.
+    missing ones. Runs and fine-tuned models ignore heads. trainable: False
+    saves the memory of gradients. precision: 'fp32', 'bf16' or 'int8'; None
+    means the precision of the folder. Raises ValueError, or one of its
+    subclasses `RunError` and `PretrainedError`.
     """
     found = load(path, ctx, heads, trainable, precision)
     return TextModel(found.net, found.tokenizer, f'{path}, a {found.kind}')

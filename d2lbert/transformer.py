@@ -64,10 +64,10 @@ class AddNorm(packed.Packable):
 class TransformerEncoderBlock(packed.Packable):
     """Self-attention and a feed-forward network, each with an `AddNorm`.
 
-    The first edition and 0.17 call this class `EncoderBlock`. use_bias: of the
-    projections of attention. variant: a `Variant`. Let f be the attention and
-    then the network: the block computes LayerNorm(X + dropout(f(X))), or, with
-    variant.pre_norm, X + dropout(f(LayerNorm(X))).
+    The first edition and 0.17 call this class `EncoderBlock`. use_bias: True
+    gives the projections of attention a bias. variant: a `Variant`. The block
+    computes LayerNorm(X + dropout(f(X))) twice: f is first the attention, then
+    the network. With variant.pre_norm it is X + dropout(f(LayerNorm(X))).
     """
 
     # A faster twin of `forward`, see `packed.Packable`
@@ -143,11 +143,11 @@ class TransformerDecoderBlock(nn.Block):
     def forward(self, X, encoded_X, valid_lens, seen_lens, cache):
         """Decode X (B, T, H), given an encoded text encoded_X (B, S, H).
 
-        valid_lens (B,): the number of tokens of the text before the padding;
-        None: all S. seen_lens (B, T): the number of decoded tokens, the tokens
-        of X included, that each token of X may attend to; None: all. cache: a
-        dict, empty at the first call, in which the block stores the keys and
-        values of the text and of all decoded tokens. Returns (B, T, H).
+        valid_lens (B,): the number of encoded tokens before the padding; None:
+        all S. seen_lens (B, T): the number of decoded tokens, the tokens of X
+        included, that each token of X may attend to; None: all. cache: a dict,
+        empty at the first call, in which the block stores the keys and values
+        of the text and of all decoded tokens. Returns (B, T, H).
         """
         if 'text' not in cache:
             cache['text'] = self.attention2.project_kv(encoded_X, encoded_X)
@@ -173,8 +173,8 @@ class Blocks(nn.Sequential):
     `TransformerEncoderBlock` before variant.
     """
 
-    # Without arguments, there are no blocks: Gluon makes a slice of the blocks
-    # so, and then adds them
+    # The defaults make an object without blocks: to slice blocks, Gluon makes
+    # such an object and adds the blocks of the slice
     def __init__(self, num_layers=0, variant=BOOK, *arguments, **kwargs):
         super().__init__(**kwargs)
         blocks_of_layers = variant.blocks_of_layers(num_layers)

@@ -23,7 +23,7 @@ class Model(nn.Block):
     #: The decoder, for example of BART, and the masked language model head
     decoder = mlm = None
 
-    #: The vocabulary that `train_bert` or `load_run` set
+    #: The vocabulary, if a function such as `train_bert` or `load_run` set it
     vocab = None
 
     #: The folder of a pretrained model from which the net was loaded, a
@@ -69,10 +69,10 @@ def is_unmodified(block):
 def has_plain_call(block):
     """True if a call of the block runs only the `forward` of its class.
 
-    The class must be of this package or one of _GLUON_BLOCKS. False if the
-    object has a hook or another `forward` than its class. Also False if the
-    attribute `packable` is False: a twin in `packed.py` could not compute the
-    layers of this object.
+    The class must have its `forward` from this package or from one of
+    _GLUON_BLOCKS. False if the object has a hook or another `forward` than its
+    class. Also False if the attribute `packable` is False: a twin in
+    `packed.py` could not compute the layers of this object.
     """
     return (_has_known_forward(type(block))
             and _CALL_METHODS.isdisjoint(vars(block))
@@ -131,7 +131,8 @@ class _FromFunction(init.Initializer):
         array[:] = np.array(self._make_array())
 
 
-# Without this lock, a thread could read a parameter before its values are set
+# Without this lock, a thread could read a parameter while another thread sets
+# the values
 _fill_lock = threading.Lock()
 
 

@@ -93,7 +93,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
                                    device)
     packed, begins = pack(net.encoder, tokens, segments, lens, device)
     X = _layer_output(net.encoder, packed, layer)
-    # A list of at most one array, so that `taken` below is one, too
+    # No array or one array; `taken` below has as many arrays
     taken_rows = [] if at is None else [_rows_of(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.has_pair_head:
@@ -156,9 +156,11 @@ def encode_first_tokens(encoder, tokens, segments, valid_lens):
 def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     """The twin of `BERTEncoder.forward`; returns (B, T, H), with padding.
 
-    Returns NotImplemented for valid_lens of another shape than (B,).
+    For valid_lens of another shape than (B,), returns NotImplemented, or
+    raises ValueError if the encoder is quantized.
     """
-    ctx = _device_of(tokens, encoder)   # before `check` moves them to the host
+    # Before `check` moves the tokens to the host
+    ctx = _device_of(tokens, encoder)
     tokens, segments = encoder.check(tokens, segments)
     B, T = tokens.shape
     if valid_lens is not None:
@@ -308,12 +310,12 @@ def block_of_first_tokens(blk, X, rows):
 
     X (R, H): the block's input for all tokens.
     """
-    firsts = rows.offsets[:-1]
-    first_X = X.take(firsts, axis=0)    # (B, H)
+    first_rows = rows.offsets[:-1]
+    first_X = X.take(first_rows, axis=0)    # (B, H)
     if blk.pre_norm:
-        Y = self_attention(blk.attention, blk.addnorm1.ln(X), rows, firsts)
+        Y = self_attention(blk.attention, blk.addnorm1.ln(X), rows, first_rows)
         return blk.feed(blk.addnorm1.add(first_X, Y))
-    Y = self_attention(blk.attention, X, rows, firsts)
+    Y = self_attention(blk.attention, X, rows, first_rows)
     return blk.feed(blk.addnorm1(first_X, Y))
 
 
@@ -432,8 +434,8 @@ def _norm_grad_reqs(addnorm):
 class MaskedTokens(NamedTuple):
     """The output of a net for a shard, and the labels of masked tokens.
 
-    S is the number of masked tokens of the shard, or 1 for a shard without
-    masked tokens.
+    A shard is the part of a batch that one device computes. S is the number of
+    masked tokens of the shard, or 1 for a shard without masked tokens.
     """
 
     X: Any              # (R, H), the vectors of all tokens
@@ -473,7 +475,7 @@ class MaskedTokens(NamedTuple):
         encoded = encode(
             net, shard.tokens_X, getattr(shard, 'segments_X', None),
             shard.valid_lens_x, at=(b, positions), device=device)
-        begins = encoded.begins[b]      # the first row of each b[s]
+        begins = encoded.begins[b]      # (S,), the first row of sequence b[s]
         left, right = (
             None if borders is None else begins + borders
             for borders in map(at_masked_tokens, ('left_X', 'right_X')))

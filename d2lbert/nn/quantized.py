@@ -11,8 +11,9 @@ This file needs only NumPy and the C++. MXNet is imported by the files that
 quantize a net (`precision.py`) or encode MXNet's arrays (`packed.py`).
 
 B: the number of sequences. T: the number of tokens in a padded sequence. R:
-the number of tokens in all sequences together, without padding. H: the number
-of hidden units. N, K: the numbers of rows and columns of a matrix.
+the number of tokens in all sequences together, without padding; each token is
+a row of an array (R, ...). H: the number of hidden units. N, K: the numbers of
+rows and columns of a weight.
 """
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,8 +27,8 @@ from d2lbert.nn.variant import Variant, number_of_layers
 __all__ = ['Layout', 'QuantizedEncoder', 'QuantizedWeight', 'check_layout',
            'is_quantized', 'quantize']
 
-#: `encode_async` uses another thread for at least this many rows, so that a
-#: small batch does not wait for the thread.
+#: `encode_async` uses another thread for batches of at least this many tokens,
+#: so that a small batch does not wait for the thread.
 MIN_ASYNC_ROWS = 1 << 9
 
 #: Names of the embeddings among the parameters of a `BERTEncoder`.
@@ -157,8 +158,9 @@ class QuantizedEncoder:
     def encode_async(self, offsets, *arguments):
         """Start `encode` in another thread, and return a future of its result.
 
-        The caller can go on while the batch is encoded. But a batch of fewer
-        than MIN_ASYNC_ROWS rows is encoded before this method returns.
+        The arguments are as for `encode`. The caller can go on while the batch
+        is encoded. But a batch of fewer than MIN_ASYNC_ROWS tokens is encoded
+        before this method returns.
         """
         num_rows = offsets[-1]
         if num_rows < MIN_ASYNC_ROWS:
@@ -207,7 +209,7 @@ def _norm(params, name):
 def _dense(params, *names):
     """(q, scale, bias or None) of a dense layer.
 
-    Several names are joined as one layer with the outputs of all.
+    Several names: the layers are joined as one layer with all outputs.
     """
     weights = [params[f'{name}.weight'] for name in names]
     biases = [params[f'{name}.bias'] for name in names

@@ -14,8 +14,9 @@ class Variant:
     """Differences of published BERT and its relatives from the book's model.
 
     The defaults are the book's model. Every block takes one `Variant` and
-    reads the fields that it needs. Raises ValueError for values that no model
-    can have.
+    reads the fields that it needs. Raises ValueError for sizes, rates and
+    combinations that no model can have. `BERTModel` checks activation and
+    precision.
 
     Of every model:
     positional: 'learnable', or 'sinusoidal' as in the book's first edition;
@@ -115,7 +116,7 @@ class Variant:
         more groups than layers.
         """
         groups, inner = self.num_groups, self.inner_group_num
-        if groups is None:      # each block is a layer, and `inner` a factor
+        if groups is None:      # each block is a layer of its own
             return [[k] for k in range(inner * num_layers)]
         if groups > num_layers:
             raise ValueError(f'num_groups={groups} is more than the '

@@ -195,7 +195,7 @@ def differences(config, other):
     """The arguments in which two nets differ, except _MAY_DIFFER, sorted."""
     def with_defaults(partial_config):
         config = {**DEFAULTS, **partial_config}
-        # One group for each layer means that no weights are shared, as None
+        # One group for each layer means the same as None: no shared weights
         if config['num_groups'] == config['num_layers']:
             config['num_groups'] = None
         return config

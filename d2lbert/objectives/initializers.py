@@ -13,12 +13,12 @@ from d2lbert.bert import BERTEncoder
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.transformer import PositionWiseFFN
 
-# The maximum number of words to analyze. Of a longer text, only paragraphs at
-# equal distances are analyzed, with about this number of words in all
+# Of a text of more words than this, only paragraphs at equal distances are
+# analyzed, with about this number of words in all
 MAX_WORDS = 1 << 22
 
 # Parameters of the randomized singular value decomposition: additional
-# columns, and power iterations (Halko et al. 2011)
+# columns of the basis, and power iterations (Halko et al. 2011)
 OVERSAMPLING, POWER_ITERATIONS = 16, 3
 
 
@@ -53,10 +53,10 @@ def topic_vectors(text, size):
         matrix, mx.nd.array(basis)).asnumpy())
     rotated = basis @ rotation[:, :rank]
     lengths = onp.linalg.norm(rotated, axis=1, keepdims=True)
-    kept = lengths[:, 0] > 1e-6     # smaller lengths are rounding errors
-    vectors = onp.zeros((int(kept.sum()), size), 'float32')
-    vectors[:, :rank] = rotated[kept] / lengths[kept]
-    return unique_tokens[kept], vectors
+    is_kept = lengths[:, 0] > 1e-6  # smaller lengths are rounding errors
+    vectors = onp.zeros((int(is_kept.sum()), size), 'float32')
+    vectors[:, :rank] = rotated[is_kept] / lengths[is_kept]
+    return unique_tokens[is_kept], vectors
 
 
 def _tf_idf(text):
@@ -92,10 +92,10 @@ def _tf_idf(text):
     idf[text.vocab.unk] = 0
     weights = (1 + onp.log(counts)) * idf[tokens]
     norms = onp.sqrt(onp.bincount(paragraphs, weights ** 2, num_chosen))
-    kept = weights > 0
-    paragraphs, tokens = paragraphs[kept], tokens[kept]
+    is_kept = weights > 0
+    paragraphs, tokens = paragraphs[is_kept], tokens[is_kept]
     return paragraphs, tokens, (
-        weights[kept] / norms[paragraphs]).astype('float32')
+        weights[is_kept] / norms[paragraphs]).astype('float32')
 
 
 def _gram_eigenpairs(matrix):
@@ -107,9 +107,10 @@ def _gram_eigenpairs(matrix):
 def _orthonormal(matrix):
     """Orthonormal columns with the span of a matrix's columns, float32."""
     values, vectors = _gram_eigenpairs(matrix)
-    kept = values > values[0] * 1e-10   # smaller values are rounding errors
-    return (matrix @ vectors[:, kept]
-            / onp.sqrt(values[kept])).astype('float32')
+    # Smaller values are rounding errors
+    is_kept = values > values[0] * 1e-10
+    return (matrix @ vectors[:, is_kept]
+            / onp.sqrt(values[is_kept])).astype('float32')
 
 
 #: Standard deviation of the initial weights of the published BERT (Devlin et

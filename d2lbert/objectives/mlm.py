@@ -87,7 +87,8 @@ class MLMAndNSP(TextObjective):
     @classmethod
     def figures(cls, net, batches, devices):
         """`Figures` of a net on the batches of `held_out_batches`."""
-        # `SOPFigures` have the fields of `Figures`, named after SOP
+        # `SOPFigures` has the fields of `text_objective.Figures` in the same
+        # order, but two names have `sop` in place of `nsp`
         return cls.Figures(*evaluate(net, batches, devices))
 
     def line(self, figures):
@@ -111,10 +112,10 @@ class SOPFigures(NamedTuple):
 class MLMAndSOP(MLMAndNSP):
     """Masked words and sentence order: Lan et al. 2020, section 3.1.
 
-    The two texts of a pair are always neighbours. In half of the pairs they
-    are swapped. The NSP head predicts the label, 1 for "in order". NSP is
-    easier: the topics of two texts almost always show if the second text was
-    drawn at random, but they never show the order of two neighbours.
+    The two texts of a pair are always adjacent in the corpus. In half of the
+    pairs they are swapped. The NSP head predicts the label, 1 for "in order".
+    NSP is easier: a text drawn at random usually has another topic than the
+    first text. The topics of adjacent texts do not show their order.
     """
 
     losses = 'mlm', 'sop'
@@ -395,7 +396,8 @@ class MLMAndSBO(MLM):
         """The vectors (S, H) from which the boundary head predicts words."""
         # The first token of a span has position 0: its row is left + 1. In a
         # shard without masked words, `masked` has the first token of the
-        # shard. There, `left` is the row of this token, which gives -1
+        # shard. There, `left` is the row of this token itself, so its position
+        # would be -1
         positions = masked.masked_rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),

@@ -26,13 +26,13 @@ class SettingRules(NamedTuple):
 
 #: Values of the setting `corpus` that are not paths. For these texts, the
 #: default of the setting min_freq is the book's minimum frequency. For other
-#: small texts, this default is lower.
+#: small texts, this default may be lower.
 NAMED_CORPORA = 'wikitext-2', 'sample'
 
 #: The default of the setting `noise`, which only `denoise` reads.
 DEFAULT_NOISE = 'infilling+sentences'
 
-# For objectives without noise, which do not read this setting
+# For objectives without noise, which do not read the setting `noise`
 _NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, and noise '
                   '(--noise) is for objective=denoise: give that objective '
                   '(--objective denoise), or leave noise out')
@@ -72,7 +72,7 @@ DENOISE_RULES = SettingRules(
 
 
 def _no_mask_rule(name, value):
-    """The rule that a setting has `value`, since no token is masked."""
+    """The rule that a setting keeps its default `value`: nothing is masked."""
     return (name, (value,), 'predicts the next token, and nothing is masked: '
             f'leave {name} (--{name.replace("_", "-")}) out')
 

@@ -119,15 +119,15 @@ class TextObjective(Objective):
             bytes_per_weight * num_parameters(net), 'training this model',
             'lower num_hiddens (--num-hiddens), ffn_num_hiddens, num_layers '
             'or max_len')
-        # A resumed run passes no text, which the initializer 'topical' would
-        # analyze for over a second
+        # A resumed run passes no text: the checkpoint replaces these weights,
+        # and the initializer 'topical' would analyze a text for over a second
         initialize(net, self.settings['initializer'], devices,
                    self.corpus.train if self._is_new else None)
         check_max_len(self.settings['max_len'])
         if self._describes_text:
             # After all checks, so that an error message is the only output
             report(self.corpus, self.settings,
-                   self.settings['corpus'] in NAMED_CORPORA)
+                   is_named=self.settings['corpus'] in NAMED_CORPORA)
         return net
 
     @classmethod
@@ -253,7 +253,7 @@ class Figures(NamedTuple):
 
 
 def evaluate(net, batches, devices):
-    """The `Figures` of `net` on batches as `load_data_wiki` yields them."""
+    """The `Figures` of `net` on batches of a loader of `load_data_wiki`."""
     totals = Accumulator(8)
     for batch in batches:
         host_batch = type(batch)(*map(host, batch))
@@ -284,8 +284,8 @@ def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
     loss, accuracy = loss_and_accuracy(loss_sum, hits, num_preds)
     if math.isnan(loss):    # as in `loss_and_accuracy`
         known_hits = math.nan
-    # After training has failed, the loss can exceed 709, where exp overflows.
-    # A loss of NaN is not above 700, and gives NaN
+    # After training has failed, the loss can exceed 709, where exp overflows;
+    # 700 leaves a margin. A loss of NaN is not above 700, and gives NaN
     perplexity = math.exp(loss) if not loss > 700 else math.inf
     unknown_share = (num_preds - num_known) / num_preds
     known_accuracy = known_hits / num_known if num_known else math.nan
