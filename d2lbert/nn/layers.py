@@ -37,7 +37,8 @@ class Model(nn.Block):
     #: The largest number of tokens of a text in training, None if unknown
     trained_len = None
 
-    #: Names of heads with random weights, since the loaded folder lacked them
+    #: For an imported run, the names of the heads with random weights: the
+    #: imported folder lacked them
     random_heads = ()
 
     @property
@@ -176,7 +177,7 @@ _FUSED_ACTIVATIONS = {'relu', 'tanh', 'gelu', 'gelu_new'}
 class Dense(nn.Dense):
     """`nn.Dense` over the last axis, from (..., K) to (..., units).
 
-    flatten=True, the default of `nn.Dense` only, maps (B, ...) to (B, units).
+    flatten=True (Gluon's default, but not here) maps (B, ...) to (B, units).
     activation: one of Gluon's, 'gelu' or 'gelu_new'. Unlike in Gluon, the bias
     has a gradient even if the weight is frozen by grad_req='null'.
     """

@@ -116,7 +116,7 @@ class Variant:
         more groups than layers.
         """
         groups, inner = self.num_groups, self.inner_group_num
-        if groups is None:      # each block is a layer of its own
+        if groups is None:      # one block a layer, inner * num_layers layers
             return [[k] for k in range(inner * num_layers)]
         if groups > num_layers:
             raise ValueError(f'num_groups={groups} is more than the '

@@ -96,7 +96,10 @@ class Objective:
                          in figures._asdict().items())
 
     def config_entries(self, history):
-        """Further entries of config.json, {name: value}."""
+        """Further entries of config.json, {name: value}.
+
+        history: a `training.history.RunHistory`.
+        """
         return {}
 
     def summary(self, history, devices):
@@ -108,7 +111,7 @@ def run_summary(history, devices, unit):
     """The book's two lines of losses and speed, and the recent mean losses.
 
     The book prints means since step 1, which include the high losses of the
-    first steps.
+    first steps. history: a `training.history.RunHistory`.
     """
     book_lines = summary(history, devices, unit)
     if history.recent is None:
