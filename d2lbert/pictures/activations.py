@@ -35,19 +35,20 @@ MAX_GUESS_TOKENS = 1 << 13
 #: Number of guesses that are kept for each masked token.
 NUM_GUESSES = 10
 
-#: Size of the font; minimum side of a panel; maximum side of all panels of a
-#: figure together, if the user does not give figsize.
+#: Size of the font in points (1/72 inch). The other two are for figures
+#: without figsize: the minimum side of a panel, and the maximum length of all
+#: panels in a row or column, which has priority.
 FONT_POINTS, MIN_PANEL_INCHES, MAX_FIGURE_INCHES = 7, 1.3, 18
 
 
 def attention_of(net, ids, segments=None):
     """Return the attention weights of one text: (L, N, T, T) float32, NumPy.
 
-    ids, segments: lists of the T token ids and their segments; None means
-    segments of 0. Entry [l, n, i, j] is the weight with which token i attends
-    to token j in block l and head n, all counted from 0. So each row
-    [l, n, i] sums to one. Raises ValueError if a block does not have exactly
-    one `DotProductAttention`.
+    ids: a list of T token ids. segments: a list of their segments; None if all
+    are 0. Entry [l, n, i, j] is the weight with which token i attends to token
+    j in block l and head n, all counted from 0. So each row [l, n, i] sums to
+    one. Raises ValueError if a block does not have exactly one
+    `DotProductAttention`.
     """
     T = len(ids)
     weights = []
@@ -59,11 +60,12 @@ def attention_of(net, ids, segments=None):
         for blk in net.encoder.blks.up_to(-1):      # all blocks
             attention = _find_attention(blk)
             with keep_attention(blk):
-                X = blk(X, None)
+                X = blk(X, None)        # None: there is no padding
             # (N, T, T), since the batch has a single text
             weights.append(attention.attention_weights.asnumpy())
+            # Free the memory, unless this layer keeps the weights of any call
             if not attention.keeps_weights:
-                attention.attention_weights = None      # frees the memory
+                attention.attention_weights = None
     return onp.stack(weights).astype('float32', copy=False)
 
 
@@ -131,14 +133,16 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
                              'them there is nothing to show')
         weights = weights[:, :, kept][:, :, :, kept]
         names = [names[t] for t in kept]
-    # In inches, of 72 points each: the height of a line of text, the side of
-    # a panel, the space for the labels (of at most 14 letters, see
-    # `short_label`), and the space for the bar of colours
+    # All sizes are in inches. side: of a panel
     line_height = FONT_POINTS * 1.25 / 72
     side = min(max(MIN_PANEL_INCHES, len(names) * line_height),
                MAX_FIGURE_INCHES / max(len(layers), len(heads)))
-    margin = 0.25 + min(max(map(len, names)), 14) * FONT_POINTS * 0.65 / 72
+    # margin: for the labels, which `short_label` cuts to 14 letters. A letter
+    # is 0.65 times as wide as the font is high
+    max_letters = min(max(map(len, names)), 14)
+    margin = 0.25 + max_letters * FONT_POINTS * 0.65 / 72
     color_bar_width = 0.7
+    # 0.15 and 0.3 are gaps between panels
     fig = Picture(figsize=figsize or (
         margin + len(heads) * (side + 0.15) + color_bar_width,
         margin + len(layers) * (side + 0.3)), layout='constrained')
@@ -243,7 +247,7 @@ def vectors_by_layer(net, encoded, pad_id=0):
         with autograd.pause():
             inputs = [(blk(X, lens), lens) for X, lens in inputs]
             # After the last layer of a pre-LN encoder, `finish` applies the
-            # final LayerNorm; otherwise it returns X
+            # final LayerNorm. In all other cases `finish` returns X
             outputs = [net.encoder.finish(X, layer) for X, _ in inputs]
         yield _split_batches(batches, outputs)
 
@@ -307,8 +311,8 @@ class MaskGuesses(NamedTuple):
     """The prediction of a model for one masked token."""
 
     guesses: Any        # a list of `Guess`, the most probable first
-    own: Guess          # the token that was masked, with its probability
-    rank: int           # of the masked token: 1 if it is the most probable
+    own: Guess          # the original token, with its predicted probability
+    rank: int           # of the original token: 1 if it is the most probable
 
 
 def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
@@ -349,12 +353,14 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     return found
 
 
-# Nearest tokens in a sample, which is a list of sentences
+# Neighbours: the tokens of a sample with the most similar vectors. A sample is
+# a list of sentences
 
-#: Number of neighbours that are kept for each token and layer.
+#: Number of neighbours that are kept for a token in a layer: this many among
+#: all sample tokens, and this many among sample tokens with the same id.
 NUM_NEIGHBOURS = 6
 
-#: Maximum number of tokens of a sample sentence; longer ones are truncated.
+#: Maximum number of tokens of a sample sentence; a longer one is truncated.
 MAX_LENGTH = 128
 
 

@@ -25,12 +25,13 @@ class Picture(Figure):
 
 
 def check_figure(out, force, reads=()):
-    """Raise an error if a figure cannot be written to the file `out`.
+    """Check the path and the extension of a file to write a figure to.
 
-    force: replace an existing file; reads: paths that the command reads, which
-    must not be replaced. Raises UsageError if matplotlib cannot write the
-    format that the file's extension names. A command calls this function
-    first, so that no work is lost.
+    force: True if an existing file may be replaced. reads: paths that the
+    command reads, which must not be replaced. Raises ValueError or
+    FileExistsError as `check_out` does, and UsageError if matplotlib cannot
+    write the format that the extension names. A command calls this function
+    before a long computation.
     """
     check_out(out, force, 'figure.png', reads)
     if _format(out) not in FigureCanvasBase.get_supported_filetypes():

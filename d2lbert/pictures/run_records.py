@@ -97,11 +97,11 @@ def plot_history(run: Any, *others: Any,
 
     run, others: run folders, finished or not, or results of `train_bert`.
     Returns a matplotlib figure with a panel for each loss, and one for
-    held-out accuracies. The losses of masked, next and restored tokens share
-    a panel. A loss is drawn as its mean since step 1, as in the book. If the
-    run evaluated a held-out text, the held-out loss is drawn, too. For a
-    single run, so is the loss at each logged step. Raises `RunError` for a
-    run without a logged step.
+    held-out accuracies, if there are any. The losses of masked, next and
+    restored tokens share a panel. A loss is drawn as its mean since step 1,
+    as in the book. If the run evaluated a held-out text, the held-out loss is
+    drawn, too. If there is only one run, its loss at each logged step is
+    drawn, too. Raises `RunError` for a run without a logged step.
     """
     from d2lbert.pictures.figures import Picture
     runs = (run, *others)
@@ -127,8 +127,10 @@ def plot_history(run: Any, *others: Any,
                 _plot_loss(ax, record, name, k, has_several_runs,
                            f'{_title(name)}, ' if len(names) > 1 else '')
         title = ' and '.join(map(_title, names))
-        if title != names[0]:
-            title += ' loss'    # acronyms alone would not show what they are
+        # An acronym such as MLM does not show that it is a loss
+        is_plain_word = title == names[0]
+        if not is_plain_word:
+            title += ' loss'
         ax.set(xlabel='step', ylabel='loss, nats', title=title)
     if accuracies:
         for k, record in enumerate(records):
@@ -169,14 +171,15 @@ def _panels(losses):
 
 
 def _title(name):
-    """Return the title of a loss; short names are acronyms, such as MLM."""
+    """Return the title of a loss: in capitals if it is short, as MLM."""
     return name.upper() if len(name) < 5 else name
 
 
 def _plot_loss(ax, record, name, k, has_several_runs, label_prefix):
     """Draw the loss `name` of the record with index k, if it has this loss.
 
-    label_prefix: the begin of the labels for the legend, after the run's name.
+    label_prefix: the beginning of the labels in the legend, which follows the
+    run's name.
     """
     if name not in record.losses:
         return
@@ -185,7 +188,7 @@ def _plot_loss(ax, record, name, k, has_several_runs, label_prefix):
     if not has_several_runs:
         ax.plot(*each_step, color='#9a9a9a', linewidth=0.8, label='each step',
                 **_marker_options(each_step))
-    if mean[0]:
+    if mean[0]:     # the curve has steps
         ax.plot(*mean, **style, label=_legend_label(
             record, f'{label_prefix}mean since step 1', has_several_runs),
             **_marker_options(mean))
@@ -202,7 +205,10 @@ def _marker_options(curve):
 
 
 def _legend_label(record, label, has_several_runs):
-    """Return the label; if there are several runs, after the run's name."""
+    """Return the label; if there are several runs, after the run's name.
+
+    A `History` has no name, and is called 'this'.
+    """
     if not has_several_runs:
         return label
     return f'{record.name or "this"}: {label}'

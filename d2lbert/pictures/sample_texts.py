@@ -1,9 +1,10 @@
 """Load the model, the tokenizer and the sample of sentences for a picture.
 
-The nearest tokens and the uses of a word are found in the sample. For a run of
-`pretrain`, the sample comes from the training text. For other models, it comes
-from the sample corpus that is bundled with d2lbert. `--file` names another
-text. In the sample corpus, the senses of some words have labels.
+The page of `d2lbert show` searches the sample for the uses of a word, and for
+tokens with vectors similar to a given one. For a run of `pretrain`, the sample
+comes from the training text. For other models, it comes from the sample corpus
+that is bundled with d2lbert. The flag `--file` names another text. In the
+sample corpus, the senses of some words have labels.
 """
 import collections
 import csv
@@ -49,7 +50,10 @@ def tokenizer_of(net, tokenizer=None, vocab=None):
 
 
 def vocab_of(net, vocab=None):
-    """Return `vocab`; if None, net.vocab, which `load_run` sets."""
+    """Return `vocab`; if None, net.vocab, which `load_run` sets.
+
+    Raises ValueError if both are missing.
+    """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
         raise ValueError('this net has no vocabulary: load it with load_run, '
@@ -101,8 +105,8 @@ class Use(NamedTuple):
 def sample_of_run(folder):
     """Return the `Sample` of the training text of the run in `folder`.
 
-    If that text is no longer on this machine, this prints a warning and
-    returns the sample corpus of the package.
+    If that text is no longer on this machine, this logs a warning and returns
+    `bundled_sample()`.
     """
     settings = dict(read_config(Path(folder)).get('training', {}))
     corpus = settings.get('corpus')
@@ -139,8 +143,8 @@ def bundled_sample():
 def sample_of_file(path, text_field=None):
     """Return the `Sample` whose sentences are the lines of a file.
 
-    text_field: the field that holds the text, if the lines are JSON. Raises
-    ValueError for an invalid line.
+    Empty lines are left out. text_field: the field that holds the text, if
+    the lines are JSON. Raises ValueError for an invalid line.
     """
     lines = text_sources.Lines(path, text_field, skip_empty=True,
                                single_pass=True)
@@ -151,6 +155,7 @@ def sentences_of(paths):
     """Return the sentences in the first MAX_CHARS characters of text files.
 
     The paragraph that exceeds the limit is left out, with all that follows.
+    Very short and very long sentences are left out, see `_split_sentences`.
     """
     sentences, chars_left = [], MAX_CHARS
     for path in paths:
@@ -232,8 +237,8 @@ def uses_of(word, sentences, senses=None, max_uses=60):
 
 def _find_word(word, sentence):
     """Return (begin, end) of the first whole-word match, or None."""
-    # Not sentence.lower(), in which a character such as 'İ' becomes two. In
-    # re.escape(word) every character stands for itself
+    # Not sentence.lower(), in which 'İ' becomes two characters, so that
+    # positions would differ. [^\W_] is a letter or a digit
     match = re.search(rf'(?<![^\W_]){re.escape(word)}(?![^\W_])', sentence,
                       re.IGNORECASE)
     return None if match is None else match.span()

@@ -24,7 +24,7 @@ from d2lbert.training import checkpoints
 #: Maximum number of tokens of a sentence; longer sentences are truncated.
 MAX_LENGTH = 128
 
-#: Size of the font in points, and side of a panel in inches.
+#: Size of the font in points (1/72 inch), and side of a panel in inches.
 FONT_POINTS, PANEL_INCHES = 7, 4.2
 
 #: Maximum number of letters of a word in the label of a point.
@@ -35,7 +35,8 @@ MAX_LETTERS = 11
 MARKERS = 'osD^vP'
 
 #: Positions of a label beside its marker, from the most to the least wanted:
-#: (points to the right, points up, horizontal alignment, vertical alignment).
+#: (distance to the right, distance up, horizontal and vertical alignment). The
+#: distances have the unit of FONT_POINTS.
 OFFSETS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
            (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
            (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
@@ -72,10 +73,10 @@ def sense_points(net, tokenizer, word, uses):
 def vectors_of(net, tokenizer, uses):
     """Compute the vectors of uses of words, one layer at a time.
 
-    uses: a list of `sample_texts.Use`. The vector of a use is the mean of
-    the hidden states of its tokens. Returns (uses, layers): the n uses that
-    are left after long sentences are truncated, and a generator of L + 1
-    arrays (n, H) float32, the embeddings first.
+    uses: a list of `sample_texts.Use`, of one word or several. The vector of
+    a use is the mean of the hidden states of its tokens. Returns (uses,
+    layers): the n uses that are left after long sentences are truncated, and
+    a generator of L + 1 arrays (n, H) float32, the embeddings first.
     """
     sentences = list(dict.fromkeys(use.sentence for use in uses))
     encoded = tokenizer.encode_batch(
@@ -85,10 +86,11 @@ def vectors_of(net, tokenizer, uses):
     positions = []      # for each, the index of its sentence, and its tokens
     for use in uses:
         k = index_of[use.sentence]
-        # Tokens with a character of the use; `words` is None at special tokens
+        words = encoded[k].words    # of special tokens, the word is None
+        # The tokens that have a character of the use
         tokens = [t for t, (begin, end) in enumerate(encoded[k].offsets)
-                  if encoded[k].words[t] is not None and begin < use.end
-                  and end > use.begin]
+                  if words[t] is not None
+                  and begin < use.end and end > use.begin]
         if tokens:
             kept.append(use)
             positions.append((k, tokens))
@@ -107,8 +109,8 @@ def _principal_components(X):
 def _align(Y, below):
     """Rotate or mirror points Y (n, 2) to fit the points of the layer below.
 
-    This solves the orthogonal Procrustes problem. below: (n, 2), or None if
-    Y are the embeddings, which remain as they are.
+    This solves the orthogonal Procrustes problem. below: (n, 2); None for the
+    points of the embeddings, which remain as they are.
     """
     if below is None:
         return Y
@@ -124,9 +126,9 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
 
     sentences: strings; the first use of the word in a sentence is drawn, for
     at most 60 of the sentences that contain the word. Default: all labelled
-    uses in the sample corpus. senses: a label for each sentence, or None.
-    tokenizer: the tokenizer of `load_model`; default: whole words of `vocab`,
-    or of the net's vocabulary. layer: index of the layer, 0 for the
+    uses in the sample corpus. senses: a label for each of the `sentences`, or
+    None. tokenizer: the tokenizer of `load_model`; default: whole words of
+    `vocab`, or of the net's vocabulary. layer: index of the layer, 0 for the
     embeddings, -1 for the last; or a list of indices, one panel for each.
     label: write the word before and the word after a use beside its point if
     there is space.
@@ -227,8 +229,8 @@ def _label_points(ax, renderer, points, uses):
     """
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
-    # Half of the 6 points of a marker, and 1 point for its edge; in pixels
-    half = 4 * renderer.points_to_pixels(1)
+    # In points, half a marker is half its markersize of 6, and 1 for its edge
+    half = (6 / 2 + 1) * renderer.points_to_pixels(1)
     occupied = [(x - half, y - half, x + half, y + half) for x, y in centers]
     for point, use in zip(points, uses):
         for right, up, ha, va in OFFSETS:
@@ -291,9 +293,9 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
                    vocab: Any = None) -> SenseAccuracy:
     """Measure how well a model separates labelled senses, by layer.
 
-    words: a word or a list of words (default: all 32); all forms of a word
-    count as its uses. tokenizer, vocab: as for `plot_senses`. Returns a
-    `SenseAccuracy`. Raises ValueError for a word without labelled senses.
+    words: a word or a list of words (default: all 32 words with labelled
+    senses); all forms of a word count as its uses. tokenizer, vocab: as for
+    `plot_senses`. Raises ValueError for a word without labelled senses.
 
     Each use is compared with the nearest other use of the word, by cosine
     similarity. Uses in the same sentence are not compared, since their tokens
@@ -369,9 +371,11 @@ def _nearest_accuracy(X, senses, comparable):
     X /= onp.maximum(onp.linalg.norm(X, axis=1, keepdims=True), 1e-300)
     cosines = onp.where(comparable, X @ X.T, -onp.inf)
     max_cosines = cosines.max(axis=1, keepdims=True)
+    # (n, n), True for the nearest row of each row, or for several in a tie
     nearest = cosines >= max_cosines - COSINE_TOLERANCE
-    same = senses[:, None] == senses
-    return float(((nearest & same).sum(axis=1) / nearest.sum(axis=1)).mean())
+    has_same_sense = senses[:, None] == senses
+    num_same = (nearest & has_same_sense).sum(axis=1)
+    return float((num_same / nearest.sum(axis=1)).mean())
 
 
 class SenseReport(NamedTuple):
@@ -417,7 +421,10 @@ def as_dict(report):
 
 
 def table(report):
-    """Return lines of text: a row for each word, then for each checkpoint."""
+    """Return lines of text: a row for each word, then for each checkpoint.
+
+    Several words are followed by a row for all of them together.
+    """
     final = report.accuracy
     width = max(map(len, [*final.words, 'step']))
     layer_numbers = ''.join(f'{k:7}' for k in range(1, len(final.rates)))
