@@ -40,9 +40,10 @@ IN_MEMORY = 'a net in memory'
 def load_named_model(model, heads):
     """Load the net and the tokenizer that the setting `model` names.
 
-    model: a folder or run, as for `load_model`; or the book's bert.small or
-    bert.base, which is downloaded unless a folder has that name. heads: the
-    heads to load from a folder, as for `training.load.load`.
+    model: a folder as for `load_model`, but not a run of `finetune`; or the
+    book's bert.small or bert.base, which is downloaded unless a file or folder
+    has that name. heads: heads that a folder should have; a warning names the
+    missing ones.
     """
     if model not in SIZES or Path(model).exists():
         loaded = load(model, heads=heads, precision='fp32', task_head=False)
@@ -75,10 +76,11 @@ def data_folder_of(task, data):
 
 
 def read_part(task, data, part, columns, tokenizer, labels=None):
-    """Read a part of a task's data: `read_task` with `data` as its folder.
+    """Read a part of a task's data; arguments and result as for `read_task`.
 
-    For a whole-word tokenizer, SNLI is read from `SNLI_TREES`, as on the
-    book's page.
+    data: the argument `folder` of `read_task`. For a whole-word tokenizer,
+    SNLI is read from `SNLI_TREES`, as on the book's page, unless `columns`
+    are given.
     """
     uses_trees = (task_of(task).name == 'snli' and columns is None
                   and isinstance(tokenizer, WholeWords))
@@ -100,7 +102,7 @@ class ModelInMemory(NamedTuple):
 
     @classmethod
     def of(cls, model):
-        """Check a model and wrap it.
+        """Check a model and wrap it; raises TypeError or ValueError.
 
         model: a pair (net, tokenizer), such as a `TextModel`, or a net that
         has a `vocab`.
@@ -152,8 +154,8 @@ class DataInMemory(NamedTuple):
         """Check and convert the arguments `train` and `valid` of `finetune`.
 
         Each is (texts, labels), or (texts, second texts, labels). task: one
-        of `TASKS_IN_MEMORY`; None: as the type of the first label suggests.
-        Raises TypeError or ValueError.
+        of `TASKS_IN_MEMORY`; None: it depends on the type of the first label
+        of `train`. Raises TypeError or ValueError.
         """
         if valid is None:
             raise ValueError('train needs valid=(texts, labels), too, to '

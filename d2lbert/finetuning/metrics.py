@@ -80,9 +80,9 @@ def matthews(labels, guesses):
     # The numbers of labels and of guesses of each class, (C,)
     actual = is_actual.sum(1).astype('f8')
     predicted = is_predicted.sum(1).astype('f8')
-    # The covariance of labels and guesses times n^2, and the product of their
-    # variances times n^4: the factors cancel
+    # The covariance of labels and guesses, times n^2
     covariance = n * hits - actual @ predicted
+    # The product of their variances, times n^4. Its root cancels the n^2
     variances = (n * n - actual @ actual) * (n * n - predicted @ predicted)
     return float(covariance / variances ** 0.5) if variances else 0.0
 
@@ -122,7 +122,8 @@ def spearman(labels, guesses):
 def ranks(x):
     """Ranks (N,) of the numbers x (N,), from 1; ties get their mean rank."""
     _, inverse, counts = onp.unique(x, return_inverse=True, return_counts=True)
-    # The mean rank of each distinct number: its last rank is the cumsum
+    # Entry k is for the distinct number k: it has counts[k] successive ranks,
+    # the last of which is the cumsum
     mean_ranks = onp.cumsum(counts) - (counts - 1) / 2
     return mean_ranks[inverse.reshape(-1)]
 
@@ -150,8 +151,9 @@ def entities(tags, scheme=None):
     part of speech, is an entity of one word.
 
     scheme 'IOB2' or 'BIOES': strict rules. An entity in IOB2 is B-X I-X ...;
-    in BIOES it is S-X or B-X I-X ... E-X. Other sequences are no entities;
-    raises ValueError for a tag outside the scheme.
+    in BIOES it is S-X or B-X I-X ... E-X. Other sequences are no entities.
+    `LETTERS` replaces letters first. Raises ValueError for a tag that is then
+    outside the scheme.
     """
     if scheme is not None:
         return _strict_entities(tags, SCHEMES[scheme], scheme)

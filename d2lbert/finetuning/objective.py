@@ -100,7 +100,7 @@ class FineTuning(Objective):
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
-        # `Run` saves `vocab`; here this saves all files of the tokenizer
+        # `Run` calls vocab.save, which here saves all files of the tokenizer
         self.vocab = TokenizerFiles(self.tokenizer)
         self.Figures = figures_type(self.about)
         self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
@@ -134,7 +134,9 @@ class FineTuning(Objective):
         return first_examples(train, s['num_examples']), dev
 
     def config_entries(self, history):
-        """Entries of config.json: the task; after a run, the best epoch, too.
+        """Entries of config.json: the task, an `About`.
+
+        At the end of the run, also the best epoch and its figures.
         """
         entries = {'finetuned': self.about._asdict()}
         is_over = history.num_steps == self.num_steps or history.is_ended
@@ -302,7 +304,8 @@ class TokenizerFiles:
             self.tokenizer.vocab.save(path)
             return
         self.tokenizer.save(path.parent)
-        if not path.is_file():      # only a WordPiece tokenizer writes it
+        # Only a WordPiece tokenizer has written vocab.txt itself
+        if not path.is_file():
             # As JSON, since a token may contain a line break
             write_text(path, ''.join(f'{json.dumps(token)}\n' for token
                                      in self.tokenizer.idx_to_token))

@@ -124,8 +124,9 @@ def _unlabelled_data(about, texts, pairs):
 def _checked_endings(pairs):
     """Convert the endings of each text to a tuple; return a list of tuples.
 
-    Raises ValueError if a text has fewer than two endings, or if two texts
-    have different numbers of endings.
+    pairs: as for `predict`. Raises ValueError if a text has fewer than two
+    endings, if an ending is empty or no string, or if two texts have different
+    numbers of endings.
     """
     for endings in pairs:
         if isinstance(endings, str) or len(endings) < 2 or not all(
@@ -157,8 +158,9 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     """Yield (name, figures) of a run's task, then of each of its extra tests.
 
     Arguments are as for `evaluate_finetuned`, which returns the first figures.
-    An extra test is left out if its file does not exist. Only MNLI has extra
-    tests: the mismatched part and the diagnostic set.
+    Only MNLI has extra tests: the mismatched part and the diagnostic set. An
+    extra test without a file is left out. All are left out if `data` is a
+    file, or if the run read a table with `columns`.
     """
     device_list = parse_devices(devices)
     net, tokenizer = load_finetuned(folder, device_list, trainable=False,
@@ -186,8 +188,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     yield net.about.task, evaluate(net, codec, inputs, examples, device_list,
                                    'evaluating')
     # The files of extra tests have GLUE's layout and are near the data folder.
-    # A table with `columns`, a downloaded task or a single file has no such
-    # files
+    # It is None if the run downloaded SNLI, which has no extra tests
     data_folder = run_data if data is None else data
     if (columns is not None or data_folder is None
             or Path(data_folder).is_file()):
@@ -214,6 +215,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
 
     Arguments are as for `d2lbert predict`. print_row: a function that prints
     a dictionary, called for each of the `_rows`; None: print lines of text.
+    With `out`, nothing is printed and print_row is ignored.
     """
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
@@ -283,8 +285,8 @@ def _print_prediction(about, text, prediction, top, print_row):
 def _rows(about, texts, predictions, with_shares=False, top=None):
     """Yield a dictionary for each prediction, or for 'tag' for each word.
 
-    with_shares: add the probabilities of the `top` likeliest labels; top None:
-    of all labels.
+    with_shares: True to add the probabilities of the `top` likeliest labels,
+    if the task has classes or endings; top None: of all labels.
     """
     for number, (text, prediction) in enumerate(zip(texts, predictions), 1):
         label = prediction.label
@@ -330,8 +332,8 @@ def _lines_of_file(about, texts, predictions, top):
 def _lines(about, text, prediction, top=None):
     """The lines that show a text's `Prediction`.
 
-    top: the number of labels to show with probabilities, on one line; None:
-    the predicted label alone, with its probability.
+    top, for a task with classes or endings: the number of labels to show with
+    probabilities, on one line; None: only the predicted label.
     """
     label = prediction.label
     if about.kind == 'tag':
@@ -349,8 +351,8 @@ def _lines(about, text, prediction, top=None):
 def _read_csv(file, folder):
     """Read a CSV file: return the texts, and the second texts or None.
 
-    The file has the same columns as the training data of the run in `folder`,
-    but the labels may be missing.
+    The file has the same columns as the training data of the run in `folder`.
+    Labels are not read, and may be missing.
     """
     columns = dict(read_config(folder)['training']).get('columns')
     if columns is None:
@@ -409,7 +411,8 @@ def write_submission(folder, data, out, devices='auto', force=False,
 
     folder: a run of a task of GLUE. data: the folder with the test files. out:
     a folder for the submission files, created if it is missing. Returns the
-    paths of the files that were written. Raises ValueError.
+    paths of the files that were written. Raises ValueError for a run of
+    another task, and for test files that are missing or cannot be read whole.
     """
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
@@ -455,6 +458,7 @@ def write_submission(folder, data, out, devices='auto', force=False,
 
 def _submission_lines(net, codec, task, data):
     """The lines of a submission file, the first of which is a header."""
+    # Some test files have labels, which are not needed here
     inputs = codec.inputs(data._replace(labels=None))
     with bar(len(inputs.tokens), f'predicting {task.name}', 'examples'
              ) as progress:

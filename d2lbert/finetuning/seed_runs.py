@@ -28,7 +28,8 @@ from d2lbert.training.saved_runs import RunError, is_finetuned, read_config
 
 SEEDS_FILE = 'seeds.json'
 
-#: The progress of a run: FINISHED with final weights, BEGUN with checkpoints
+#: The progress of a run: FINISHED with final weights, BEGUN if it can be
+#: resumed from a checkpoint
 FINISHED, BEGUN = 'finished', 'begun'
 
 
@@ -39,7 +40,7 @@ def has_seed_runs(path):
 
 def begin(run_once, settings, num_seeds, out, force, devices,
           write_data=None):
-    """Carry out `num_seeds` runs; returns their folder.
+    """Carry out `num_seeds` runs; returns the folder with their subfolders.
 
     run_once(out, force, resume, devices, keywords): carries out one run, see
     `finetuning.finetune_once`. settings: all settings, with the seed of the
@@ -156,13 +157,14 @@ def _carry_out(run_once, out, state, devices, force=False, is_resumed=False):
 def _progress_of(folder, settings):
     """FINISHED, BEGUN, or None if `folder` has no run that can be used.
 
-    A run can be used if it has these settings, except CHANGEABLE_ON_RESUME,
-    and final weights or a checkpoint.
+    A run can be used if it has these settings, except CHANGEABLE_ON_RESUME. It
+    is FINISHED if it has final weights, after enough epochs. Otherwise it is
+    BEGUN if it has a checkpoint.
     """
     if not is_finetuned(folder):
         return None
     run_settings = read_json(folder / 'config.json').get('training', {})
-    # A run with other settings is replaced by the caller
+    # The caller replaces a run with other settings
     if any(run_settings.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None

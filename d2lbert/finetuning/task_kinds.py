@@ -207,9 +207,9 @@ class TagCodec:
     def predictions(self, outputs, inputs, data):
         """A `Prediction` for each sentence.
 
-        A word without a token, because it was cut off or the tokenizer drops
-        it, gets the tag O, or the first tag if the task has no O. The
-        probability of this tag is then 0.
+        A word has no token if it was cut off, or if the tokenizer drops it.
+        Then its tag is O, or the first tag if the task has no O, with the
+        probability 0.
         """
         names = self.about.labels
         default = names.index('O') if 'O' in names else 0
@@ -299,10 +299,11 @@ def warn_of_cut(codec, data, encoded, unit='examples'):
     """
     max_len = codec.about.max_len
     # Only entries with max_len tokens may have been truncated. Encoding them
-    # again, in full, shows which ones were
-    full = [k for k, one in enumerate(encoded) if len(one.ids) >= max_len]
+    # again without truncation shows which ones were
+    candidates = [k for k, one in enumerate(encoded)
+                  if len(one.ids) >= max_len]
     num_cut = sum(len(codec.encode_untruncated(data, k).ids) > max_len
-                  for k in full)
+                  for k in candidates)
     if num_cut:
         warn(f'{data.path}: {num_cut:,} of {len(encoded):,} {unit} were cut '
              f'to {max_len} tokens (max_len)')

@@ -38,7 +38,8 @@ class Task(NamedTuple):
     kind: str
     pair: Optional[bool]        # True: pairs of texts; False: single texts;
                                 # None: the user's `Columns` decide
-    labels: Optional[tuple]     # names of classes; None: as in the file
+    labels: Optional[tuple]     # names of classes; None: the file has them, or
+                                # the kind has no classes
     metrics: tuple              # keys of METRICS in ../metrics.py; the first
                                 # metric selects the best epoch
 
@@ -58,7 +59,7 @@ class Task(NamedTuple):
                                 # headers, its name in the fields above)
 
     # For GLUE's leaderboard
-    submission: str = ''        # name of the submission file
+    submission: str = ''        # name of the submission file; '': none
     extra_tests: tuple = ()     # names in EXTRA_TESTS, for the same model
 
 
@@ -79,7 +80,10 @@ def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
 
 
 def _mnli(name, test_set, submission):
-    """A `Task` for a test set of MNLI, 'matched' or 'mismatched'."""
+    """MNLI as a `Task`, with one of its two development and test parts.
+
+    test_set: the name of these parts, 'matched' or 'mismatched'.
+    """
     columns = ('index,promptID,pairID,genre,sentence1_binary_parse,'
                'sentence2_binary_parse,sentence1_parse,sentence2_parse,'
                'sentence1,sentence2')
@@ -222,24 +226,27 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
 
     task: a name in `TASKS` or `EXTRA_TESTS`, or a `Task`.
 
-    folder: the task's folder, for example SST-2, or its parent folder, or a
-    file. part: 'train', 'dev' or 'test'; 'test' may lack labels.
+    folder: the task's folder, for example SST-2, or its parent folder, or the
+    file of this part. part: 'train', 'dev' or 'test'; 'test' may lack labels.
 
     columns: the columns of a table with another layout, see `Columns.parse`.
-    For 'tag', the columns of words (`text`) and tags (`label`).
+    For 'tag', the columns of words (`text`) and tags (`label`). For 'span' and
+    SWAG, columns raise an error.
 
-    labels: names of the classes; other labels in the file raise an error. To
-    read another part than the training part, give the names of the training
-    part. None: the task's `labels`, or else the sorted names in the file.
+    labels: names of the classes or tags; other labels in the file raise an
+    error. To read another part than the training part, give the names of the
+    training part. None: the task's `labels`, or else the sorted names in the
+    file. Tasks without classes or tags ignore `labels`.
 
     Returns `Examples`; for 'tag' `Sentences`, for 'span' `Questions` and for
     SWAG `Choices`. In GLUE's tables, tabs separate columns and quotes are
     ordinary characters. The first line is a header or the first example.
-    Lines with missing or extra columns are skipped with a warning.
+    Lines with missing or extra columns, or with the task's `no_label`, are
+    skipped with a warning.
 
     MRPC is read in the layout of GLUE, or from msr_paraphrase_*.txt. In the
     latter case the development part is the examples that dev_ids.tsv lists. If
-    this file is missing, the development part is the test part. Raises
+    dev_ids.tsv is missing, the development part is the test part. Raises
     `TaskError`, a ValueError.
     """
     task = task_of(task)
@@ -333,8 +340,8 @@ def _original_mrpc(path, part):
     """
     dev_ids = path.with_name('dev_ids.tsv')
     if dev_ids.is_file():
-        # The ids of the two texts of an example: columns 0 and 1 of dev_ids,
-        # and 1 and 2 of the training file
+        # A pair of ids names an example. It is in columns 0 and 1 of dev_ids,
+        # and in columns 1 and 2 of the training file
         held_out = {tuple(cells[:2]) for _, cells in tables.rows_of(dev_ids)}
         return path, lambda cells: (
             (tuple(cells[1:3]) in held_out) == (part == 'dev'))

@@ -130,8 +130,8 @@ class Questions(NamedTuple):
                                 # None: the file has no answers
     ids: list                   # str
     impossible: bool            # True if questions may be unanswerable
-    skipped: int                # number of questions with answers of which
-                                # none is at its given position
+    skipped: int                # number of questions that have answers, but no
+                                # answer at its given position
     path: str                   # of the file, for messages
     labels_names, has_pairs = None, True    # as in `Examples`
 
@@ -278,27 +278,27 @@ def read_swag(path, part='train'):
     'test'; only 'test' may lack labels. Raises `TaskError`, a ValueError.
     """
     rows = tables.rows_of(path)
-    _, head = next(rows, (1, []))
-    head = [name.strip() for name in head]
+    _, first_row = next(rows, (1, []))
+    column_names = [name.strip() for name in first_row]
     needed = [FIRST, SECOND, *ENDINGS]
     if part != 'test':
         needed.append(LABEL)
-    missing = [name for name in needed if name not in head]
+    missing = [name for name in needed if name not in column_names]
     if missing:
         raise TaskError(
             f'{path} is not laid out as task swag: its first line has no '
             f'column {", ".join(missing)}; expected the CSV file as published')
-    has_labels = LABEL in head      # `needed` lacks LABEL for 'test'
-    index_of = {name: head.index(name) for name in (
+    has_labels = LABEL in column_names      # `needed` lacks LABEL for 'test'
+    index_of = {name: column_names.index(name) for name in (
         [*needed, LABEL] if has_labels else needed)}
     texts, endings = [], []
     lines_labels = []       # (line number, label) of each example
     for number, cells in rows:
-        if len(cells) != len(head):
+        if len(cells) != len(column_names):
             raise TaskError(
                 f'{path}, line {number}: there are {len(cells)} columns, and '
-                f'the first line names {len(head)}: take the file as '
-                'published')
+                f'the first line names {len(column_names)}: take the file '
+                'as published')
         row = {name: cells[index].strip() for name, index in index_of.items()}
         texts.append(row[FIRST])
         endings.append(tuple(f'{row[SECOND]} {row[name]}'.strip()

@@ -24,7 +24,8 @@ class Examples(NamedTuple):
     texts_a: list                   # str
     texts_b: Optional[list]         # str, the second texts; None: no pairs
     labels: Optional[list]          # class index or float; None: not given
-    labels_names: Optional[tuple]   # names of the classes
+    labels_names: Optional[tuple]   # names of the classes; None for 'regress',
+                                    # or if neither task nor file has names
     skipped: int                    # number of lines skipped with a warning
     path: str                       # of the file, for messages
     impossible = False              # only `Questions` may have no answer
@@ -41,7 +42,8 @@ class Columns(NamedTuple):
     text: object
     pair: object = None             # the second text; None: single texts
     label: object = None            # None: without labels
-    header: Optional[bool] = None   # True if line 1 has names; None: unknown
+    header: Optional[bool] = None   # True if line 1 has the names of columns;
+                                    # None: unknown
 
     @classmethod
     def parse(cls, columns):
@@ -173,8 +175,8 @@ class ColumnIndices(NamedTuple):
     pair: Optional[int]
     label: Optional[int]
     width: int              # number of cells in a complete row
-    header: Optional[bool]  # True if the first row has names; None: unknown,
-                            # and the first row is read as an example
+    header: Optional[bool]  # True if the first row has the names of columns;
+                            # None: unknown, and it is read as an example
 
 
 def first_rows(path):
@@ -211,7 +213,7 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     None: the same. no_label: a missing label as the file writes it. keep_row:
     a function of a row's cells that returns False for a row to drop; None:
     keep all rows. Rows with no_label, or with missing or extra columns, are
-    skipped with a warning.
+    skipped with a warning. Rows that `keep_row` rejects cause no warning.
     """
     last_index = max(i for i in (indices.text, indices.pair, indices.label)
                      if i is not None)
@@ -222,7 +224,8 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     num_unlabelled = num_dropped = 0
     for number, cells in itertools.islice(rows_of(path), num_header_rows,
                                           None):
-        # A row may lack columns that are not read, and end with empty cells
+        # A row may lack columns after the last one that is read. It may also
+        # have empty cells beyond its width
         if len(cells) <= last_index or any(cells[indices.width:]):
             misfits.append((number, len(cells)))
         elif keep_row is not None and not keep_row(cells):
@@ -292,9 +295,10 @@ def _warn_of_skipped(path, misfits, num_unlabelled, no_label, width):
 
 
 def class_indices(path, lines_labels, names, file_labels=None):
-    """The class index of each label.
+    """The class index of each label in `lines_labels`.
 
-    names, file_labels: as for `examples_of`.
+    names, file_labels: as for `examples_of`. Raises `TaskError` for a label
+    that is not among them.
     """
     index_of = {name: k for k, name in enumerate(file_labels or names)}
     for number, label in lines_labels:
@@ -331,7 +335,9 @@ def _as_float(path, number, label):
 def _check_is_no_header(path, indices, lines_labels):
     """Raise `TaskError` if the label in line 1 looks like a column's name.
 
-    It does if no other row has this label, but another label occurs twice.
+    A label looks like this if no other row has it, although a different label
+    occurs twice. Nothing is raised if `indices.header` is not None, since the
+    user has then described line 1.
     """
     number, first = lines_labels[0]
     rest = [label for _, label in lines_labels[1:]]
