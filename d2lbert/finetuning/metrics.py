@@ -82,7 +82,7 @@ def matthews(labels, guesses):
     predicted = is_predicted.sum(1).astype('f8')
     # The covariance of labels and guesses, times n^2
     covariance = n * hits - actual @ predicted
-    # The product of their variances, times n^4. Its root cancels the n^2
+    # The product of their variances, times n^4. In the quotient, n^2 cancels
     variances = (n * n - actual @ actual) * (n * n - predicted @ predicted)
     return float(covariance / variances ** 0.5) if variances else 0.0
 
@@ -122,8 +122,7 @@ def spearman(labels, guesses):
 def ranks(x):
     """Ranks (N,) of the numbers x (N,), from 1; ties get their mean rank."""
     _, inverse, counts = onp.unique(x, return_inverse=True, return_counts=True)
-    # Entry k is for the distinct number k: it has counts[k] successive ranks,
-    # the last of which is the cumsum
+    # The k-th distinct number has counts[k] ranks. The cumsum is the last one
     mean_ranks = onp.cumsum(counts) - (counts - 1) / 2
     return mean_ranks[inverse.reshape(-1)]
 

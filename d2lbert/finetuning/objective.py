@@ -42,7 +42,7 @@ from d2lbert.training.state import best_step
 
 
 class FineTuning(Objective):
-    """Learn a labelled task, by training all weights of a pretrained model.
+    """Learn a labelled task: train a pretrained model and a new head.
 
     settings: a dictionary of all settings in finetuning/settings.py.
     run_folder: the folder of the run to resume, which has the tokenizer and
@@ -61,7 +61,8 @@ class FineTuning(Objective):
         ops.check_precision(s['precision'])
         task = TASKS[s['task']]
         folder = data_folder_of(task, s['data'])
-        # Seed the initial weights of the head and of parts that a folder lacks
+        # Seed the initial weights of the head and of parts that a folder
+        # lacks. MXNet's seed is a C int
         mx.random.seed(s['seed'] % 2 ** 31)
         if run_folder is None:
             bert, self.tokenizer = self._load_pretrained(task, model)

@@ -158,6 +158,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     """Yield (name, figures) of a run's task, then of each of its extra tests.
 
     Arguments are as for `evaluate_finetuned`, which returns the first figures.
+    Raises `RunError` if the development part has changed since the training.
     Only MNLI has extra tests: the mismatched part and the diagnostic set. An
     extra test without a file is left out. All are left out if `data` is a
     file, or if the run read a table with `columns`.
@@ -188,7 +189,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     yield net.about.task, evaluate(net, codec, inputs, examples, device_list,
                                    'evaluating')
     # The files of extra tests have GLUE's layout and are near the data folder.
-    # It is None if the run downloaded SNLI, which has no extra tests
+    # `data_folder` is None if the run downloaded SNLI, without extra tests
     data_folder = run_data if data is None else data
     if (columns is not None or data_folder is None
             or Path(data_folder).is_file()):
@@ -412,7 +413,8 @@ def write_submission(folder, data, out, devices='auto', force=False,
     folder: a run of a task of GLUE. data: the folder with the test files. out:
     a folder for the submission files, created if it is missing. Returns the
     paths of the files that were written. Raises ValueError for a run of
-    another task, and for test files that are missing or cannot be read whole.
+    another task, for a missing test part of the task, and for lines that are
+    no examples. Raises FileExistsError for an existing file, unless `force`.
     """
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)

@@ -45,8 +45,8 @@ def begin(run_once, settings, num_seeds, out, force, devices,
     run_once(out, force, resume, devices, keywords): carries out one run, see
     `finetuning.finetune_once`. settings: all settings, with the seed of the
     first run. out, force, devices: as for `finetune`. write_data(out): writes
-    examples in memory to the folder, and may change `settings`; None: all
-    examples are in files.
+    examples in memory to the folder, and their path to settings['data']; None:
+    all examples are in files.
     """
     # The missing parent folders, to remove again if no run starts
     new_parents = missing_folders(RUNS if out is None else Path(out).parent)

@@ -238,9 +238,9 @@ class AnswerCodec:
         """The `Inputs` of `Questions` (tasks/formats.py).
 
         An example is a `Window` (batches.py). Its label is the (first, last)
-        token of the answer, (0, 0) if the window does not have the whole
-        answer, or (-1, -1) if the answer's position is unknown. For training,
-        windows with unknown answers are left out.
+        token of the answer. The label is (0, 0) if there is no answer or the
+        window does not have all of it, and (-1, -1) if the answer's position
+        is unknown. For training, windows with unknown answers are left out.
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,

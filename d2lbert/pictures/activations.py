@@ -319,8 +319,8 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     """Mask each token of an `Encoded` in turn, and predict it.
 
     Returns a list of T entries: `MaskGuesses`, or None for special tokens.
-    Entry t has the `top` guesses that `fill_mask` returns for the text in
-    which only token t is masked.
+    Entry t has the `top` likeliest tokens in place of token t, if only token t
+    is masked. For a single text, `fill_mask` returns the same guesses.
     """
     T, vocab_size = len(encoded.ids), len(tokenizer)
     positions = [t for t in range(T) if encoded.words[t] is not None]

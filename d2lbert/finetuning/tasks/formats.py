@@ -27,7 +27,7 @@ class Sentences(NamedTuple):
     labels: Optional[list]          # lists of indices into labels_names; None:
                                     # not given
     labels_names: Optional[tuple]   # the tags, by index
-    skipped: int                    # always 0: no line is left out
+    skipped: int                    # always 0: no sentence is left out
     path: str                       # of the file, for messages
     impossible = has_pairs = False  # as in `Questions` and `Examples`
 
