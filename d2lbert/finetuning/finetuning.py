@@ -34,10 +34,11 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     """Fine-tune a pretrained model; returns the path of the run folder.
 
     task: a name in `TASKS` (tasks/catalog.py). data: the folder with the
-    task's files. model: a folder as for `load_model`, but not a run of
-    `finetune`; or the book's 'bert.small' or 'bert.base'; or a model in
-    memory: a `TextModel`, a pair (net, tokenizer), or a net with a
-    vocabulary. A model in memory is copied, and stays as it is.
+    task's files; SNLI is downloaded by default. model: a folder as for
+    `load_model`, but not a run of `finetune`; or the book's 'bert.small' or
+    'bert.base'; or a model in memory: a `TextModel`, a pair (net, tokenizer),
+    or a net with a vocabulary. A model in memory is copied, and stays as it
+    is.
 
     train, valid: examples in memory in place of `data`, each (texts, labels)
     or (texts, second texts, labels), in lists, arrays or columns of a table.

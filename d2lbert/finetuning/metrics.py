@@ -17,8 +17,8 @@ def score(task, labels, guesses):
     """The metrics of a task: {name: value}, in the order of `task.metrics`.
 
     task: a `Task` (tasks/catalog.py). labels, guesses: for 'classify' class
-    indices; for 'choice' indices of texts; for 'regress' numbers; for 'tag' a
-    list of tag names for each sentence. For 'span', labels has a list of
+    indices; for 'choice' indices of endings; for 'regress' numbers; for 'tag'
+    a list of tag names for each sentence. For 'span', labels has a list of
     `Answer` (tasks/formats.py) or str for each question, and guesses a str.
     """
     return {name: METRICS[name](labels, guesses) for name in task.metrics}

@@ -252,7 +252,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
         texts, pairs = _read_text_lines(
             file, about.pair, skip_empty, text_field,
             has_choices=about.kind == 'choice')
-    predictions = predict(net, tokenizer, texts, pairs, True)
+    predictions = predict(net, tokenizer, texts, pairs, show_progress=True)
     if out is not None and Path(out).suffix.lower() in ROW_FORMATS:
         with writing(out, force) as partial_path:
             write_rows(partial_path, Path(out).suffix.lower(), _rows(

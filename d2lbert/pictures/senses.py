@@ -300,8 +300,8 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     Each use is compared with the nearest other use of the word, by cosine
     similarity. Uses in the same sentence are not compared, since their tokens
     attend to each other. If several uses are equally near, each counts for an
-    equal part. `chances` is the baseline: the accuracy of always answering the
-    more frequent sense.
+    equal part. In the result, `chances` is the baseline: the accuracy of
+    always answering the more frequent sense.
     """
     uses_of_word = _labelled_uses_of(words)
     all_uses = [use for uses in uses_of_word.values() for use in uses]
