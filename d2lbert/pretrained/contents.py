@@ -78,7 +78,8 @@ class OpenFolder(NamedTuple):
     folder: Path
     keywords: dict      # keyword arguments of `BERTModel` or `BARTModel`
     fields: dict        # of config.json; see `read_keywords_and_fields`
-    tensors: dict       # {name in the table: `tensor_files.StoredTensor`}
+    tensors: dict       # {name: `tensor_files.StoredTensor`}, with names as in
+                        # the table of a net
 
     @property
     def is_quantized(self):
@@ -177,7 +178,7 @@ def open_folder(folder):
 
 
 def _drop_missing_heads(opened):
-    """Remove the optional heads that the folder lacks from its `keywords`."""
+    """Remove optional heads without any tensor from `opened.keywords`."""
     keywords = opened.keywords
     present = {spec.part for spec in opened.table()
                if spec.name in opened.tensors}
@@ -222,7 +223,10 @@ def _has_tied_weights(keywords, tensors):
 
 
 def _are_equal(a, b):
-    """True if two `StoredTensor`s have equal shapes and values."""
+    """True if two `StoredTensor`s have equal shapes and values.
+
+    False if `tensor_files.read` does not support a type.
+    """
     return (a.shape == b.shape
             and {a.dtype, b.dtype} <= set(tensor_files.TYPES)
             and onp.array_equal(tensor_files.read(a), tensor_files.read(b)))
@@ -330,8 +334,9 @@ def load_quantized(folder, precision=None):
     `PretrainedError`, and ValueError for a net that cannot be quantized.
     """
     config_path = Path(folder, 'config.json')
-    # Read config.json alone at first, since the caller may need no tensors.
-    # `open_folder` raises the error for a missing config.json
+    # Read config.json alone first: a folder without quantized weights gives
+    # None, and its tensors need not be listed. If config.json is missing,
+    # `open_folder` raises the error
     if precision is None and config_path.is_file():
         _, fields = configs.read_keywords_and_fields(config_path)
         if fields.get(configs.QUANTIZATION) is None:

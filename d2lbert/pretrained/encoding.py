@@ -1,8 +1,9 @@
 """This module computes the vectors of many texts, in batches without padding.
 
 N: the number of texts. T: the number of tokens of a text, special tokens
-included. H: the size of a vector. A long text can be encoded in windows,
-which are ranges of its tokens that overlap.
+included. H: the size of a token vector. A pooled vector has H numbers for each
+pooling mode, usually one mode. A long text can be encoded in windows, which
+are ranges of its tokens that overlap.
 """
 import sys
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
@@ -36,7 +37,7 @@ TOKENIZED_TEXTS = 1 << 8
 MAX_TOKENS, QUANTIZED_MAX_TOKENS = 1 << 13, 1 << 12
 
 #: The poolings that a quantized encoder computes itself: {modes of `Pooling`:
-#: argument `rows` of `QuantizedEncoder.encode`}.
+#: argument `returned_rows` of `QuantizedEncoder.encode`}.
 QUANTIZED_POOLS = {('cls',): 'first', ('mean',): 'mean'}
 
 
@@ -53,7 +54,7 @@ class Encoding(NamedTuple):
 
     text: Text
     encoded: Any        # the tokenizer's `Encoded`, of T tokens
-    vectors: Any        # (T, H) float32, or (H,) if pooled
+    vectors: Any        # (T, H) float32, or the pooled vector
 
 
 class _Input(NamedTuple):
@@ -86,21 +87,21 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     whose output to use; 0 is the embeddings, -1 the last block.
 
     max_len: maximum number of tokens of a text, special tokens included. The
-    default is the limit in the model's folder, or the number of positions.
+    default is the number of positions, or a lower limit in the model's folder.
     Longer texts are truncated. The first call that truncates with a tokenizer
     issues a `TextWarning`; later calls log it to the logger d2lbert. overlap:
     encode a long text in windows of max_len tokens instead. Each window shares
     this number of tokens with the next; the last two may share more. The
-    vector of a token is from the window in which it is farthest from both
-    ends. The vector of a special token is the mean over all windows.
+    vector of a token is from the window in which the nearer end is farthest
+    from the token. The vector of a special token is the mean over all windows.
 
-    batch_size: texts per forward pass. By default a pass has up to 8,192
-    tokens, or 4,096 of a quantized encoder. With the C++ operators, the vector
-    of a text does not depend on the other texts, their order or the number of
-    threads, to the last bit. So batch_size changes the speed alone. With
-    MXNet's operators it changes the rounding, too. Those operators compute on
-    GPUs, on machines without a compiler, with `D2LBERT_KERNELS=off`, and for
-    nets with custom blocks.
+    batch_size: texts or windows per forward pass. By default a pass has up to
+    8,192 tokens, or 4,096 of a quantized encoder. With the C++ operators, the
+    vector of a text does not depend on the other texts, their order or the
+    number of threads, to the last bit. So batch_size changes the speed alone.
+    With MXNet's operators it changes the rounding, too. Those operators
+    compute on GPUs, on machines without a compiler, with
+    `D2LBERT_KERNELS=off`, and for nets with custom blocks.
 
     show_progress: show a progress bar on standard error. By default it
     appears after a second, in a notebook or on a terminal.
@@ -189,7 +190,7 @@ class _Windows:
         if len(encoded.ids) <= self._max_len:
             return [0]
         n = len(encoded.ids) - self._num_special
-        last_begin = n - self._body_len     # of a window that ends at token n
+        last_begin = n - self._body_len     # of the window with the last token
         step = self._body_len - self._overlap
         return [*range(0, last_begin, step), last_begin]
 
@@ -275,8 +276,8 @@ class TextEncoder:
     def encode(self, texts, advance=lambda num_texts: None):
         """Encode a list of `Text`s: a list of `Encoding`s in the same order.
 
-        The `text` of an `Encoding` includes the prompt, if there is one.
-        advance: called with 1 after each text.
+        The `text` of an `Encoding` is what `Pooling.prepare` returns, so it
+        includes a prompt. advance: called with 1 after each text.
         """
         _check_not_empty(texts)
         texts = [text._replace(text=self._prepare_text(text.text))
@@ -418,13 +419,15 @@ class TextEncoder:
         is_pooled = self.pooling is not None and self._overlap is None
         quantized = self._quantized_encoder()
         if quantized is not None:
-            rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all')
-                    if is_pooled else 'all')
-            first_rows = onp.cumsum([0, *lens])     # and the number of rows
+            returned_rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all')
+                             if is_pooled else 'all')
+            # The first row of each input, then the number of all rows
+            first_rows = onp.cumsum([0, *lens])
             future = quantized.encode_async(
                 first_rows, [i for item in batch for i in item.ids],
-                [i for item in batch for i in item.segments], self.layer, rows)
-            if rows != 'all':       # the encoder pools
+                [i for item in batch for i in item.segments], self.layer,
+                returned_rows)
+            if returned_rows != 'all':      # the encoder pools
                 return lambda: self.pooling.normalized(future.result())
             wait = future.result
         else:

@@ -55,7 +55,8 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
     ctx: a device or a list of devices; None means the CPU. Weights become
     float32. Weights of heads that the folder lacks are random, with the
     standard deviation initializer_range of config.json. A warning is logged
-    if such a head is in the argument `heads` ('pooler', 'mlm', 'nsp').
+    if such a head is in the argument `heads` ('pooler', 'mlm', 'nsp'), or if
+    the net does not use a tensor of the folder.
     `print(net.pretrained)` lists the tensors that the folder lacks and the
     tensors that the net does not use. trainable=False saves the memory of
     gradients, for inference. precision: 'bf16' or 'int8' for faster
@@ -251,16 +252,17 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     BertForTokenClassification, BertForQuestionAnswering or
     BertForMultipleChoice, with the names of its labels. Relatives of BERT are
     loaded by the classes of their family. Weights are float32, in one file,
-    without copies of tied weights. The `pooling` of the tokenizer is written
-    as the files of sentence-transformers. A net with precision='int8' is
-    written with int8 weights, in about a quarter of the size; other libraries
-    cannot load such a folder. parts: the parts of the net to write, keys of
-    `tensor_names.PARTS`; None for all.
+    without copies of tied weights. Unless the net is fine-tuned, the `pooling`
+    of the tokenizer is written as the files of sentence-transformers. A net
+    with precision='int8' is written with int8 weights, in about a quarter of
+    the size; other libraries cannot load such a folder. parts: the parts of
+    the net to write, keys of `tensor_names.PARTS`; None for all.
 
-    Raises `PretrainedError` if `folder` is not empty, or if the format
-    cannot represent the net. The format cannot represent sinusoidal positions,
-    embeddings without LayerNorm, parameters that the family does not have, or
-    unsupported modules of sentence-transformers.
+    Raises FileExistsError if `folder` exists and is not an empty folder.
+    Raises `PretrainedError` if the format cannot represent the net. The format
+    cannot represent sinusoidal positions, embeddings without LayerNorm,
+    parameters that the family does not have, or unsupported modules of
+    sentence-transformers.
     """
     tokenizer = as_tokenizer(tokenizer)
     fields = configs.fields_of_net(net, tokenizer)

@@ -110,7 +110,10 @@ class GenerationConfig(NamedTuple):
 
 
 def is_causal(net):
-    """True if a net reads from left to right, and so can continue texts."""
+    """True if a net can continue texts: it reads from left to right.
+
+    False for a fine-tuned net, which has no head that predicts tokens.
+    """
     return net.mlm is not None and bool(net.config.get('causal'))
 
 
@@ -170,16 +173,18 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
     the folder has no value either, the default below holds.
 
     num_beams: 1, the default, for greedy search; more for beam search.
-    max_len: maximum number of tokens of a result. The default is the most that
-    the net can generate or, for a run, that it was trained with. min_len:
-    minimum number of tokens; the default is 0. length_penalty: beam search
-    divides the log-probability of a text by the text's length to this power;
-    the default is 1. no_repeat_ngram: n-grams of this size never occur twice;
-    0, the default, for no limit. use_cache=False recomputes all earlier tokens
-    for each new token, with the same results. show_progress: as for `encode`.
+    max_len: maximum number of tokens of a result, with the start token. The
+    default is the most that the net can generate or, for a run, that it was
+    trained with. min_len: minimum number of tokens; the default is 0.
+    length_penalty: beam search divides the log-probability of a text by the
+    text's length to this power; the default is 1. no_repeat_ngram: n-grams of
+    this size never occur twice; 0, the default, for no limit. use_cache=False
+    recomputes all earlier tokens for each new token, with the same results; a
+    net without a decoder always does so. show_progress: as for `encode`.
 
-    Input texts with more tokens than the model can read are truncated, with
-    one `TextWarning` for each tokenizer. Raises ValueError or TypeError for
+    Input texts are truncated if they have more tokens than the model can read
+    or, for a run, was trained with. One `TextWarning` is issued for each
+    tokenizer. Raises ValueError or TypeError for
     invalid arguments.
     """
     tokenizer = as_tokenizer(tokenizer)

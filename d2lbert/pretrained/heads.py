@@ -34,7 +34,8 @@ IMPOSSIBLE = -1e30
 
 
 class About(NamedTuple):
-    """The task of a fine-tuned net; entry `finetuned` of config.json."""
+    """The task of a fine-tuned net; entry `finetuned` in a run's config.json.
+    """
 
     task: str                   # the name of the task, or ''
     kind: str                   # one of `KINDS`
@@ -164,7 +165,7 @@ class FineTuned(Model):
             X = packed.encode_first_tokens(self.encoder, tokens, segments,
                                            valid_lens)
             return X, onp.arange(len(X))
-        # All tokens or, as (sequences, positions), the tokens to compute
+        # at: the tokens to score, as (sequences, positions); None: all tokens
         at = None
         if self.kind in TEXT_KINDS:
             # In a causal net, only the last token attends to all tokens
@@ -215,13 +216,14 @@ class FineTuned(Model):
                 else scores.reshape(num_examples, -1))
 
     def losses(self, X, begins, lens, labels):
-        """Return the mean loss, a scalar, and the number of losses in it.
+        """Return the mean loss, a scalar, and the number of labels in it.
 
-        X, begins: as `encode` returns them. lens (B,) and labels are on the
-        host. labels by kind: 'classify', 'regress', 'choice': (B,) class
-        indices, numbers, or indices of the right choices; 'tag': (B, T) tag
-        indices, -1 at positions without a tag; 'span': (B, 2) positions of the
-        answer's first and last token.
+        The two positions of an answer count as one label. X, begins: as
+        `encode` returns them. lens (B,) and labels are on the host. labels by
+        kind: 'classify', 'regress', 'choice': (B,) class indices, numbers, or
+        indices of the right choices; 'tag': (B, T) tag indices, -1 at
+        positions without a tag; 'span': (B, 2) positions of the answer's first
+        and last token.
         """
         def put(A, dtype='int32'):
             return on_device(A, X.ctx, dtype)

@@ -89,8 +89,7 @@ class Pooling(NamedTuple):
         return onp.array(vectors, dtype='float32')
 
     def prepare(self, text):
-        """Return the text after the prompt, both in lower case if `lowercase`.
-        """
+        """Put the prompt before a text; lower-case both if `lowercase`."""
         text = self.prompt + text
         return text.lower() if self.lowercase else text
 
@@ -224,7 +223,8 @@ def files_of(pooling, num_hiddens):
                 'Transformer, Pooling and Normalize, and a copy without them '
                 'would give different vectors: set tokenizer.pooling = None '
                 'to write the model alone')
-        # If `pooling` is as it was loaded, return the original files
+        # If `pooling` is as it was loaded, return the original files. Ignore
+        # `refusal`, since it contains the path of the folder
         if original._replace(refusal='') == pooling._replace(refusal=''):
             return contents
     return _new_files(pooling, num_hiddens)

@@ -324,6 +324,7 @@ MAX_POSITION_VALUES = 1 << 26
 def check_layers(config, num_tensors):
     """Raise ValueError if `num_tensors` tensors are too few for the layers.
 
+    Also raise it if more than `MAX_SHARED_LAYERS` layers share tensors.
     config: keyword arguments of a `BERTModel` or a `BARTModel`, a dict.
     """
     def number(name):

@@ -86,7 +86,8 @@ class BARTDecoder(nn.Block):
             encoder.scale(weight.data(ctx)),
             np.zeros((1, weight.shape[1]), ctx=ctx),
             self.pos_embedding.data(ctx).reshape(-1, weight.shape[1]),
-            # An entry for each of the three tables above
+            # An entry for each of the three tables above. 'write': see
+            # `packed.embed`
             grad_req=(*grad_reqs(weight), 'null', 'write'))
         return self.embedding_dropout(self.embedding_norm(X))
 
@@ -130,12 +131,13 @@ def _take_sequences(X, indices, num_sequences):
 class BARTModel(Model):
     """Encoder, decoder, and the head that scores the decoder's next token.
 
-    Arguments are as for `BERTModel`; num_layers, num_heads and ffn_num_hiddens
-    are the encoder's. decoder_layers, decoder_heads and decoder_ffn are the
-    decoder's, and default to the encoder's. start_id: the first token of every
-    decoder input. Keywords in `BART_STRUCTURE` (family.py) can only have the
-    values there. Encoder, decoder and head share one token embedding. The
-    bias of the head is not trained, as published.
+    Arguments are as for `BERTModel`, without num_blks and variant. num_layers,
+    num_heads and ffn_num_hiddens are the encoder's. decoder_layers,
+    decoder_heads and decoder_ffn are the decoder's, and default to the
+    encoder's. start_id: the first token of every decoder input. Keywords in
+    `BART_STRUCTURE` (family.py) can only have the values there. Encoder,
+    decoder and head share one token embedding. The bias of the head is not
+    trained, as published.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -228,7 +230,8 @@ def teacher_forced_states(net, tokens, valid_lens, targets=None):
 def decoder_inputs(tokens, start_id, ctx):
     """The inputs of a decoder that predicts tokens (B, T): int32 (B, T).
 
-    A row of the result is start_id, then the row of tokens without the last.
+    A row of the result is start_id, then a row of `tokens` without its last
+    token.
     """
     tokens = on_device(tokens, ctx, 'int32')
     start = np.full((len(tokens), 1), start_id, dtype='int32', ctx=ctx)

@@ -274,12 +274,12 @@ def fields_of_net(net, tokenizer):
     if keywords['positional'] != 'learnable':
         raise PretrainedError(
             'this net has sinusoidal positions, as in the first edition of '
-            "the book, but BERT's folders have learnt ones: train one with "
-            "positional='learnable'")
+            "the book, but BERT's folders have learnt positions: train a net "
+            "with positional='learnable'")
     if not keywords['embedding_norm']:
         raise PretrainedError(
             'this net has no LayerNorm after its embeddings, like the net of '
-            "the book, but BERT's folders always have one: train one with "
+            "the book, but BERT's folders always have it: train a net with "
             'embedding_norm=True, or a run with --architecture published')
     if keywords['attention_dropout'] is None:
         keywords['attention_dropout'] = keywords['dropout']
@@ -389,9 +389,9 @@ def _check_representable(family, keywords, names_with_field):
 def omits_mlm_head(net):
     """True if the MLM head of a net must not be saved.
 
-    The head is random if the net came from a folder without an MLM head. It is
-    omitted from the new folder if the net has a pooler, and if no class of
-    `transformers` for the family has both a pooler and an MLM head.
+    The head is random if the net came from a folder without an MLM head. Such
+    a head is omitted from the new folder if the net has a pooler, and if no
+    class of `transformers` for the family has both a pooler and an MLM head.
     """
     return (net.pretrained is not None and net.pretrained.lacks('mlm')
             and family_of(net.config).encoder_architecture is not None

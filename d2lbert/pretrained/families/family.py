@@ -63,8 +63,8 @@ class Family(NamedTuple):
     optional_heads: tuple = ()  # entries of the keyword `heads` that a net
                                 # and its folder may lack
     pad_id: int = 0         # default of pad_token_id
-    #: The row of position 0 in a folder's position embedding: `pad_id` + 1 if
-    #: `positions_from_pad` is True, else `rows_before`. The field
+    #: The row of position 0 in a folder's position embedding: the folder's
+    #: pad_token_id + 1 if `positions_from_pad` is True, else `rows_before`.
     #: max_position_embeddings does not count the first `rows_before` rows.
     positions_from_pad: bool = False
     rows_before: int = 0
@@ -333,7 +333,7 @@ BART = Family(
                'activation_dropout': ('activation_dropout', 0.0)},
     flags={'scale_embedding': ('scale_embedding', False)},
     activation_field=('activation_function', 'gelu'),
-    # The other keywords of BART_STRUCTURE are the same for all families
+    # config.py sets the other keywords of BART_STRUCTURE, except a default
     structure=dict(layer_norm_eps=1e-5, **{
         keyword: BART_STRUCTURE[keyword] for keyword in (
             'family', 'heads', 'mlm_hidden', 'num_segments')}),

@@ -41,8 +41,8 @@ class TensorSpec(NamedTuple):
 def table(config, num_skipped_rows=0):
     """The `TensorSpec`s of a net that is not fine-tuned, a list.
 
-    config: the net's keywords, a dict. num_skipped_rows: see
-    `config.num_skipped_rows`.
+    config: the net's keywords, a dict. num_skipped_rows: the result of the
+    function of that name in config.py.
     """
     names = family_of(config).names
     V, L, S, H, F = (config[name] for name in (
@@ -84,11 +84,11 @@ def table(config, num_skipped_rows=0):
     specs += norm('encoder.embedding_norm', 'encoder.embedding_norm', E)
     if config.get('embedding_size'):
         specs += dense('encoder.projection', 'encoder.projection', (H, E))
-    # In the loops below, `size` is the shape of a dense layer's weight, or the
-    # number of elements of a LayerNorm
     # ALBERT's layers share the blocks of num_groups groups
     group_size = config.get('inner_group_num', 1)
     num_groups = config.get('num_groups') or config['num_layers']
+    # In the two loops, `size` is the shape of a dense layer's weight, or the
+    # number of elements of a LayerNorm
     for i in range(group_size * num_groups):
         numbers = dict(i=i, group=i // group_size, inner=i % group_size)
         for specs_of, key, size in (
@@ -118,7 +118,8 @@ def table(config, num_skipped_rows=0):
         specs += [*dense('mlm.hidden', 'mlm.mlp.0', (E, H), 'mlm'),
                   *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
         output_layer = 'mlm.mlp.2'
-    # Folders may have the bias of the output layer under both of these names
+    # Folders have the bias of the output layer under one or both of these
+    # names
     bias, layer_bias = names['mlm.bias'], f'{names["mlm.output"]}.bias'
     # In folders of BART, the only family with a decoder, this bias has shape
     # (1, V) and may be missing

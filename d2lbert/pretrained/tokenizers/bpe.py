@@ -44,9 +44,9 @@ def has_files(folder):
 def load(folder, config, special_of):
     """Load the byte pair encoding in a folder: a `LoadedBPE`.
 
-    config: the fields of tokenizer_config.json. special_of: a function like
-    `tokenizer._special_tokens`, which returns {role: special token}. Raises
-    `TokenizerError` if a file is missing or damaged.
+    config: as `tokenizer._read_config` returns it. special_of: the function
+    `tokenizer._special_tokens`, as an argument because tokenizer.py imports
+    this module. Raises `TokenizerError` if a file is missing or damaged.
     """
     folder = Path(folder)
     vocab_name, merges_name = ((VOCAB, CODES) if (folder / CODES).is_file()

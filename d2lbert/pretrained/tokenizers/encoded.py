@@ -46,7 +46,9 @@ class Details(NamedTuple):
 
     tokens: List[str]
     offsets: List[Tuple[int, int]]      # begin and end in characters of the
-                                        # text; (0, 0) for special tokens
+                                        # text (of the word in the result of
+                                        # `encode_words`); (0, 0) for special
+                                        # tokens
     words: List[Optional[int]]          # index of the word in its text; None
                                         # for special tokens
 
@@ -55,9 +57,9 @@ class Encoded:
     """The inputs of a model for a text or a pair, T tokens.
 
     ids: a list of T token ids. segments: a list of T numbers, 1 in the second
-    text of a pair, else 0. get_details: a function that returns the `Details`.
-    It is called when the details are first used: computing vectors does not
-    need them.
+    text of a pair, else 0. But RoBERTa's tokenizer and some others give 0 in
+    both texts. get_details: a function that returns the `Details`. It is
+    called when the details are first used, because vectors do not need them.
     """
 
     __slots__ = 'ids', 'segments', '_get_details', '_details'

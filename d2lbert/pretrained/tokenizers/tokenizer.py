@@ -44,8 +44,9 @@ NORMALIZER_FIELDS = (
     ('strip_accents', 'strip_accents', None),
     ('tokenize_chinese_chars', 'handle_chinese_chars', True))
 
-#: From this number of texts on, a tokenizer encodes in C++. Making the tables
-#: for C++ takes as long as encoding some hundred texts with the library.
+#: From this number of texts on, counted over all calls, a tokenizer encodes in
+#: C++. Making the tables for C++ takes as long as encoding some hundred texts
+#: with the library.
 MIN_CPP_TEXTS = 512
 
 #: If the texts of a call have this number of characters in all, or more,
@@ -57,7 +58,7 @@ NO_LIMIT = 1 << 30
 
 
 class WordPiece(Tokens):
-    """A tokenizer of the library `tokenizers`, with word pieces or a BPE.
+    """A tokenizer of the library `tokenizers`: word pieces, a BPE or others.
 
     `train` and `load` construct a `WordPiece`. Threads may share it.
     """
@@ -100,7 +101,8 @@ class WordPiece(Tokens):
     def from_json(cls, text):
         """The tokenizer that `to_json` wrote.
 
-        Raises ValueError, TypeError or KeyError for other text.
+        For other text, raises ValueError, TypeError, KeyError or
+        AttributeError.
         """
         fields = parse_json(text)
         with word_pieces.library_errors('its own description'):
@@ -127,7 +129,8 @@ class WordPiece(Tokens):
         files: paths of one or more text files, see `texts.text_files`; the
         word <unk> of WikiText is ignored. strip_accents: None follows
         `lowercase`, as in the published BERT. min_frequency: the least count
-        of a new piece. Raises OSError, and ValueError with file and line.
+        of a new piece. Raises OSError, and ValueError for a damaged file, a
+        text without words or a too small vocab_size.
         """
         return cls.of_counts(word_pieces.count_words(files), vocab_size,
                              lowercase, strip_accents, min_frequency, max_len)
@@ -146,22 +149,22 @@ class WordPiece(Tokens):
 
     @classmethod
     def load(cls, path):
-        """Load the tokenizer in a folder, a tokenizer.json or a vocab.txt.
+        """Load a tokenizer; path: a folder, a tokenizer.json or a vocab.txt.
 
         tokenizer_config.json sets lower case, accents and Chinese characters.
         Options that it lacks are as in tokenizer.json or, with a vocab.txt, as
         in lower-case BERT. Padding and truncation in tokenizer.json are
-        ignored. Raises `TokenizerError`, a ValueError, if there is no valid
-        tokenizer.
+        ignored. Raises FileNotFoundError if `path` does not exist, and
+        `TokenizerError`, a ValueError, if there is no valid tokenizer.
         """
         return cls(*_load_arguments(Path(path)))
 
     def save(self, folder):
         """Write tokenizer.json, tokenizer_config.json and vocab.txt.
 
-        AutoTokenizer of transformers loads these files. Only tokenizers with
-        word pieces and BERT's normalizer get a vocab.txt. For PhoBERT and
-        FlauBERT, their original files are written in place of tokenizer.json.
+        AutoTokenizer of transformers loads these files. vocab.txt is written
+        only for word pieces with BERT's normalizer. PhoBERT and FlauBERT get
+        their original files in place of tokenizer.json and vocab.txt.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -322,8 +325,8 @@ class WholeWords(Tokens):
     """A tokenizer with the `Vocab` of a run: each lower-case word is a token.
 
     White space separates words. A mark is a character of punctuation, a symbol
-    or a Chinese character. If each mark in the vocabulary is a token by
-    itself, each mark of a text becomes a word by itself.
+    or a Chinese character. If the vocabulary has marks, and each only as a
+    token by itself, then each mark of a text becomes a word by itself.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -453,7 +456,9 @@ def _has_marks_as_words(vocab):
 def as_tokenizer(tokenizer):
     """Return the tokenizer for a `Vocab`, or a tokenizer unchanged.
 
-    Raises ValueError for a `Vocab` without the tokens `RESERVED`.
+    For a `Vocab`, the result is its attribute `tokenizer` or, if this is None,
+    a new `WholeWords`. Then the `Vocab` must have all tokens in `RESERVED`, or
+    this raises ValueError.
     """
     if not isinstance(tokenizer, Vocab):
         return tokenizer
@@ -470,7 +475,10 @@ def as_tokenizer(tokenizer):
 # Files in a folder
 
 def has_tokenizer(folder):
-    """True if a folder has a tokenizer.json, or a byte pair encoding."""
+    """True if a folder has a tokenizer.json, or a byte pair encoding.
+
+    A vocab.txt alone does not count: in a run folder, it may be a `Vocab`.
+    """
     folder = Path(folder)
     return (folder / TOKENIZER).is_file() or bpe.has_files(folder)
 
@@ -525,7 +533,10 @@ def _load_file(path):
 
 
 def _read_config(folder):
-    """The fields of special_tokens_map.json and tokenizer_config.json."""
+    """The fields of special_tokens_map.json and tokenizer_config.json.
+
+    If both have a field, the value in tokenizer_config.json is returned.
+    """
     config = {}
     for name in ('special_tokens_map.json', CONFIG):
         if (folder / name).is_file():

@@ -164,11 +164,11 @@ def train_pieces(counts, vocab_size, special_tokens, options,
                  min_frequency=2):
     """Train word pieces on {word: count}; returns the list of tokens.
 
-    The list has special_tokens, then letters that begin a word, then letters
-    that continue a word, and then longer pieces in the order of training. A
-    letter is any character. Equal arguments give equal lists. options:
-    {name: value} for BERT's normalizer. min_frequency: the least number of
-    times that a new piece must occur.
+    The list has special_tokens, then all letters as pieces that begin a word,
+    then letters that continue a word, and then longer pieces in the order of
+    training. A letter is any character. Equal arguments give equal lists.
+    options: {name: value} for BERT's normalizer. min_frequency: the least
+    number of times that a longer piece must occur.
     """
     t = library()
     counts = _normalized(counts, options)
@@ -191,9 +191,9 @@ def train_pieces(counts, vocab_size, special_tokens, options,
             'the letters of this text, at the beginning of words and within, '
             f'are {len(first_tokens)} pieces already')
     # The ids of letters matter: of equally frequent pairs, the library merges
-    # the pair with lower ids first. It would give letters within words ids in
-    # the random order of a hash table. Special tokens get their ids in order,
-    # so the letters are passed as special tokens, too
+    # the pair with lower ids first. The library would number letters within
+    # words in the random order of a hash table. It numbers special tokens in
+    # the given order, so the letters are passed as special tokens, too
     trainer = t.trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency,
         show_progress=False, special_tokens=first_tokens,
@@ -238,8 +238,8 @@ def _normalized(counts, options):
 def _texts_of(counts):
     """Yield texts to train on: each has copies of one word of {word: count}.
 
-    In all texts together, a word occurs `count` times. If these are more than
-    `MAX_WORDS` words, all counts are scaled down.
+    In all texts together, a word occurs `count` times. If the sum of the
+    counts is above `MAX_WORDS`, all counts are scaled down.
     """
     max_copies = 1 << 14        # of the word in a text, to save memory
     total = sum(counts.values())
@@ -253,7 +253,9 @@ def _texts_of(counts):
 # Reading
 
 def read_json(path):
-    """Read a dict from a JSON file; raise `TokenizerError` if there is none.
+    """Read a JSON object from a file: a dict.
+
+    Raises OSError, or `TokenizerError` if the file holds no JSON object.
     """
     try:
         content = files.read_json(path)
@@ -271,7 +273,7 @@ def read_tokenizer(path):
         raise TokenizerError(f'{path} holds no tokenizer: expected a '
                              'tokenizer.json with a model in it')
     try:
-        with library_errors():
+        with library_errors('this file'):
             return library().Tokenizer.from_str(
                 Path(path).read_text('utf-8'))
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -333,9 +335,9 @@ def has_word_pieces(tokenizer):
 def description(tokenizer):
     """The settings that ids depend on besides the tokens: a list for JSON.
 
-    With BERT's normalizer and pre-tokenizer, these are the options of the
-    normalizer and the largest length of a word. Of any other tokenizer, the
-    list has the whole JSON text, tokens included.
+    If the tokenizer splits as BERT's, these are the options of the normalizer
+    and the largest length of a word. For any other tokenizer, the list has the
+    whole JSON text, tokens included.
     """
     if not splits_as_bert(tokenizer):
         return [tokenizer.to_str()]
@@ -413,7 +415,7 @@ class WordCutter:
         self._may_panic = has_expressions(self._tokenizer)
 
     def __call__(self, lines):
-        """Cut words, bytes with a line for each word.
+        """Cut words; lines: bytes with one word a line.
 
         Returns ids (pieces,) int32 and begins (words + 1,) int64. The ids of
         word k are ids[begins[k]:begins[k + 1]].
@@ -478,7 +480,7 @@ class TextCutter:
             return None
         added = [token.content for token
                  in tokenizer.get_added_tokens_decoder().values()]
-        # An added token with accents may match ASCII, if both are normalized
+        # After normalization, an added token with accents may match ASCII
         if not all(token.isascii() and token.isprintable() for token in added):
             return None
         # Find the special tokens around a text, here the letter a
@@ -487,7 +489,10 @@ class TextCutter:
         begin = sample.special_tokens_mask.index(0)
         end = begin + len(text_ids)
         # An empty regular expression would match every text
-        if not added or sample.ids[begin:end] != text_ids:
+        if not added:
+            return None
+        # A post-processor need not keep the ids of the text together
+        if sample.ids[begin:end] != text_ids:
             return None
         if any(sample.type_ids):    # texts from C++ get only segment 0
             return None
@@ -530,7 +535,10 @@ def _without_added_tokens(tokenizer):
 
 
 def _tasks(lines):
-    """Yield the bytes `lines` in parts of about `TASK_BYTES`, at least one."""
+    """Yield parts of `lines`: whole lines, about `TASK_BYTES` in a part.
+
+    `lines` is bytes. Without any line, the only part is empty.
+    """
     begin = 0
     while len(lines) - begin > TASK_BYTES:
         end = lines.index(b'\n', begin + TASK_BYTES) + 1
@@ -542,7 +550,8 @@ def _tasks(lines):
 def _cpp_pieces(tokenizer):
     """The `cut.Pieces` that cut ASCII text as a tokenizer does, or None.
 
-    None: without C++, or for a tokenizer that does not split as BERT's.
+    None: without C++, for a tokenizer that does not split as BERT's, or if the
+    vocabulary lacks the unknown token.
     """
     vocab, model = tokenizer.get_vocab(), tokenizer.model
     if (draw.library() is None or not splits_as_bert(tokenizer)
