@@ -233,10 +233,11 @@ class _Windows:
 class TextEncoder:
     """A net and a tokenizer that turn `Text`s into `Encoding`s.
 
-    Arguments are as for `encode`. truncates=False: a text with more tokens
-    than the net has positions is an error, if neither max_len nor overlap is
-    given. `num_texts` counts the texts so far, `num_truncated` the truncated
-    texts, and `num_lost_tokens` the tokens that truncation removed.
+    Arguments are as for `encode`, but net may also be a `QuantizedModel`.
+    truncates=False: a text with more tokens than the net has positions is an
+    error, if neither max_len nor overlap is given. `num_texts` counts the
+    texts so far, `num_truncated` the truncated texts, and `num_lost_tokens`
+    the tokens that truncation removed.
     """
 
     def __init__(self, net, tokenizer, pooling='own', layer=-1,

@@ -168,23 +168,24 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
     """Generate a text for each input text: a list of strings.
 
     A net with causal=True (`objective='clm'`) continues each text instead:
-    the results begin with the text, and max_len and min_len count its
-    tokens. If an argument is None, the folder of the net gives the value. If
-    the folder has no value either, the default below holds.
+    the results begin with the text, and max_len and min_len also count the
+    tokens of the text. If an argument is None, the folder of the net gives the
+    value. If the folder has no value either, the default below holds.
 
     num_beams: 1, the default, for greedy search; more for beam search.
     max_len: maximum number of tokens of a result, with the start token. The
     default is the most that the net can generate or, for a run, that it was
-    trained with. min_len: minimum number of tokens; the default is 0.
-    length_penalty: beam search divides the log-probability of a text by the
-    text's length to this power; the default is 1. no_repeat_ngram: n-grams of
-    this size never occur twice; 0, the default, for no limit. use_cache=False
-    recomputes all earlier tokens for each new token, with the same results; a
-    net without a decoder always does so. show_progress: as for `encode`.
+    trained with. min_len: minimum number of tokens, without the end token; the
+    default is 0. length_penalty: beam search divides the log-probability of a
+    text by the text's length to this power; the default is 1.
+    no_repeat_ngram: n-grams of this size never occur twice; 0, the default,
+    for no limit. use_cache=False recomputes all earlier tokens for each new
+    token, with the same results. A net without a decoder always recomputes
+    them. show_progress: as for `encode`.
 
     Input texts are truncated if they have more tokens than the model can read
-    or, for a run, was trained with. One `TextWarning` is issued for each
-    tokenizer. Raises ValueError or TypeError for
+    or, for a run, than it was trained with. The first call that truncates with
+    a tokenizer issues a `TextWarning`. Raises ValueError or TypeError for
     invalid arguments.
     """
     tokenizer = as_tokenizer(tokenizer)

@@ -307,8 +307,8 @@ def write(path, tensors, displayed_path):
         raise OSError(f'{displayed_path} cannot be written: {error}') from None
 
 
-#: Arguments of models. In a valid checkpoint, each is at most the length of
-#: the longest side of all tensors.
+#: Arguments of models that are lengths of axes of tensors, or smaller. So in a
+#: valid checkpoint none is larger than the longest axis of all tensors.
 SIDES = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
          'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
          'start_id')

@@ -120,13 +120,13 @@ def table(config, num_skipped_rows=0):
         output_layer = 'mlm.mlp.2'
     # Folders have the bias of the output layer under one or both of these
     # names
-    bias, layer_bias = names['mlm.bias'], f'{names["mlm.output"]}.bias'
+    bias_name, alias = names['mlm.bias'], f'{names["mlm.output"]}.bias'
     # In folders of BART, the only family with a decoder, this bias has shape
     # (1, V) and may be missing
     is_bart = family_of(config).has_decoder
     specs.append(TensorSpec(
-        bias, f'{output_layer}.bias', (1, V) if is_bart else (V,), 'mlm',
-        alias=layer_bias if layer_bias != bias else None,
+        bias_name, f'{output_layer}.bias', (1, V) if is_bart else (V,), 'mlm',
+        alias=alias if alias != bias_name else None,
         is_optional=is_bart))
     if not config['tie_embeddings']:
         specs.append(TensorSpec(f'{names["mlm.output"]}.weight',

@@ -72,8 +72,8 @@ def bert_tokenizer(tokens, special, lowercase=True, strip_accents=None,
                    handle_chinese_chars=True):
     """Make BERT's tokenizer.
 
-    tokens: a list by id. special: {role: token}. The other arguments are
-    options of BERT's normalizer.
+    tokens: a list by id. special: {role: token}; for the roles see
+    `encoded.ROLES`. The other arguments are options of BERT's normalizer.
     """
     t = library()
     tokenizer = t.Tokenizer(t.models.WordPiece(
