@@ -277,7 +277,7 @@ class TextEncoder:
     def encode(self, texts, advance=lambda num_texts: None):
         """Encode a list of `Text`s: a list of `Encoding`s in the same order.
 
-        The `text` of an `Encoding` is what `Pooling.prepare` returns, so it
+        In the result, `Text.text` is what `Pooling.prepare` returns, so it
         includes a prompt. advance: called with 1 after each text.
         """
         _check_not_empty(texts)

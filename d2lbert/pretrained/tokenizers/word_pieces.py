@@ -22,20 +22,20 @@ from d2lbert.text import UNK
 from d2lbert.texts import text_files
 from d2lbert.texts.numbered_text import line_ends
 
-# The largest number of characters in a word, as in the published BERT. Longer
-# words become [UNK]
+# The largest number of characters in a word, as in the library transformers.
+# Longer words become [UNK]
 MAX_WORD_CHARS = 100
 
 # Trained pieces consist of at most this number of different characters, the
 # most frequent ones. Words with other characters become [UNK]
 MAX_ALPHABET = 1000
 
-# The largest number of different words to count. If a text has more, the rarer
-# half of the words so far is dropped
+# The largest number of different words to count. If the text files have more,
+# the rarer half of the words so far is dropped
 MAX_TYPES = 1 << 21
 
-# The largest number of words to train on, repeated words included. If a text
-# has more, all counts are scaled down
+# The largest number of words to train on, repeated words included. If the text
+# files have more, all counts are scaled down
 MAX_WORDS = 1 << 23
 
 # `WordCutter` gives a thread about this number of bytes at a time
