@@ -182,8 +182,9 @@ def pretrain(
     and log.txt then name the wanted corpus.
 
     texts: train on these texts in place of `corpus`: a list, a generator, an
-    array or a column of a table. Each is a document; empty lines in it
-    separate paragraphs. They are written to texts.txt in the run folder.
+    array or a column of a table. Each text is one paragraph, or several with
+    empty lines between them. All paragraphs are one article. The texts are
+    written to texts.txt in the run folder.
 
     callback: a function that is called after each step with the numbers of
     the step: a dictionary with the columns of `read_history`, such as `step`

@@ -1,8 +1,8 @@
 """Run a page of the book; print its outputs, or compare them with stored ones.
 
 The page runs in a Jupyter kernel: a process of the same Python, in which
-`import d2l` gives d2lbert. The stored outputs are of an earlier run, and part
-of the page's file.
+`import d2l` gives d2lbert. The stored outputs are of an earlier run. They are
+in a notebook itself, or in a second file for a Markdown source (see pages.py).
 """
 import ast
 import itertools
@@ -225,9 +225,9 @@ def run_page(page, compare=False):
     """Execute a page, print its outputs and store them in `page.notebook`.
 
     page: a `Page` (see pages.py). compare: after each cell, print its outputs
-    beside the outputs in the file. On a terminal, a progress bar counts the
-    cells. Raises PageError at the first cell that fails, and KernelError if
-    the kernel ends.
+    and, if they differ, the stored outputs beside them. On a terminal, a
+    progress bar counts the cells. Raises PageError at the first cell that
+    fails, and KernelError if the kernel does not start, or ends too early.
     """
     # index: of a cell among all cells of the notebook, from 0. number: of a
     # cell among the cells with code, from 1
@@ -352,10 +352,11 @@ class Screen:
         self._bar.refresh()
 
     def _write(self, text, stream):
-        """Print text; if the bar is visible, without an unfinished last line.
+        """Print text to a stream.
 
-        tqdm can show its bar only below whole lines. The line without an end
-        is printed when its end comes.
+        tqdm can show its bar only below whole lines. So if the bar is visible,
+        an unfinished last line of standard output is printed when its end
+        comes.
         """
         if stream is sys.stdout:
             is_bar_visible = not self._bar.disable
@@ -369,7 +370,7 @@ class Screen:
             stream.flush()
 
 
-#: Headings of the outputs in the file, and of the outputs of this run.
+#: Headings of the stored outputs, and of the outputs of this run.
 BEFORE, NOW = 'in the file', 'now'
 
 
@@ -380,11 +381,12 @@ class Comparison:
         self._num_same = self._num_different = 0
 
     def compare(self, number, before, now):
-        """Count a cell; return lines that show its outputs, before and now.
+        """Compare the outputs of a cell; return lines that show them.
 
-        number: of the cell, for the lines. before: the lines of its outputs in
-        the file, or None if the file has no outputs for the cell. now: the
-        lines of its outputs in this run.
+        A cell counts if its outputs were stored, unless it printed nothing
+        both times. number: of the cell, for the lines. before: the lines of
+        its stored outputs, or None if they were not stored. now: the lines of
+        its outputs in this run.
         """
         if before is None:
             return [f'cell {number}, not printed in the file:',

@@ -42,7 +42,7 @@ class BookModule(types.ModuleType):
 
 
 class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Let an import of `d2l` give a `BookModule`, even if d2l is missing."""
+    """Let `import d2l` give a `BookModule`, even if no d2l is installed."""
 
     def find_spec(self, fullname, path=None, target=None):
         """Return a spec for BOOK_MODULES, or None for a module outside d2l.

@@ -90,7 +90,7 @@ class Page(NamedTuple):
     notebook: the text and the code of the page, without outputs. line_numbers:
     for each cell, the number of its first line of code in the Markdown source,
     or None. stored_lines: for each cell, the `printed_lines` of its outputs in
-    the file, or None if the file has no outputs for the cell.
+    an earlier run; None for text, and for code whose outputs were not stored.
     """
 
     path: Path
@@ -120,10 +120,11 @@ def is_code(cell):
 
 
 def printed_lines(outputs):
-    """Return a cell's outputs, without standard error, as a list of lines.
+    """Return a cell's outputs as a list of lines.
 
-    outputs: in the format of nbformat. For each picture, a line PICTURE is at
-    the end of the list.
+    Standard error and the error of a failed cell are left out. outputs: in the
+    format of nbformat. For each picture, a line PICTURE is at the end of the
+    list.
     """
     text, num_pictures = '', 0
     for output in outputs:

@@ -200,13 +200,14 @@ def parser():
                      version=f'd2lbert {__version__}',
                      help='print the version and exit')
     top.set_defaults(check=None, needs=None, quiet=False, notices=())
-    # The description lists the sub-commands instead of argparse's help
+    # Hide argparse's list of sub-commands: the description lists them by group
     commands = top.add_subparsers(dest='command', metavar='COMMAND',
                                   prog='d2lbert',
                                   help=argparse.SUPPRESS)
     paragraphs = [DESCRIPTION]
     for title, modules in GROUPS.items():
-        # An entry for each sub-command, with its name as dest
+        # `_choices_actions` has an entry for each sub-command, whose name is
+        # the attribute `dest`
         num_before = len(commands._choices_actions)
         for module in modules:
             module.add(commands)    # a module may add several sub-commands

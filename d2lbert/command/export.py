@@ -1,7 +1,8 @@
 """Run `d2lbert export` and `d2lbert import`.
 
-`export` writes the model of a run in the format of other libraries. `import`
-reads a model in this format, and writes a run.
+`export` writes the model of a run in the format of other libraries, or with
+8-bit weights, which only d2lbert reads. `import` reads a model in the format
+of other libraries, and writes a run.
 """
 from d2lbert.command.flags import check_folders
 

@@ -29,7 +29,10 @@ def add(commands):
 
 
 def check_flags(args):
-    """Raise an error if a setting is invalid or a file is missing."""
+    """Raise an error if a setting is invalid or names a missing file.
+
+    For a resumed run, only the checks of `pretrain.check_settings` are made.
+    """
     settings = pretrain.given_settings(args)
     pretrain.check_settings(settings, complete)
     if 'resume' not in settings:
@@ -49,7 +52,9 @@ def run(args):
 
 
 def read_figures(folder):
-    """Return the development metrics of a run or, with --seeds, of its runs.
+    """Return the development metrics of a run.
+
+    folder: the run folder or, with --seeds, the folder of several runs.
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.has_seed_runs(folder):

@@ -102,10 +102,11 @@ def _pager():
 
 
 def render(text, width=80, is_styled=False):
-    """Convert Markdown to lines of at most `width` columns.
+    """Convert Markdown to text for a terminal of `width` columns.
 
-    Code is indented and never wrapped. For tables, see `_render_table`.
-    is_styled: mark headings and code by escape sequences for a terminal.
+    Paragraphs are wrapped; headings and code are not, and code is indented.
+    For tables, see `_render_table`. is_styled: mark headings and code by
+    escape sequences for a terminal.
     """
     text = re.sub(r'<!--.*?-->\n?', '', text, flags=re.DOTALL)
     style, output, previous_kind = _Style(is_styled), '', None
@@ -204,8 +205,8 @@ def _blocks(text):
 
 def _plain_text(text):
     """Replace pictures and links by text, and remove the * of emphasis."""
-    # ![description](file), [words](page.md#part), [words](https://...), and
-    # any other [words](target)
+    # In this order: ![description](file), [words](page.md#part),
+    # [words](https://...), and any other [words](target)
     text = re.sub(r'!\[([^]]*)\]\([^)]*\)', r'[picture: \1]', text)
     text = re.sub(r'\[([^]]*)\]\((\w+)\.md(?:#[^)]*)?\)', _link_text, text)
     text = re.sub(r'\[([^]]*)\]\((https?:[^)]*)\)', r'\1 <\2>', text)
@@ -252,7 +253,7 @@ def _render_table(lines, width, style):
     plain_rows = [[_plain_text(cell) for cell in row]
                   for row in [header, *rows]]
     if not any(header[1:]):
-        plain_rows = plain_rows[1:]     # the header names no columns
+        plain_rows = plain_rows[1:]     # at most the first column has a name
     columns = zip(*(row for row in plain_rows if not _is_title(row)))
     column_widths = [max(map(len, column)) for column in columns]
     # Two blanks between columns

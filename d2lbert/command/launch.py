@@ -61,7 +61,10 @@ def add(commands):
 
 
 def run(args):
-    """Train, or print how to resume a failed job; returns the exit status."""
+    """Train; returns the exit status.
+
+    If the job fails or is stopped, the message gives the command to resume it.
+    """
     hosts = read_hosts(args.hosts)
     num_workers = args.workers
     if num_workers is None:

@@ -22,8 +22,8 @@ from d2lbert.training.settings import (
     described_default,
 )
 
-#: Flags of `pretrain` for the devices and the run folder. They do not change
-#: the model, and a run does not store them as its settings.
+#: Flags of `pretrain` and `finetune` for the devices and the run folder. A run
+#: does not store them as its settings.
 RUN_FLAGS = (
     Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
             'cpu, cpu:2 (the CPU as two devices), gpu or gpu:0,1', 'NAME'),
@@ -39,7 +39,7 @@ MOST_USED = ('corpus', 'tokenizer', 'recipe', 'objective', 'num_steps',
              'minutes', 'batch_size', 'lr', 'max_len', 'num_hiddens',
              'num_layers', 'eval_every', 'seed', 'out', 'resume')
 
-#: Attributes of the parsed arguments that are not settings.
+#: Attributes of the parsed arguments that are neither settings nor RUN_FLAGS.
 NOT_SETTINGS = ('command', 'run', 'check', 'needs', 'quiet', 'json',
                 'notices')
 
@@ -90,7 +90,7 @@ def add_flags(parser, groups, most_used):
 
 
 def given_settings(args):
-    """Return the settings on the command line, {name: value}."""
+    """Return the given settings and RUN_FLAGS, {name: value}."""
     return {name: value for name, value in vars(args).items()
             if name not in NOT_SETTINGS}
 
@@ -113,9 +113,10 @@ def _flag(setting):
 
 
 def check_flags(args):
-    """Raise an error if a setting is invalid or a file is missing.
+    """Raise an error if a setting is invalid or names a missing file.
 
-    cli.py calls this function before it imports MXNet and before `run`.
+    For a resumed run, only the checks of `check_settings` are made. cli.py
+    calls this function before it imports MXNet and before `run`.
     """
     settings = given_settings(args)
     check_settings(settings, complete)
@@ -133,6 +134,7 @@ def run(args):
     if 'corpus' not in settings and 'resume' not in settings:
         settings['corpus'] = 'wikitext-2'
         try:
+            # Fetch the text if it is missing; the run finds it again
             hub.wikitext2_dir(settings.get('data_dir'))
         except hub.HubError as error:
             note(f'{error}\nTraining on the small sample corpus instead.')

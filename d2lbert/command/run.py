@@ -29,9 +29,10 @@ def add(commands):
         'as a notebook; several pages, into a folder')
     add('--force', action='store_true', help='replace notebooks that exist '
         'at --out; a page itself is never replaced')
-    add('--compare', action='store_true', help='print each new output '
-        'beside the output that the page stores; a .md file of the living '
-        'edition has its outputs in outputs/mxnet/')
+    add('--compare', action='store_true', help='compare each new '
+        'output with the output that the page stores, and print both if they '
+        'differ; a .md file of the living edition has its outputs in '
+        'outputs/mxnet/')
     parser.set_defaults(run=run)
 
 
@@ -70,7 +71,8 @@ def _output_paths(files, out, force):
     """Return a list: the path at which to write each page as a notebook.
 
     files: paths of the pages; out, force: --out and --force. Without --out,
-    the paths are None. Raises an error if a path cannot be written.
+    the paths are None. Raises an error for a path that is not allowed, for
+    example the path of a page.
     """
     if out is None:
         return [None] * len(files)

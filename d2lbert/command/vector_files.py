@@ -243,9 +243,10 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
 def vectors_file(out, force=False, reads=(), title='text', flag='--out'):
     """Yield an object of a class in `FORMATS`, which writes the file `out`.
 
-    The object writes a temporary file, which becomes `out` on success. title:
-    the title of the column of texts or tokens. The other arguments are those
-    of `check_out` in machine/arguments.py.
+    The object writes a temporary file. On success, this file becomes `out` or,
+    if `out` is a pipe, is copied into it. title: the title of the column of
+    texts or tokens. The other arguments are those of `check_out` in
+    machine/arguments.py.
     """
     check_vectors_out(out, force, reads, flag)
     format_class = FORMATS.get(Path(out).suffix.lower(), Npy)

@@ -32,7 +32,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     """Print or write the vectors of a text, or of each line of a file.
 
     The arguments are the flags of `d2lbert encode`; is_json: --json; options:
-    see `_encoder`. Raises ValueError for invalid arguments, if possible before
+    see `_encoder`. Raises an error for invalid arguments, if possible before
     loading the net.
     """
     # The vectors of the texts of a file become one array (N, H)
@@ -249,7 +249,7 @@ def _encoder(folder, precision=None, devices='auto', **options):
 
 
 def _report(encoder, lines, *notes):
-    """Print `notes` and notes on truncated and skipped texts to stderr.
+    """Print notes to standard error, also on truncated and skipped texts.
 
     notes: sentences; None is left out. lines: `Lines`, or None for one text.
     """

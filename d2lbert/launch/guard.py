@@ -4,7 +4,8 @@ The launcher (`launcher.py`) starts a job of several processes. For each
 process, it runs Python on a host, and sends a line of JSON with the source of
 this module and a description of the process. This Python is the guard. It ends
 the process when the launcher closes the connection or ends, or when the
-launcher sends nothing for too long. This module imports only the standard
+launcher sends nothing for too long. It also ends the process after a signal,
+or if the scheduler cannot be reached. This module imports only the standard
 library, since the host may lack d2lbert.
 """
 import contextlib
@@ -37,7 +38,8 @@ def main(spec):
     no limit;
     workers_on_host: the number of workers on this host, which share its cores;
     hardware_source: the source of machine/hardware.py;
-    socket: the path of the socket of the process, to be removed, or None.
+    socket: the path of the socket of the process, which the guard removes at
+    the end, or None.
     """
     signals = []    # received signals; `_watch` returns after the first
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -158,7 +160,8 @@ def _connection_error(address):
 def _end(child, grace):
     """End the child and its process group, which may outlive the child.
 
-    grace: seconds between SIGTERM and SIGKILL.
+    grace: the longest wait for the child in seconds, after SIGTERM and again
+    after SIGKILL.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -189,7 +189,8 @@ class Job:
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
         self.processes, self.sockets = [], sockets
         self.pipes = selectors.DefaultSelector()    # the open output pipes
-        # True if worker 0 has written an unfinished line to a terminal
+        # True if standard error is a terminal, and the last output of worker 0
+        # did not end its line
         self.is_mid_line = False
 
     def start(self, name, host, arguments, env, workers_on_host=1):

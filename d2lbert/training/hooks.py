@@ -25,7 +25,8 @@ STOP, SAVE = 1, 2
 #: The message if a signal ends a run at once, and the run has a checkpoint.
 STOPPED_WITH_CHECKPOINT = 'stopped; the last checkpoint is whole'
 
-#: Seconds between the checkpoints of a run without `save_every`.
+#: Seconds between the checkpoints of a run without `save_every`. They are
+#: called timed checkpoints.
 SAVE_SECONDS = 300
 
 
@@ -123,7 +124,8 @@ class LogHook:
         if workers.rank() == 0:
             run.folder.append('losses.csv', run.history.last_csv_row(
                 step, has_held_out(run)))
-            # `log` does nothing for None, if there is no warning
+            # Without a warning, `warning_after` returns None, and `log` does
+            # nothing
             log(run, run.growth.warning_after(step), warn)
 
 
@@ -137,10 +139,10 @@ class SaveHook:
 
     def __init__(self):
         self.request, self._saved_at = 0, time.monotonic()
-        self._clock_has_saved = False   # True after a checkpoint of the clock
+        self._has_saved_timed = False   # True after a timed checkpoint
 
     def own_request(self, run):
-        """The request of this worker, by its signals and its clock."""
+        """STOP after a signal, and SAVE if a timed checkpoint is due."""
         is_due = (run.settings['save_every'] is None
                   and time.monotonic() - self._saved_at >= SAVE_SECONDS)
         return STOP * (run.stop.signal is not None) + SAVE * is_due
@@ -154,9 +156,9 @@ class SaveHook:
         if every:
             is_due = step % every == 0 or is_last
         else:
-            # Save the last step only if the clock has saved an earlier step
-            is_due = request & SAVE or (is_last and self._clock_has_saved)
-            self._clock_has_saved |= bool(is_due)
+            # Save the last step only after an earlier timed checkpoint
+            is_due = request & SAVE or (is_last and self._has_saved_timed)
+            self._has_saved_timed |= bool(is_due)
         if is_due or must_stop:
             self._save(run, step)
         if must_stop:
@@ -172,7 +174,7 @@ class SaveHook:
             for stateful in run.stateful:
                 state.update(stateful.state())
                 arrays.update(stateful.arrays())
-            # Of the checkpoints of the clock, only the last is kept
+            # Of timed checkpoints, only the last is kept
             num_kept = (
                 run.settings['keep'] if run.settings['save_every'] else 1)
             checkpoints.save(run.out, step, state, arrays, num_kept)

@@ -67,7 +67,7 @@ class Run:
                 self.folder = create(*args)
 
     def carry_out(self, create=None, *args):
-        """Prepare, train and finish the run; return its path.
+        """Prepare, train and finish the run; return `out`.
 
         create, args: as for `open_folder`, if the run has no folder yet.
         """
@@ -162,6 +162,7 @@ class Run:
         self.resumed_step = self.history.num_steps
         self.schedule.check(path)
         if not self.schedule.is_over():
+            # If the run is prolonged, its former last step has an extra entry
             self.history.drop_extra_entry(self.settings['log_interval'])
 
     # Steps

@@ -49,8 +49,9 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     and log.txt then name the wanted corpus.
 
     texts: train on these texts in place of `corpus`: a list, a generator, an
-    array or a column of a table. Each is a document; empty lines in it
-    separate paragraphs. They are written to texts.txt in the run folder.
+    array or a column of a table. Each text is one paragraph, or several with
+    empty lines between them. All paragraphs are one article. The texts are
+    written to texts.txt in the run folder.
 
     callback: a function that is called after each step with the numbers of
     the step: a dictionary with the columns of `read_history`, such as `step`
@@ -158,7 +159,8 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
     """Lock the folder of a run, read a checkpoint, and return the `Run`.
 
     path: a run folder or one of its checkpoints. keywords: changed settings.
-    The other arguments are as for `Run`. Call `Run.carry_out` to go on.
+    run_type: the `RunType` that the run must have. The other arguments are as
+    for `Run`. Call `Run.carry_out` to go on.
     """
     is_folder = path.is_dir()
     # A checkpoint is RUN/checkpoints/FILE

@@ -61,7 +61,8 @@ class ClockSchedule(Stateful):
     The clock is `history.seconds`. It stops during evaluations, while
     checkpoints are saved, and until a stopped run is resumed. `begin` reads
     the clock once for each step into `begin_seconds`, which determines the
-    learning rate and the batch size of the step. end: in seconds of the clock.
+    learning rate and the batch size of the step. end: the reading of the clock
+    at which the run ends, in seconds.
     """
 
     def __init__(self, minutes, history):

@@ -91,12 +91,13 @@ class Setting(NamedTuple):
 def _converted(name, value, kind):
     """Convert a value to `kind`: str, bool, int or float.
 
-    Raises TypeError or ValueError for a value of another kind, such as '5' for
-    an int, or 0.5.
+    Raises TypeError for a value of another kind, such as '5' for an int, and
+    ValueError if `kind` is int and the value is a fraction, such as 0.5.
     """
     if kind is str and isinstance(value, str):
         return value
-    # By name, since numpy.bool_ is no subclass of bool
+    # Compare names: numpy.bool_ is no subclass of bool, and this module does
+    # not import NumPy
     if kind is bool and type(value).__name__ in ('bool', 'bool_'):
         return bool(value)
     if (kind in (int, float) and isinstance(value, numbers.Real)
@@ -345,7 +346,8 @@ def complete(keywords):
         raise ValueError('data_dir (--data-dir) is the folder of '
                          'WikiText-2, and corpus (--corpus) names another '
                          'text: leave one of them out')
-    # A student's missing sizes come later, from its teacher
+    # Missing sizes of a student come from its teacher, which is not loaded
+    # yet. The net of the student checks them
     if values['teacher'] is None:
         check_heads(values['num_hiddens'], values['num_heads'])
     return values
@@ -486,8 +488,8 @@ def takes_settings(groups):
 def _bracketed_default(setting):
     """The default in brackets, for `help`: ' [512; 64 in learn]'.
 
-    ' [True in learn]' for a bool that only this recipe sets; '' without a
-    default.
+    ' [True in learn]' for a bool that only this recipe sets; '' for any other
+    bool, and without a default.
     """
     if setting.default is None or setting.kind is bool:
         return ' [True in learn]' if setting.learn else ''
@@ -498,7 +500,8 @@ def _bracketed_default(setting):
 def described_default(setting):
     """The defaults in the recipes book and learn: '512; 64'.
 
-    'in learn' for a bool that only this recipe sets; '' without a default.
+    'in learn' for a bool that only the recipe learn sets; '' for any other
+    bool, and without a default.
     """
     if setting.default is None or setting.kind is bool:
         return 'in learn' if setting.learn else ''

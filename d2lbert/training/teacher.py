@@ -22,11 +22,11 @@ class Teacher(NamedTuple):
 
     @classmethod
     def load(cls, path):
-        """Load the teacher from the folder of a run or of a pretrained model.
+        """Load the teacher from a run of `pretrain` or a pretrained model.
 
-        Raises ValueError if the model has a decoder, predicts next tokens,
-        lacks an MLM head, or scores another number of tokens than its
-        tokenizer has.
+        path: the folder. Raises ValueError for a run of `finetune`. Raises
+        ValueError also if the model has a decoder, predicts next tokens, lacks
+        an MLM head, or scores another number of tokens than its tokenizer has.
         """
         path = Path(path)
         _, net, tokenizer = load_folder(
@@ -153,7 +153,7 @@ def _architecture(config):
     config = {**DEFAULTS, **config, 'heads': tuple(
         config.get('heads', DEFAULTS['heads']))}
     for name in ('distilbert', 'published'):
-        # An architecture may have any value of three entries
+        # Nets of one architecture may differ in these three entries
         required = {key: value for key, value in ARCHITECTURES[name].items()
                     if key not in ('dropout', 'max_len', 'family')}
         if all(config[key] == value for key, value in required.items()):

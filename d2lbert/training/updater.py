@@ -26,7 +26,7 @@ from d2lbert.training.state import Stateful
 
 @mx.optimizer.register
 class AdamW(mx.optimizer.Optimizer):
-    """Adam with decoupled weight decay and clipping by the common norm.
+    """Adam with decoupled weight decay, and clipping by the gradients' norm.
 
     For `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)`.
     Without decay and clipping it equals MXNet's Adam up to rounding (Kingma
@@ -125,7 +125,9 @@ class Updater(Stateful):
             update_on_kvstore=False)
 
     def gradients(self, batch):
-        """Compute the gradients of a batch, without waiting for the losses.
+        """Compute the gradients of a batch.
+
+        The devices may still be computing the last part on return.
 
         A shard is the part of the batch that a device computes at a time.
         Each loss is a mean over items such as masked words. The loss of a
@@ -180,7 +182,7 @@ class Updater(Stateful):
         return s['lr'] * self.schedule.factor(step, s['warmup'], s['decay'])
 
     def update(self, step):
-        """Sum and clip the gradients of all devices; update the weights."""
+        """Sum gradients over devices and workers, clip, update the weights."""
         self.trainer.set_learning_rate(self.rate(step))
         self.trainer.step(1)    # 1: gradients of means need no division
 
@@ -207,8 +209,9 @@ class Updater(Stateful):
     def _check_equals_first_worker(self, store, key, size):
         """Raise `RunError` if the first worker has other settings or data.
 
-        store, key: of the key-value store that sends a hash of them. size: of
-        all arrays with this key.
+        store, key: the key-value store, and the key under which it sends a
+        hash of the first worker's settings and data. size: the size of all
+        arrays with this key.
         """
         # The hash of 31 bits is stored as two numbers that float32 can hold
         # exactly. Further numbers are 0
