@@ -13,8 +13,9 @@ def add(commands):
         'export', help='write a run as a checkpoint for other libraries',
         description='Write the model of a run as a folder with config.json, '
         'model.safetensors and the files of its tokenizer. The transformers '
-        'library loads the folder with BertForPreTraining and AutoTokenizer; '
-        'for a run of finetune, with the class for its task. The format '
+        'library loads a BERT with BertForPreTraining and AutoTokenizer, a '
+        'relative of BERT with the class of its family, and a run of finetune '
+        'with the class for its task. The format '
         'requires learnt positions and a LayerNorm after the embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder or, with '
                         '--precision int8, the folder of a pretrained model')

@@ -32,10 +32,11 @@ def add(commands):
     add('--num-beams', type=at_least(1), metavar='K', help='number of beams '
         'in beam search (1: greedy search)')
     add('--max-len', type=at_least(1), metavar='N', help='maximum number '
-        'of generated tokens, including the first and last special tokens '
-        '(the maximum of the model or the run)')
+        'of tokens of a result, including the first and last special tokens; '
+        'a text that is continued counts, too (the maximum of the model or '
+        'the run)')
     add('--min-len', type=at_least(0), metavar='N', help='minimum number '
-        'of generated tokens, without the last special token (0)')
+        'of tokens of a result, without the last special token (0)')
     add('--length-penalty', type=float, metavar='P', help='divide the '
         'score of a text by its length to the power P; a larger P favours '
         'longer texts (1.0)')

@@ -63,7 +63,8 @@ def add(commands):
 def run(args):
     """Train; returns the exit status.
 
-    If the job fails or is stopped, the message gives the command to resume it.
+    If the job fails or is stopped, a message has the command to resume it, or
+    tells that there is no checkpoint.
     """
     hosts = read_hosts(args.hosts)
     num_workers = args.workers
@@ -149,7 +150,7 @@ def _worker_command(command, pretrain_parser, num_workers=1):
         # this job may write later checkpoints into RUN
         run_folder = str(Path(run_folder).parent.parent)
     resume_arguments = ['pretrain', '--resume', run_folder]
-    # A resumed run accepts these flags: repeat those that are given
+    # A resumed run accepts these flags: repeat the given ones
     for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
                  'devices'):
         if hasattr(pretrain_args, name):

@@ -30,8 +30,8 @@ RUN_FLAGS = (
     Setting('out', str, None, 'run folder (runs/<date-time>)', 'DIR'),
     Setting('force', bool, False, 'move the run folder to DIR.old if it '
             'exists'),
-    Setting('resume', str, None, 'continue the run in this folder, or one '
-            'of its checkpoints', 'RUN'),
+    Setting('resume', str, None, 'continue a run: its folder, or one of its '
+            'checkpoints', 'RUN'),
 )
 
 #: The settings in the first group of the help text, 'most used'.
@@ -75,7 +75,7 @@ def add_flags(parser, groups, most_used):
     for title, settings in help_groups.items():
         group = parser.add_argument_group(title)
         for setting in settings:
-            name, options = _flag(setting)
+            name, options = _flag_and_options(setting)
             group.add_argument(name, **options)
             # So far, only flags without a value have an earlier name
             if setting.earlier:
@@ -95,7 +95,7 @@ def given_settings(args):
             if name not in NOT_SETTINGS}
 
 
-def _flag(setting):
+def _flag_and_options(setting):
     """Return (name of the flag, keywords of `add_argument`) for a setting."""
     default = described_default(setting)
     text = setting.help + (f' ({default})' if default else '')

@@ -9,7 +9,8 @@ from d2lbert.machine.arguments import (
     writing,
 )
 
-#: Modules that a Jupyter kernel needs. The packages on PyPI have these names.
+#: Modules that run a page in a Jupyter kernel. Their packages on PyPI have the
+#: same names.
 KERNEL_MODULES = 'nbformat', 'jupyter_client', 'ipykernel'
 
 

@@ -49,8 +49,8 @@ def add(commands):
         'word whose vectors in many sentences are shown; several may be '
         'given (default: words of the texts that occur often enough)')
     add('--file', metavar='FILE', help='search the lines of this file for '
-        "the nearest tokens and the words (default: a run's training text, "
-        'else the sample corpus)')
+        'the nearest tokens and the words (default: the training text of a '
+        'run of pretrain, else the sample corpus)')
     add('--text-field', metavar='NAME', help='the field of JSON lines in '
         '--file that holds the text')
     add('--out', metavar='FILE.html', required=True,

@@ -142,7 +142,10 @@ class SaveHook:
         self._has_saved_timed = False   # True after a timed checkpoint
 
     def own_request(self, run):
-        """STOP after a signal, and SAVE if a timed checkpoint is due."""
+        """The request of this worker.
+
+        It has STOP after a signal, and SAVE if a timed checkpoint is due.
+        """
         is_due = (run.settings['save_every'] is None
                   and time.monotonic() - self._saved_at >= SAVE_SECONDS)
         return STOP * (run.stop.signal is not None) + SAVE * is_due
