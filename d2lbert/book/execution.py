@@ -65,8 +65,8 @@ class _ThisPythonSpecs(KernelSpecManager):
             display_name='Python 3', language='python')
 
 
-class Outputs:
-    """The outputs of one cell, collected as Jupyter does.
+class OutputCollector:
+    """Collect the outputs of one cell, as Jupyter does.
 
     displays: {display_id: list of outputs}, shared by all cells of the page,
     because a later cell may change an output with a display_id.
@@ -242,10 +242,10 @@ def run_page(page, compare=False):
         for number, (index, cell) in enumerate(cells, 1):
             # To compare, print standard output only after the cell has ended
             screen = Screen(bar, only_stderr=compare)
-            outputs = Outputs(displays)
-            _run_cell(kernel, page, index, number, outputs, screen)
-            cell.outputs = outputs.outputs
-            cell.execution_count = outputs.execution_count
+            collector = OutputCollector(displays)
+            _run_cell(kernel, page, index, number, collector, screen)
+            cell.outputs = collector.outputs
+            cell.execution_count = collector.execution_count
             screen.end_line()
             if compare:
                 screen.only_stderr = False
@@ -266,16 +266,17 @@ def _pictures_text(number):
     return 'a picture' if number == 1 else f'{number} pictures'
 
 
-def _run_cell(kernel, page, index, number, outputs, screen):
+def _run_cell(kernel, page, index, number, collector, screen):
     """Execute the cell with an index; raise PageError if it fails.
 
-    number: the number of the cell in messages. outputs: an `Outputs`, which
-    collects the outputs. screen: a `Screen`, which prints them.
+    number: the number of the cell in messages. collector: an
+    `OutputCollector`, which stores the outputs. screen: a `Screen`, which
+    prints them.
     """
     cell, location = page.notebook.cells[index], f'{page.path}, cell {number}'
 
     def on_message(message):
-        output = outputs.add(message)
+        output = collector.add(message)
         if output is not None:
             screen.print_output(output)
     try:

@@ -93,9 +93,9 @@ def _environment(spec):
 
 def _num_cores(hardware_source):
     """The number of cores of this host, from the source of hardware.py."""
-    names = dict(__name__='d2lbert.machine.hardware')
-    exec(hardware_source, names)
-    return names['physical_cores']()
+    module_globals = dict(__name__='d2lbert.machine.hardware')
+    exec(hardware_source, module_globals)
+    return module_globals['physical_cores']()
 
 
 def die_with(guard_pid):

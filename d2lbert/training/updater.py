@@ -53,7 +53,8 @@ class AdamW(mx.optimizer.Optimizer):
         self.aggregate_num = 1 << 30    # `update` gets all parameters at once
 
     def create_state(self, index, weight):
-        """Zeros for Adam's means of the gradient and of its square."""
+        """Zeros for Adam's moments: means of the gradient and of its square.
+        """
         if weight.stype != 'default':
             raise ValueError(f'AdamW updates dense weights, not '
                              f'{weight.stype} ones: make the parameter '
