@@ -346,25 +346,26 @@ def finetune(
     """Fine-tune a pretrained model; returns the path of the run folder.
 
     task: a name in `TASKS` (tasks/catalog.py). data: the folder with the
-    task's files. model: a folder as for `load_model`, or the book's
-    'bert.small' or 'bert.base'; or a model in memory: a `TextModel`, a pair
-    (net, tokenizer), or a net with a vocabulary. A model in memory is copied,
-    and stays as it is.
+    task's files; SNLI is downloaded by default. model: a folder as for
+    `load_model`, but not a run of `finetune`; or the book's 'bert.small' or
+    'bert.base'; or a model in memory: a `TextModel`, a pair (net, tokenizer),
+    or a net with a vocabulary. A model in memory is copied, and stays as it
+    is.
 
     train, valid: examples in memory in place of `data`, each (texts, labels)
     or (texts, second texts, labels), in lists, arrays or columns of a table.
     The first argument may then be the model: `finetune(model, train=(texts,
-    labels), valid=(texts, labels))`. The task is then 'regress' for labels of
-    type float, 'tag' for lists of tags, and otherwise 'classify', with
-    str(label) as the names of the classes. The examples are written to the
-    subfolder `data` of the run folder.
+    labels), valid=(texts, labels))`. If no task is given, it is 'regress' for
+    labels of type float, 'tag' for lists of tags, and otherwise 'classify',
+    with str(label) as the names of the classes. The examples are written to
+    the subfolder `data` of the run folder.
 
     Each epoch ends with an evaluation on the development part. The weights
     of the epoch with the highest value of the task's first metric are saved.
 
     out, force, resume, devices and callback are as for `pretrain`. seeds:
-    number of runs with consecutive seeds, in subfolders of `out`. The metrics
-    of the runs are reported as mean ± standard deviation.
+    number of runs with consecutive seeds, in subfolders of the returned
+    folder. Their metrics are reported as mean ± standard deviation.
 
     The task:
 
