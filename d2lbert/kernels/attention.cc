@@ -80,10 +80,10 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Inputs at(attrs);
   const Shape x = (*in)[at.QKV], lens = (*in)[at.lens];
   const unsigned heads = (unsigned)number(attrs, "num_heads", 1);
-  if (x.size() != 2 || lens.size() != 1)
+  if (x.size() != 2 || x[1] % 3 || lens.size() != 1)
     return fail("attention needs rows (R, 3H) and lens (B,)");
   const unsigned H = x[1] / 3;
-  if (!heads || H % heads || x[1] % 3)
+  if (!heads || H % heads)
     return fail(std::to_string(heads) + " heads do not divide " +
                 std::to_string(H) + " hiddens");
   (*in)[at.offsets] = {lens[0] + 1};

@@ -62,8 +62,8 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
     - left_out (2,) int64: the number of paragraphs that are left out, and the
       number of their words
 
-    A paragraph of one sentence, without ' . ', is left out. Headings are left
-    out, too, but not counted.
+    A paragraph of one sentence, without ' . ', is left out. A heading without
+    ' . ' is left out, too, but not counted.
     """
     memory = memory or TextMemory()
     library, handle = memory.library, memory.handle
