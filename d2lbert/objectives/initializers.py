@@ -29,8 +29,8 @@ def topic_vectors(text, size):
     that occur in some, but not in all analyzed paragraphs. vectors (n, size)
     float32, of length 1: tokens that occur in the same paragraphs have
     similar vectors. Tokens with a vector of zeros are left out. If there are
-    fewer tokens or paragraphs than `size`, the last columns are zero.
-    Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
+    fewer tokens or fewer distinct paragraphs than `size`, the last columns
+    are zero. Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
     """
     paragraphs, tokens, weights = _tf_idf(text)
     unique_tokens, columns = onp.unique(tokens, return_inverse=True)
@@ -55,7 +55,8 @@ def topic_vectors(text, size):
     lengths = onp.linalg.norm(rotated, axis=1, keepdims=True)
     is_kept = lengths[:, 0] > 1e-6  # smaller lengths are rounding errors
     vectors = onp.zeros((int(is_kept.sum()), size), 'float32')
-    vectors[:, :rank] = rotated[is_kept] / lengths[is_kept]
+    # Repeated paragraphs can leave fewer columns than `rank`
+    vectors[:, :rotated.shape[1]] = rotated[is_kept] / lengths[is_kept]
     return unique_tokens[is_kept], vectors
 
 

@@ -91,6 +91,22 @@ def test_columns_beyond_the_rank_are_zero(tmp_path):
     assert tokens.shape == (0,) and vectors.shape == (0, 4)
 
 
+def test_paragraphs_that_repeat_add_no_columns(tmp_path):
+    rng = onp.random.RandomState(0)
+    different = [' '.join(['.', *(f'w{w}' for w in rng.randint(0, 200, 12))])
+                 for _ in range(20)]
+    path = tmp_path / 'repeated.txt'
+    path.write_text('\n\n'.join(f'a {paragraph}' for paragraph
+                                in different * 15))
+    text = open_corpus(path, min_freq=1, progress=False).train
+    assert text.num_paragraphs == 300
+    found = found_in(text, 64)
+    vectors, _ = expected(text, 64)
+    assert vectors.shape[1] == 20
+    near(found, vectors)
+    assert found[:, :20].any(axis=0).all() and not found[:, 20:].any()
+
+
 def test_a_long_text_is_sampled_all_over(text,
                                                             monkeypatch):
     monkeypatch.setattr(topics_module, 'MAX_WORDS', text.num_words // 3)
