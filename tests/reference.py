@@ -144,6 +144,8 @@ def bert(params, num_heads, tokens, segments, valid_lens, pred_positions,
              else params['encoder.pos_embedding'][0, :T])
     if 'encoder.embedding_norm.gamma' in params:
         X = layer_norm(under(params, 'encoder.embedding_norm'), X, eps)
+    if 'encoder.projection.weight' in params:
+        X = dense(under(params, 'encoder.projection'), X)
     i = 0
     while under(params, f'encoder.blks.{i}') and i != num_blocks:
         X = encoder_block(under(params, f'encoder.blks.{i}'), num_heads, X,

@@ -7,8 +7,9 @@ the span boundary objective (SBO): a second head predicts each masked word.
 A masked "word" is a token: a whole word, or a word piece. A shard is the part
 of a batch that one device computes.
 
-S: the number of masked words. H: the number of hidden units. V: the number
-of tokens in the vocabulary.
+S: the number of masked words. H: the number of hidden units. E: the size of
+the token embeddings, equal to H without the setting embedding_size. V: the
+number of tokens in the vocabulary.
 """
 from typing import NamedTuple
 
@@ -133,30 +134,34 @@ class BoundaryHead(nn.Block):
 
     Joshi et al. 2020, section 3.2: y = f(x left of the span, x right of the
     span, p). Here x is the encoder's vector of a token, and p embeds the
-    word's position within the span. f has two layers of H units, each with
-    GELU and LayerNorm. As in SpanBERT's code, the weight that maps y to
-    scores is the token embedding (V, H). The bias of the scores belongs to
-    this head alone.
+    word's position within the span. f has a layer of H units and a layer of E
+    units, each with GELU and LayerNorm. As in SpanBERT's code, the weight that
+    maps y to scores is the token embedding (V, E). The bias of the scores
+    belongs to this head alone.
 
-    num_positions: the largest number of tokens in a span.
+    num_positions: the largest number of tokens in a span. embedding_size: E;
+    None: H.
     """
 
     def __init__(self, vocab_size, num_hiddens, num_positions,
-                 precision='fp32', layer_norm_eps=1e-5, **kwargs):
+                 precision='fp32', layer_norm_eps=1e-5, embedding_size=None,
+                 **kwargs):
         super().__init__(**kwargs)
         self.positions = nn.Embedding(num_positions, POSITION_UNITS)
         self.mlp = nn.Sequential()
-        for in_units in (2 * num_hiddens + POSITION_UNITS, num_hiddens):
-            self.mlp.add(Dense(num_hiddens, activation='gelu',
+        for in_units, units in (
+                (2 * num_hiddens + POSITION_UNITS, num_hiddens),
+                (num_hiddens, embedding_size or num_hiddens)):
+            self.mlp.add(Dense(units, activation='gelu',
                                precision=precision, in_units=in_units),
                          LayerNorm(epsilon=layer_norm_eps,
-                                   in_channels=num_hiddens))
+                                   in_channels=units))
         self.bias = self.params.get('bias', shape=(vocab_size,),
                                     init='zeros')
         self._precision = precision
 
     def forward(self, left_X, right_X, positions):
-        """The vectors y (S, H), from left_X and right_X (S, H).
+        """The vectors y (S, E), from left_X and right_X (S, H).
 
         positions (S,) int32: the position of each word in its span, from 0.
         """
@@ -164,7 +169,7 @@ class BoundaryHead(nn.Block):
             [left_X, right_X, self.positions(positions)], axis=1))
 
     def scores(self, Y, embedding):
-        """Scores (S, V) of the vocabulary for Y (S, H).
+        """Scores (S, V) of the vocabulary for Y (S, E).
 
         embedding: the block of the token embedding.
         """
@@ -173,7 +178,7 @@ class BoundaryHead(nn.Block):
                          grad_req=grad_reqs(embedding.weight, self.bias))
 
     def loss(self, Y, embedding, labels, weights):
-        """The weighted mean cross-entropy at Y (S, H), like `MaskLM.loss`.
+        """The weighted mean cross-entropy at Y (S, E), like `MaskLM.loss`.
 
         embedding: as for `scores`. labels, weights (S,).
         """
@@ -198,7 +203,8 @@ class BERTWithBoundary(nn.Block):
         self.bert = bert
         self.boundary = BoundaryHead(
             config['vocab_size'], config['num_hiddens'], num_positions,
-            config['precision'], config['layer_norm_eps'])
+            config['precision'], config['layer_norm_eps'],
+            config.get('embedding_size'))
 
     @property
     def parts(self):
@@ -393,7 +399,7 @@ class MLMAndSBO(MLM):
 
     @staticmethod
     def _boundary_vectors(net, masked):
-        """The vectors (S, H) from which the boundary head predicts words."""
+        """The vectors (S, E) from which the boundary head predicts words."""
         # The first token of a span has position 0: its row is left + 1. In a
         # shard without masked words, `masked` has the first token of the
         # shard. There, `left` is the row of this token itself, so its position

@@ -113,8 +113,9 @@ def losses_of(objective, net, batch, devices=None):
 
 
 @pytest.mark.parametrize('objective', [MLM, MLMAndSBO])
-def test_losses_are_the_equations(objective, path):
-    net, batch = make_net(objective), make_batch()
+@pytest.mark.parametrize('keywords', [{}, dict(embedding_size=4)])
+def test_losses_are_the_equations(objective, keywords, path):
+    net, batch = make_net(objective, **keywords), make_batch()
     losses, counts = losses_of(objective, net, batch)
     assert counts == [batch.mlm_weights_X.sum()] * len(losses)
     assert counts == list(objective.counts(batch))
@@ -348,6 +349,20 @@ def test_a_run_folder_holds_the_model_as_any_other(runs, objective):
     # All of it can be trained on
     assert all(param.grad_req == 'write'
                for param in net.collect_params().values())
+
+
+@pytest.mark.parametrize('architecture', ['book', 'published'])
+def test_a_boundary_head_has_the_width_of_the_embeddings(architecture,
+                                                         tmp_path):
+    run = d2l.pretrain(**TINY, objective='span', embedding_size=4,
+                       architecture=architecture, eval_every=5,
+                       devices='cpu', out=tmp_path / 'run')
+    with open(run / 'losses.csv', newline='') as file:
+        *_, last = csv.DictReader(file)
+    assert math.isfinite(float(last['sbo_loss']))
+    figures = evaluate_run(run, devices='cpu')
+    assert figures.sbo_loss == pytest.approx(
+        float(last['held_out_sbo_loss']), rel=1e-6)
 
 
 def test_a_boundary_head_that_is_lost_or_damaged_is_named(runs, tmp_path):
