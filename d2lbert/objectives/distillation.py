@@ -162,7 +162,8 @@ def copy_from_teacher(net, teacher):
 
     A net of n layers takes the embeddings, the heads that both nets have, and
     n of the N layers of the teacher: layers k N // n for k = 0, 1, ..., n - 1.
-    The net keeps its random weights if it has more layers than the teacher, or
+    Positions and segments that the teacher lacks keep random embeddings. The
+    net keeps all its random weights if it has more layers than the teacher, or
     if an argument outside _MAY_DIFFER differs.
     """
     n, N = net.config['num_layers'], teacher.net.config['num_layers']
@@ -176,8 +177,9 @@ def copy_from_teacher(net, teacher):
     teacher_blks = teacher.net.encoder.blks.up_to(-1)
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
         _copy(teacher_blks[k], blk)
-    # The blocks are copied above, and the positions below
-    skipped = ['encoder.blks', 'encoder.pos_embedding']
+    # The blocks are copied above, positions and segments below
+    skipped = ['encoder.blks', 'encoder.pos_embedding',
+               'encoder.segment_embedding']
     # The teacher has random weights in heads that its folder lacks. attribute:
     # the head in the net; part: the name of the head in the folder
     for attribute, part in (('hidden', 'pooler'), ('nsp', 'nsp')):
@@ -186,6 +188,7 @@ def copy_from_teacher(net, teacher):
     _copy(teacher.net, net, tuple(skipped))
     if net.config['positional'] == 'learnable':
         _copy_positions(teacher.net.encoder, net.encoder)
+    _copy_segments(teacher.net.encoder, net.encoder)
     return ('the student starts with the embeddings, heads and layers '
             f'{", ".join(map(str, layers))} (of 0 to {N - 1}) of its teacher '
             f'{teacher.path}')
@@ -221,16 +224,29 @@ def _copy_positions(source, target):
     If only `source` has segments, the embedding of segment 0 is added to each
     position, since `source` adds it to each token of a single text.
     """
-    source_positions = _value(source.pos_embedding)     # axis 1: positions
+    source_positions = _value(source.pos_embedding)
     if (target.segment_embedding is None
             and source.segment_embedding is not None):
         segment_0 = _value(source.segment_embedding.weight)[0]
         source_positions = source_positions + segment_0
-    positions = _value(target.pos_embedding)
-    num_common = min(positions.shape[1], source_positions.shape[1])
-    target.pos_embedding.set_data(np.concatenate(
-        [source_positions[:, :num_common], positions[:, num_common:]],
-        axis=1))
+    _copy_common_rows(source_positions, target.pos_embedding)
+
+
+def _copy_segments(source, target):
+    """Copy from one encoder the embeddings of segments that both have."""
+    if (source.segment_embedding is not None
+            and target.segment_embedding is not None):
+        _copy_common_rows(_value(source.segment_embedding.weight),
+                          target.segment_embedding.weight)
+
+
+def _copy_common_rows(source_values, target):
+    """Copy the rows that both tables have; the axis of rows is -2."""
+    values = _value(target)
+    num_common = min(values.shape[-2], source_values.shape[-2])
+    target.set_data(np.concatenate(
+        [source_values[..., :num_common, :], values[..., num_common:, :]],
+        axis=-2))
 
 
 def _value(param):

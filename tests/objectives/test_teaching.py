@@ -328,6 +328,29 @@ def test_with_all_layers_it_says_what_its_teacher_says(keywords, tmp_path):
                                             expected.asnumpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize('num_segments', [1, 3])
+def test_segments_that_both_nets_have_are_taken_over(num_segments, tmp_path):
+    there, net = (d2l.BERTModel(20, 8, 12, 2, 2, 0.0, max_len=9,
+                                num_segments=number)
+                  for number in (num_segments, 2))
+    for one, seed in (there, 1), (net, 2):
+        one.initialize()
+        redraw(one, seed)
+    table = 'encoder.segment_embedding.weight'
+    before = reference.parameters(net)[table]
+    said = copy_from_teacher(net, Teacher(tmp_path, there, None, ''))
+    assert 'layers 0, 1 (of 0 to 1) of' in said
+    ours, theirs = map(reference.parameters, (net, there))
+    common = min(num_segments, 2)
+    assert (ours[table][:common] == theirs[table][:common]).all()
+    assert (ours[table][common:] == before[common:]).all()
+    inputs = np.array([[3, 7, 8, 4, 9, 4]]), np.zeros((1, 6), dtype='int32')
+    for found, expected in zip(net(*inputs), there(*inputs)):
+        if found is not None:
+            onp.testing.assert_allclose(found.asnumpy(), expected.asnumpy(),
+                                        atol=1e-5)
+
+
 def test_one_that_is_otherwise_begins_anew_and_says_so(teacher, capsys):
     for keywords, said in ((dict(ffn_num_hiddens=6), 'ffn_num_hiddens'),
                            (dict(num_layers=5), 'num_layers'),
