@@ -32,7 +32,8 @@ class RunRecord(NamedTuple):
     name: str           # of the run folder; '' for a `History`
     losses: dict        # {name of a loss: (curve of the loss at each logged
                         # step, curve of the mean since step 1)}
-    held_out: dict      # {metric, without the prefix held_out_: curve}
+    held_out: dict      # {metric, without the prefix held_out_: curve};
+                        # the loss of a fine-tuning run is task_loss
     config: dict        # the content of config.json; {} for a `History`
     log: str            # the content of log.txt, or ''
 
@@ -81,6 +82,9 @@ def _make_record(name, rows, config, log):
     held_out = {column[len('held_out_'):]: curve
                 for column, curve in curves.items()
                 if column.startswith('held_out_')}
+    # Columns of fine-tuning: task_loss, task, and held_out_loss
+    held_out = {'task_loss' if metric == 'loss' else metric: curve
+                for metric, curve in held_out.items()}
     # For example, column mlm_loss is the loss at a step, and column mlm is the
     # mean of mlm_loss since step 1
     losses = {}
@@ -126,12 +130,8 @@ def plot_history(run: Any, *others: Any,
             for name in names:
                 _plot_loss(ax, record, name, k, has_several_runs,
                            f'{_title(name)}, ' if len(names) > 1 else '')
-        title = ' and '.join(map(_title, names))
-        # An acronym such as MLM does not show that it is a loss
-        is_plain_word = title == names[0]
-        if not is_plain_word:
-            title += ' loss'
-        ax.set(xlabel='step', ylabel='loss, nats', title=title)
+        ax.set(xlabel='step', ylabel='loss, nats',
+               title=f'{" and ".join(map(_title, names))} loss')
     if accuracies:
         for k, record in enumerate(records):
             for i, name in enumerate(accuracies):
@@ -171,8 +171,9 @@ def _panels(losses):
 
 
 def _title(name):
-    """Return the title of a loss: in capitals if it is short, as MLM."""
-    return name.upper() if len(name) < 5 else name
+    """Return the title of a loss: an acronym, such as MLM, is in capitals."""
+    # The other names are words of at least four letters, such as task
+    return name.upper() if len(name) < 4 else name
 
 
 def _plot_loss(ax, record, name, k, has_several_runs, label_prefix):

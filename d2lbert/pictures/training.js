@@ -84,7 +84,7 @@ function drawTraining(panel) {
         lines.push(line('held out', heldOut[name + '_loss']));
       }
       lines.push(line('each step', each, true));
-      found.push(chart((name.length < 5 ? name.toUpperCase() : name) +
+      found.push(chart((name.length < 4 ? name.toUpperCase() : name) +
         ' loss', lines));
     }
     const rates = Object.keys(heldOut).filter((name) =>

@@ -24,6 +24,16 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def tuned(run, tmp_path_factory):
+    """A run folder of fine-tuning, with a history of two epochs."""
+    examples = ['a crane flies', 'the old river', 'a grey bird',
+                'it is old'] * 4, ['bird', 'water', 'bird', 'water'] * 4
+    return d2l.finetune(run, train=examples, valid=examples, num_epochs=2,
+                        batch_size=4, max_len=16, log_interval=1, seed=1,
+                        out=tmp_path_factory.mktemp('tuned') / 'tuned')
+
+
+@pytest.fixture(scope='session')
 def model(run):
     return d2l.load_model(run, trainable=False)
 

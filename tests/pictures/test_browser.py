@@ -416,6 +416,16 @@ def test_training_shows_losses_settings_and_the_machine(window, run):
     assert 'core' in window.text('#machine')
 
 
+def test_training_of_a_task_shows_its_held_out_loss(window, tuned, tmp_path):
+    Page(page_data(tuned, 'a crane')).save(tmp_path / 'tuned.html')
+    window.browser.get((tmp_path / 'tuned.html').as_uri())
+    window.click('#tab-training')
+    titles = window.texts('#panel-training h3')
+    assert titles[:2] == ['task loss', 'Held-out accuracy']
+    assert 'held out, last ' in window.text('#panel-training .keys')
+    assert not window.complaints()
+
+
 # The page as a whole
 
 def test_tabs_with_nothing_to_show_look_empty(window, data, tmp_path):

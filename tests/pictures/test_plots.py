@@ -194,6 +194,23 @@ def test_the_history_of_a_folder_and_of_a_result_is_drawn(run):
     assert [list(line.get_ydata()) for line in found] == [[3, 2], [3, 2.5]]
 
 
+def test_the_history_of_fine_tuning_has_its_held_out_loss(tuned):
+    fig = d2l.plot_history(tuned)
+    check_labels(fig)
+    check_legends(fig)
+    task, rates = fig.axes
+    assert task.get_title() == 'task loss'
+    lines = {line.get_label(): line for line in task.get_lines()}
+    assert set(lines) == {'each step', 'mean since step 1', 'held out'}
+    history = d2l.read_history(tuned)
+    is_held_out = history['held_out_loss'] > 0
+    for axis, name in (('x', 'step'), ('y', 'held_out_loss')):
+        found = getattr(lines['held out'], f'get_{axis}data')()
+        assert list(found) == list(history[name][is_held_out])
+    assert list(lines['held out'].get_xdata()) == [4, 8]
+    assert [line.get_label() for line in rates.get_lines()] == ['accuracy']
+
+
 def test_a_run_without_steps_is_refused_and_one_step_is_visible(run, tmp_path):
     begun = tmp_path / 'begun'
     begun.mkdir()
