@@ -185,7 +185,7 @@ def test_a_kept_file_that_is_damaged_is_fetched_again(
     ((200, b'wrong', 5), r'sent another file \(5 bytes, checksum'),
     ((200, b'\n<!DOCTYPE html>', 16), 'sent a web page'),
     ('silence', 'no answer for 0.3 s'),
-    ('trickle', 'nothing came for 0.4 s'),
+    ('trickle', 'fewer than 1,024 bytes came in 0.4 s'),
 ])
 def test_a_bad_answer_leaves_no_file(server, monkeypatch, tmp_path, answer,
                                        reason):
@@ -522,7 +522,7 @@ def test_a_server_that_sends_too_much_is_cut_off(server, monkeypatch,
     monkeypatch.setitem(hub.MAX_BYTES_OF_FILES, 'x.csv', 1_000_000)
     server.answers['/x.csv'] = answer
     with pytest.raises(HubError, match=r'x.csv: sends [\d,]+ bytes or more, '
-                                       'but the file has at most 1,000,000'):
+                                       'but at most 1,000,000 are accepted'):
         hub.download('x', tmp_path / 'data')
     assert files_in(tmp_path) == []
 
@@ -533,10 +533,16 @@ def test_a_file_of_unknown_size_is_bounded_too(server, monkeypatch, tmp_path):
         hub.download(server.address('x.csv'), tmp_path)
 
 
+def test_an_address_of_an_unknown_kind_is_named(tmp_path):
+    with pytest.raises(HubError, match=': foo://x/y: unknown url type: foo;'):
+        hub.download('foo://x/y', tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_loose_files_have_the_sizes_of_the_published_ones(wikitext):
     for path in ('wiki.train.tokens', 'train.txt'):
         wikitext.answers[f'/{path}'] = 200, b'', 10797149
-    with pytest.raises(HubError, match='has at most 10,797,148'):
+    with pytest.raises(HubError, match='but at most 10,797,148 are'):
         hub.download_extract('wikitext-2', 'wikitext-2')
 
 

@@ -1,8 +1,8 @@
 """Run `d2lbert export` and `d2lbert import`.
 
-`export` writes the model of a run in the format of other libraries, or with
-8-bit weights, which only d2lbert reads. `import` reads a model in the format
-of other libraries, and writes a run.
+`export` writes the model of a run in the format of other libraries, or any
+model with 8-bit weights, which only d2lbert reads. `import` reads a model in
+the format of other libraries, and writes a run.
 """
 from d2lbert.command.flags import check_folders
 
@@ -12,18 +12,18 @@ def add(commands):
     export = commands.add_parser(
         'export', help='write a run as a checkpoint for other libraries',
         description='Write the model of a run as a folder with config.json, '
-        'model.safetensors and the files of its tokenizer. The transformers '
-        'library loads a BERT with BertForPreTraining and AutoTokenizer, a '
-        'relative of BERT with the class of its family, and a run of finetune '
-        'with the class for its task. The format '
-        'requires learnt positions and a LayerNorm after the embeddings.')
+        'model.safetensors and the files of its tokenizer. In the library '
+        'transformers, AutoTokenizer loads the tokenizer. BertForPreTraining '
+        'loads a BERT, the class of its family a relative of BERT, and the '
+        'class for its task a run of finetune. The format requires learnt '
+        'positions and a LayerNorm after the embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder or, with '
                         '--precision int8, the folder of a pretrained model')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
     export.add_argument('--precision', choices=('fp32', 'int8'),
                         default='fp32', help='store weights as float32, or '
-                        'as 8-bit integers: the file has a quarter of the '
-                        'size, and only d2lbert loads it (default: fp32)')
+                        'as 8-bit integers: the file has about a quarter of '
+                        'the size, and only d2lbert loads it (default: fp32)')
     export.set_defaults(run=run, check=check_folders,
                         needs='d2lbert.training.load')
     import_parser = commands.add_parser(

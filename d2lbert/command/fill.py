@@ -49,7 +49,8 @@ def run(args):
     else:
         lines = Lines(args.file, args.text_field, args.skip_empty,
                       single_pass=True)
-    # heads=(): no warning of missing heads; `fill_mask` checks the MLM head
+    # heads=(): do not warn of missing heads. The heads that the folder has are
+    # loaded in any case, and `fill_mask` raises an error without the MLM head
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False, precision=args.precision)
     is_first_text = True

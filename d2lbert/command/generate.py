@@ -63,7 +63,7 @@ def run(args):
         texts = [line.text for line in lines]
         if lines.skipped:
             note(lines.skipped_note())
-    # heads=(): no warning of missing heads, which `generate` does not use
+    # heads=(): do not warn of missing heads, which `generate` does not use
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False)
     outputs = generate(net, tokenizer, texts, args.num_beams, args.max_len,

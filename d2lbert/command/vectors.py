@@ -238,7 +238,7 @@ def _encoder(folder, precision=None, devices='auto', **options):
         loaded = load_quantized(folder, precision)
     if loaded is None:
         from d2lbert.training.load import load
-        # heads=(): no warning of missing heads, which vectors do not need
+        # heads=(): do not warn of missing heads, which vectors do not need
         loaded = load(folder, device_of(devices), heads=(), trainable=False,
                       precision=precision)[1:]
     net, tokenizer = loaded

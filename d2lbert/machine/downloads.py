@@ -1,8 +1,8 @@
 """Download files and unpack archives.
 
-The digest of a downloaded file is checked, and a stalled transfer is aborted.
-No file of an archive is unpacked if the archive is damaged, or if one of its
-members would be outside the target folder.
+The digest of a downloaded file is checked, if it is known, and a stalled
+transfer is aborted. No file of an archive is unpacked if the archive is
+damaged, or if the name of a member could lead outside the target folder.
 """
 import errno
 import http.client
@@ -45,7 +45,7 @@ MAX_BYTES = 4 << 30
 
 
 class HubError(OSError):    # named after the book's DATA_HUB in hub.py
-    """Data is neither on this machine nor available from the network."""
+    """Data cannot be had from this machine or the network."""
 
 
 def is_web_page(head):
@@ -98,7 +98,7 @@ class _Transfer(threading.Thread):
     def _check_size(self, num_bytes):
         if num_bytes > self.max_bytes:
             raise HubError(f'{self.url}: sends {num_bytes:,} bytes or more, '
-                           f'but the file has at most {self.max_bytes:,}')
+                           f'but at most {self.max_bytes:,} are accepted')
 
 
 def _watch(transfer, label):
@@ -138,11 +138,13 @@ def _failure_reason(error, has_answer):
     if isinstance(error, urllib.error.HTTPError):
         return f'the server answered {error.code} {error.reason}'
     if isinstance(error, urllib.error.URLError):
-        error = error.reason
+        error = error.reason    # an exception or a text
+    if isinstance(error, str):
+        return error
     # Up to Python 3.9, socket.timeout is not TimeoutError
     if isinstance(error, (TimeoutError, socket.timeout)):
-        return (f'nothing came for {STALL_SECONDS} s' if has_answer
-                else f'no answer for {ANSWER_SECONDS} s')
+        return (f'fewer than {STALL_BYTES:,} bytes came in {STALL_SECONDS} s'
+                if has_answer else f'no answer for {ANSWER_SECONDS} s')
     if isinstance(error, ssl.SSLCertVerificationError):
         return f'its certificate is not trusted ({error.verify_message})'
     if isinstance(error, ssl.SSLError):
@@ -167,14 +169,14 @@ def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
     warn(f'd2lbert: fetching {url}')
     new_folders = missing_folders(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
-    transfer = _Transfer(url, os.path.join(folder, path.name), max_bytes)
+    temporary = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
+    transfer = _Transfer(url, os.path.join(temporary, path.name), max_bytes)
     try:
         try:
             _watch(transfer, path.name)
             if transfer.error is not None:
                 raise transfer.error
-        except HubError:        # of `_check_size`
+        except HubError:        # from `_check_size`, with a whole message
             raise
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise HubError(
@@ -195,8 +197,9 @@ def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
         os.replace(transfer.path, path)
     finally:
         transfer.is_abandoned = True
-        shutil.rmtree(folder, ignore_errors=True)
-        # After a failure, other code would mistake an empty folder for data
+        shutil.rmtree(temporary, ignore_errors=True)
+        # Empty only after a failure. A user who lists the folders of data
+        # would take an empty folder for data
         remove_empty(new_folders)
 
 
@@ -204,8 +207,9 @@ class ArchiveError(OSError):
     """An archive cannot be unpacked; the message is one sentence."""
 
 
-#: Exceptions of zipfile, tarfile and the decompressors for damaged archives.
-#: An OSError may have another cause, see `_is_damage`.
+#: Exceptions of zipfile, tarfile and the decompressors for archives that are
+#: damaged, or encrypted or compressed in a way that zipfile does not know. An
+#: OSError may have another cause, see `_is_damage`.
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
            struct.error, EOFError, NotImplementedError, RuntimeError,
            ValueError, IndexError, OverflowError, OSError)
@@ -226,11 +230,13 @@ def _is_damage(error):
 def unpack(archive, base):
     """Unpack the file `archive` into the folder `base`.
 
-    Raises ArchiveError, and creates no file, if any member is invalid.
+    If several members have one name, the last is unpacked. Raises
+    ArchiveError, and creates no file, if any member is invalid.
     """
     os.makedirs(base, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temporary:
-        files = []      # paths in the archive, as tuples of names
+        files = {}      # paths in the archive, as tuples of names; an ordered
+                        # set, since several members may have one name
         try:
             for name, is_folder, open_member in _members(archive):
                 parts = PurePosixPath(name).parts
@@ -241,8 +247,9 @@ def unpack(archive, base):
                 if ('..' in parts or name.startswith('/')
                         or '\\' in name or '\0' in name):
                     raise ArchiveError(
-                        f'{archive}: member {name!r} would be outside '
-                        f'{base}, so nothing of the archive is unpacked')
+                        f'{archive}: the name of member {name!r} could lead '
+                        f'outside {base}, so nothing of the archive is '
+                        'unpacked')
                 path = Path(temporary, *parts)
                 if is_folder:
                     path.mkdir(parents=True, exist_ok=True)
@@ -250,7 +257,7 @@ def unpack(archive, base):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open_member() as source, open(path, 'wb') as target:
                     shutil.copyfileobj(source, target, 1 << 20)
-                files.append(parts)
+                files[parts] = True
         except DAMAGED as error:
             if isinstance(error, OSError) and not _is_damage(error):
                 raise

@@ -250,7 +250,7 @@ def export_run(run, folder, precision='fp32'):
     if precision == 'fp32' and not is_run(run):
         raise PretrainedError(f'{run} is no folder of a run: name a folder '
                               'that d2lbert pretrain or finetune wrote')
-    # heads=(): no warning of missing heads, which are not saved
+    # heads=(): do not warn of missing heads, which are not saved
     _, net, tokenizer = load(run, heads=(), trainable=False,
                              precision=precision)
     save_pretrained(net, tokenizer, folder, parts_to_save(net))

@@ -66,6 +66,16 @@ def test_damage_is_told_in_a_sentence_and_leaves_nothing(tmp_path, name,
     assert list((tmp_path / 'out').iterdir()) == []
 
 
+def test_of_members_with_one_name_the_last_counts(tmp_path):
+    with tarfile.open(tmp_path / 'a.tar', 'w') as archive:
+        for text in b'first', b'last':
+            info = tarfile.TarInfo('folder/x')
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text))
+    unpack(str(tmp_path / 'a.tar'), tmp_path / 'out')
+    assert (tmp_path / 'out/folder/x').read_bytes() == b'last'
+
+
 def test_a_disk_that_is_full_is_no_damage(tmp_path, monkeypatch):
     (tmp_path / 'a.zip').write_bytes(zipped())
 
