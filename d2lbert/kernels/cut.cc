@@ -2,6 +2,9 @@
 // steps of the book's section "The Dataset for Pretraining BERT" up to the
 // vocabulary. cut.py calls these functions. They do not need MXNet.
 //
+// Equal words have the same number, which is called their type. Types begin
+// at 0, in the order of the words' first occurrences.
+//
 // A text comes as bytes of UTF-8. To convert words to lower case, C++ converts
 // the ASCII letters. A non-ASCII word has a character beyond ASCII. Python
 // converts each different non-ASCII word once (text_non_ascii, text_rename).
@@ -127,8 +130,8 @@ class Text {
  public:
   // Cut a text. lower: convert ASCII letters to lower case, and collect the
   // non-ASCII words for `rename`. Returns false for bytes that are not UTF-8,
-  // or a paragraph or heading of more than max_bytes. Python then reports the
-  // error.
+  // or a paragraph or line of more than max_bytes. Python then cuts the text
+  // itself, or reports the error.
   bool cut(const char* bytes, size_t size, LineKind line_kind, bool lower,
            size_t max_bytes) {
     clear();
@@ -152,8 +155,8 @@ class Text {
     const bool is_cut = line_kind == LineKind::kParts
                             ? cut_parts(begin, end, max_bytes)
                             : cut_lines(begin, end, line_kind, max_bytes);
-    number_words();
-    names_ = words_.text();
+    number_batch();
+    different_words_ = words_.text();
     return is_cut;
   }
 
@@ -196,7 +199,7 @@ class Text {
     to[1] = static_cast<int64_t>(sentence_begins_.size());
     to[2] = static_cast<int64_t>(paragraph_begins_.size());
     to[3] = static_cast<int64_t>(article_begins_.size());
-    to[4] = static_cast<int64_t>(names_.size());
+    to[4] = static_cast<int64_t>(different_words_.size());
   }
 
   // Store the number of paragraphs that were left out, and the number of their
@@ -213,7 +216,7 @@ class Text {
     std::copy(sentence_begins_.begin(), sentence_begins_.end(), sentences);
     std::copy(paragraph_begins_.begin(), paragraph_begins_.end(), paragraphs);
     std::copy(article_begins_.begin(), article_begins_.end(), articles);
-    std::copy(names_.begin(), names_.end(), names);
+    std::copy(different_words_.begin(), different_words_.end(), names);
   }
 
  private:
@@ -246,7 +249,8 @@ class Text {
     std::vector<size_t> first_changed;
     for (size_t k : changed) {
       const Word word(renamed[k]);
-      // A word that was equal to the new word before. It may have changed, too
+      // The word that had this spelling before `rename`. It may have another
+      // spelling now
       const int32_t found = words_.find(word);
       if (found >= 0 && renamed[static_cast<size_t>(found)] == renamed[k]) {
         numbers[k] = static_cast<size_t>(found);
@@ -265,14 +269,14 @@ class Text {
                 const std::vector<size_t>& representative) {
     const size_t num_words = renamed.size();
     std::vector<int32_t> new_numbers(num_words, -1);
-    std::string names;
-    names.reserve(words_.text().size());
+    std::string lines;
+    lines.reserve(words_.text().size());
     int32_t count = 0;
     for (size_t k = 0; k < num_words; ++k) {
       int32_t& number = new_numbers[representative[k]];
       if (number < 0) {
         number = count++;
-        names.append(renamed[k]).push_back('\n');
+        lines.append(renamed[k]).push_back('\n');
       }
       new_numbers[k] = number;
     }
@@ -282,7 +286,7 @@ class Text {
         type = new_numbers[static_cast<size_t>(type)];
       }
     }
-    names_ = std::move(names);
+    different_words_ = std::move(lines);
   }
 
   // Add the paragraphs of a text with kParagraphs or kWiki. Returns false if a
@@ -317,12 +321,12 @@ class Text {
     char* begin = nullptr;      // of the paragraph; null between paragraphs
     for (;;) {
       char* stop = const_cast<char*>(end_of_line(p, end));
-      const bool is_separator = is_blank({p, static_cast<size_t>(stop - p)});
-      if (!is_separator && !begin) begin = p;
+      const bool is_end = is_blank({p, static_cast<size_t>(stop - p)});
+      if (!is_end && !begin) begin = p;
       if (begin && static_cast<size_t>(stop - begin) > max_bytes) return false;
-      if (begin && (is_separator || stop == end)) {
-        // p - 1: the end of the line before the separator
-        const char* paragraph_end = is_separator ? p - 1 : stop;
+      if (begin && (is_end || stop == end)) {
+        // p - 1: the end of the line before the blank line
+        const char* paragraph_end = is_end ? p - 1 : stop;
         add_paragraph({begin, static_cast<size_t>(paragraph_end - begin)},
                       false);
         begin = nullptr;
@@ -352,24 +356,25 @@ class Text {
     }
     line = strip(line);
     const char *p = line.data(), *end = p + line.size();
-    // The end of the last ' . ', whose last blank cannot begin the next ' . '
-    const char* separator_end = p;
+    // The end of the latest ' . ' so far. Its last blank cannot begin another
+    // ' . ' as well
+    const char* full_stop_end = p;
     while (p < end) {
       // Cut words in the next 64 bytes, up to a byte that is neither visible
       // ASCII nor a blank. p is the beginning of a word or of white space
-      uint64_t separators = find_separators(p);
+      uint64_t non_visible = find_non_visible(p);
       const char* const block = p;
-      for (; separators; separators &= separators - 1) {
-        const char* stop = block + __builtin_ctzll(separators);  // of the word
+      for (; non_visible; non_visible &= non_visible - 1) {
+        const char* stop = block + __builtin_ctzll(non_visible);  // of the word
         if (*stop != ' ' && stop < end) break;
         if (stop > end) stop = end;
         const auto size = static_cast<size_t>(stop - p);
         const bool is_full_stop =
-            size == 1 && *p == '.' && p > separator_end && p[-1] == ' ' &&
+            size == 1 && *p == '.' && p > full_stop_end && p[-1] == ' ' &&
             stop < end;
         if (is_full_stop) {
           end_sentence();
-          separator_end = stop + 1;
+          full_stop_end = stop + 1;
         } else if (size) {
           add_to_batch(size < 8 ? Word(p, size, first_bytes(p, size))
                                 : Word({p, size}), false);
@@ -379,7 +384,7 @@ class Text {
       }
       // The loop ended at a byte that is neither visible ASCII nor a blank, or
       // the word is longer than the block
-      if (p < end && (separators || p == block)) {
+      if (p < end && (non_visible || p == block)) {
         p = add_word_or_skip_space(p, end);
       }
     }
@@ -387,9 +392,9 @@ class Text {
     paragraph_begins_.push_back(num_sentences());
   }
 
-  // 64 bits, one for each byte from p on: 0 for 0x21 to 0x7f, the bytes of
-  // ASCII words, else 1.
-  static uint64_t find_separators(const char* p) {
+  // 64 bits, one for each byte from p on: 0 for visible ASCII, which is taken
+  // to be 0x21 to 0x7f, else 1.
+  static uint64_t find_non_visible(const char* p) {
     uint64_t found = 0;
     for (unsigned k = 0; k < 8; ++k) {
       const uint64_t x = load(p + 8 * k, 8);
@@ -432,11 +437,11 @@ class Text {
     words_.prefetch_slot(word);
     if (needs_python) non_ascii_in_batch_.push_back(batch_size_);
     batch_[batch_size_++] = word;
-    if (batch_size_ == kBatch) number_words();
+    if (batch_size_ == kBatch) number_batch();
   }
 
   // Number the words of the batch, then empty the batch.
-  void number_words() {
+  void number_batch() {
     const size_t first = types_.size();
     types_.resize(first + batch_size_);
     auto non_ascii = non_ascii_in_batch_.begin();
@@ -468,8 +473,9 @@ class Text {
 
   bool lower_ = false;
   std::string buffer_;  // the text; if lower_, its ASCII is in lower case
-  // The different words, after `rename`, each followed by a line feed
-  std::string names_;
+  // The different words in the order of their types, each followed by a line
+  // feed
+  std::string different_words_;
   WordTable words_;
   std::array<Word, kBatch> batch_;  // words that are not numbered yet
   size_t batch_size_ = 0;
@@ -478,11 +484,12 @@ class Text {
   std::vector<size_t> non_ascii_in_batch_;
   // The numbers of the different non-ASCII words. Empty unless lower_
   std::vector<int32_t> non_ascii_;
-  std::vector<int32_t> types_;  // the number of each word of the text
-  // The index of the first word of each sentence, then the number of words
+  std::vector<int32_t> types_;  // of each word of the text
+  // The index of the first word of each sentence. One more entry at the end:
+  // the number of all words
   std::vector<int64_t> sentence_begins_;
-  // The index of the first sentence of each paragraph, then the number of
-  // sentences
+  // The index of the first sentence of each paragraph. One more entry at the
+  // end: the number of all sentences
   std::vector<int64_t> paragraph_begins_;
   // The index of the first paragraph of each article
   std::vector<int64_t> article_begins_;
@@ -550,11 +557,12 @@ int text_rename(void* handle, const char* lines, int64_t size,
 }
 
 // Copy the text to five arrays, whose lengths are `sizes` (5). types: the
-// number of each word of the text. sentences: the index of the first word of
-// each sentence, then the number of words. paragraphs: the index of the first
-// sentence of each paragraph, then the number of sentences. articles: the index
-// of the first paragraph of each article. names: the different words in the
-// order of their numbers, each followed by a line feed.
+// type of each word of the text. sentences: the index of the first word of
+// each sentence, and at the end the number of all words. paragraphs: the index
+// of the first sentence of each paragraph, and at the end the number of all
+// sentences. articles: the index of the first paragraph of each article. names:
+// the different words in the order of their types, each followed by a line
+// feed.
 int text_copy(const void* handle, int32_t* types, int64_t* sentences,
               int64_t* paragraphs, int64_t* articles, char* names,
               const int64_t* sizes) try {

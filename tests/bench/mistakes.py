@@ -207,7 +207,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_words_are_cut_alike_around_every_character'),
 
     ('a full stop lends its blank to the next one',
-     '*p == \'.\' && p > separator_end && p[-1]',
+     '*p == \'.\' && p > full_stop_end && p[-1]',
      '*p == \'.\' && p > line.data() && p[-1]',
      'test_words_are_cut_alike_around_every_character '
      'test_a_text_is_split_alike_in_stretches_of_any_size'),
