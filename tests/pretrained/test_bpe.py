@@ -77,6 +77,24 @@ def test_offsets_and_words_are_places_in_the_text():
     assert encoded.segments == [0] * len(encoded.ids)
 
 
+@pytest.mark.parametrize('kind', tokens.KINDS)
+@pytest.mark.parametrize('max_len', [None, 9])
+def test_each_token_of_a_pair_is_of_its_text(kind, max_len):
+    tokenizer = WordPiece.load(FIXTURES / kind)
+    pair = 'the crane flies', 'my house is'
+    encoded = tokenizer.encode(*pair, max_len=max_len)
+    found = {None: [], 0: [], 1: []}
+    for idx, k, word in zip(encoded.ids, encoded.text_indices, encoded.words):
+        found[None if word is None else k].append(idx)
+        assert k == 0 or word is not None
+    for k, text in enumerate(pair):
+        alone = tokenizer.encode(text)
+        ids = [idx for idx, word in zip(alone.ids, alone.words)
+               if word is not None]
+        assert found[k] and found[k] == ids[:len(found[k])]
+        assert max_len or found[k] == ids
+
+
 @pytest.mark.parametrize('kind, lost, there', [
     ('roberta', 'merges.txt', 'vocab.json'),
     ('phobert', 'vocab.txt', 'bpe.codes')])

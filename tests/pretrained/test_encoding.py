@@ -1,5 +1,6 @@
 """Texts to vectors: the same ones whatever comes with them."""
 import warnings
+from pathlib import Path
 
 import numpy as onp
 import pytest
@@ -12,6 +13,7 @@ from d2lbert.machine.terminal import TextWarning
 from d2lbert.pretrained import encoding
 from d2lbert.pretrained.encoding import Text, TextEncoder
 from d2lbert.pretrained.pooling import Pooling
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.progress import bar
 
 H = 20
@@ -195,6 +197,16 @@ def test_unknown_words_are_named_once(net):
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         d2l.encode(net, tokenizer, ['鹤', 'a bird'])
+
+
+def test_unknown_words_of_a_pair_without_segments_are_from_their_texts():
+    tokenizer = WordPiece.load(Path(__file__).with_name('fixtures')
+                               / 'tokens/phobert')
+    with pytest.warns(TextWarning) as warned:
+        d2l.encode(sentences.build_net(len(tokenizer)), tokenizer,
+                   [('龠 là', 'là 鹤 là 龜')])
+    assert [str(one.message) for one in warned] == [
+        '3 of 6 tokens are unknown words, read as <unk>: 龠, 鹤, 龜']
 
 
 def test_many_texts_have_a_bar(net, tokenizer, capsys, monkeypatch):

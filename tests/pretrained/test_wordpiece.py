@@ -585,7 +585,7 @@ def test_whole_words_are_those_of_the_run(words):
          '<sep>'],
         [(0, 0), (0, 1), (3, 8), (9, 11), (12, 15), (0, 0), (0, 6), (7, 8),
          (0, 0)],
-        [None, 0, 1, 2, 3, None, 0, 1, None])
+        [None, 0, 1, 2, 3, None, 0, 1, None], [0, 0, 0, 0, 0, 0, 1, 1, 0])
     assert [words.pad_id, words.unk_id, words.cls_id, words.sep_id,
             words.mask_id, words.max_len, len(words)] == [1, 0, 3, 4, 2, 64,
                                                           9]
@@ -593,7 +593,7 @@ def test_whole_words_are_those_of_the_run(words):
     assert (encoded.ids, encoded.segments) == ([3, 5, 0, 4], [0] * 4)
     assert encoded.details == (
         ['<cls>', 'a', '<unk>', '<sep>'], [(0, 0), (0, 1), (0, 6), (0, 0)],
-        [None, 0, 1, None])
+        [None, 0, 1, None], [0] * 4)
 
 
 def test_whole_words_of_prose_end_at_punctuation_marks(tmp_path):

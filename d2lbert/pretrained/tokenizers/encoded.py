@@ -51,6 +51,8 @@ class Details(NamedTuple):
                                         # tokens
     words: List[Optional[int]]          # index of the word in its text; None
                                         # for special tokens
+    text_indices: List[int]             # 1 for tokens of the second text of a
+                                        # pair, else 0; 0 for special tokens
 
 
 class Encoded:
@@ -97,6 +99,11 @@ class Encoded:
     def words(self):
         """See `Details`."""
         return self.details.words
+
+    @property
+    def text_indices(self):
+        """See `Details`."""
+        return self.details.text_indices
 
 
 class Tokens:
@@ -238,9 +245,9 @@ class UnknownWords:
         texts = encoding.text.text, encoding.text.pair
         # Special tokens end at 0, since they are not in the text. They remain
         return [token if idx != self._unk_id or end == 0
-                else texts[segment][begin:end]
-                for idx, token, segment, (begin, end) in zip(
-                    encoded.ids, encoded.tokens, encoded.segments,
+                else texts[k][begin:end]
+                for idx, token, k, (begin, end) in zip(
+                    encoded.ids, encoded.tokens, encoded.text_indices,
                     encoded.offsets)]
 
     def count(self, encoding):

@@ -297,7 +297,10 @@ class WordPiece(Tokens):
         def details():
             tokens = encoding.tokens if self.files is None else [
                 self.idx_to_token[idx] for idx in ids]
-            return Details(tokens, encoding.offsets, encoding.word_ids)
+            # With some post-processors of the library, the tokens of the
+            # first text have None in sequence_ids
+            return Details(tokens, encoding.offsets, encoding.word_ids,
+                           [int(k == 1) for k in encoding.sequence_ids])
         return Encoded(ids, encoding.type_ids, details)
 
     def num_special(self, is_pair=False):
@@ -420,16 +423,17 @@ class WholeWords(Tokens):
             first = first[:lengths[0]]
             if second is not None:
                 second = second[:lengths[1]]
-        # For each token: id, segment, offsets, index of its word in its text
-        rows = [(self.cls_id, 0, (0, 0), None)]
+        # For each token: id, segment, and the fields of `Details` that follow
+        # `tokens`
+        rows = [(self.cls_id, 0, (0, 0), None, 0)]
         for segment, text_words in enumerate((first, second)):
             if text_words is not None:
-                rows += [(self.vocab[word], segment, span, k)
+                rows += [(self.vocab[word], segment, span, k, segment)
                          for k, (word, span) in enumerate(text_words)]
-                rows.append((self.sep_id, segment, (0, 0), None))
-        ids, segments, offsets, words = map(list, zip(*rows))
+                rows.append((self.sep_id, segment, (0, 0), None, 0))
+        ids, segments, *columns = map(list, zip(*rows))
         return Encoded(ids, segments, lambda: Details(
-            self.vocab.to_tokens(ids), offsets, words))
+            self.vocab.to_tokens(ids), *columns))
 
     @staticmethod
     def num_special(is_pair=False):
