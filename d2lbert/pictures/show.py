@@ -241,10 +241,10 @@ def _token_data(pair, encoded):
     'written' is the token's spelling in the text. encoded: the `Encoded`.
     """
     tokens = []
-    for token, segment, (begin, end), word in zip(
+    for token, segment, (begin, end), word, k in zip(
             encoded.tokens, encoded.segments, encoded.offsets,
-            encoded.words):
-        written = pair[segment][begin:end] if word is not None else ''
+            encoded.words, encoded.text_indices):
+        written = pair[k][begin:end] if word is not None else ''
         tokens.append(dict(token=token, written=written, segment=segment,
                            special=word is None))
     return tokens

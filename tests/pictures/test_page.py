@@ -2,6 +2,7 @@
 import base64
 import json
 import re
+from pathlib import Path
 
 import numpy as onp
 import pytest
@@ -11,6 +12,7 @@ import d2lbert as d2l
 from d2lbert.pictures.activations import attention_of, clearest_head
 from d2lbert.pictures.show import (
     Page,
+    _token_data,
     escape_json,
     page_data,
     quantize,
@@ -18,6 +20,9 @@ from d2lbert.pictures.show import (
     show,
 )
 from d2lbert.pretrained.heads import About, FineTuned
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
+
+TOKENS = Path(__file__).parents[1] / 'pretrained/fixtures/tokens'
 
 SCRIPT = re.compile(r'<script type="application/json" id="data">(.*?)'
                     r'</script>', re.DOTALL)
@@ -65,6 +70,15 @@ def test_the_page_holds_the_weights_and_sizes_of_the_model(data, model):
         [word is None for word in one.words])
     assert data['parameters'] == sum(
         param.data().size for param in net.collect_params().values())
+
+
+def test_tokens_are_spelled_as_in_their_text():
+    tokenizer = WordPiece.load(TOKENS / 'roberta')
+    pair = 'the tree', 'my house'
+    encoded = tokenizer.encode(*pair)
+    assert set(encoded.segments) == {0}
+    written = [token['written'] for token in _token_data(pair, encoded)]
+    assert ''.join(written) == 'thetreemyhouse'
 
 
 def test_markup_in_a_text_stays_data(data):
