@@ -95,6 +95,26 @@ def test_each_token_of_a_pair_is_of_its_text(kind, max_len):
         assert max_len or found[k] == ids
 
 
+@pytest.mark.parametrize('kind', ['phobert', 'flaubert', 'herbert'])
+@pytest.mark.parametrize('name', ['tokenizer_config.json',
+                                  'special_tokens_map.json'])
+def test_special_tokens_may_be_dicts(kind, name, tmp_path):
+    expected = WordPiece.load(FIXTURES / kind)
+    for path in (FIXTURES / kind).iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    path = tmp_path / name
+    config = json.loads(path.read_text()) if path.exists() else {}
+    special = {**expected.special, 'bos': '<s>', 'eos': '</s>'}
+    config.update((f'{role}_token', dict(
+        content=token, lstrip=False, __type='AddedToken'))
+        for role, token in special.items())
+    path.write_text(json.dumps(config))
+    tokenizer = WordPiece.load(tmp_path)
+    assert tokenizer.special == expected.special
+    assert tokenizer.idx_to_token == expected.idx_to_token
+    assert tokenizer.encode_batch(TEXTS) == expected.encode_batch(TEXTS)
+
+
 @pytest.mark.parametrize('kind, lost, there', [
     ('roberta', 'merges.txt', 'vocab.json'),
     ('phobert', 'vocab.txt', 'bpe.codes')])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lbert.machine.terminal import warn
+from d2lbert.pretrained.tokenizers.encoded import configured_token
 from d2lbert.pretrained.tokenizers.word_pieces import (
     TokenizerError,
     library,
@@ -138,7 +139,7 @@ def _phobert(folder, config, special_of):
     """Load PhoBERT: words between white space; BPE merges characters."""
     t, path = library(), folder / VOCAB
     # These four tokens have the first ids, but are not in vocab.txt
-    first_tokens = [config.get(f'{role}_token', default) for role, default in (
+    first_tokens = [configured_token(config, *role) for role in (
         ('bos', '<s>'), ('pad', '<pad>'), ('eos', '</s>'), ('unk', '<unk>'))]
     vocab = {token: idx for idx, token in enumerate(first_tokens)}
     for number, line in enumerate(_read_lines(path), 1):
@@ -147,7 +148,7 @@ def _phobert(folder, config, special_of):
             raise TokenizerError(f'{path}, line {number}: expected a token, '
                                  'a blank and a count')
         vocab[token] = len(vocab)
-    mask = config.get('mask_token', '<mask>')
+    mask = configured_token(config, 'mask', '<mask>')
     vocab.setdefault(mask, len(vocab))
     special = special_of(vocab, config, path)
     tokens = tokens_by_id(vocab, path)

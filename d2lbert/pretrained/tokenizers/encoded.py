@@ -20,6 +20,19 @@ DEFAULT_TOKENS = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
                       cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
                       mask=('[MASK]', MASK))
 
+
+def configured_token(config, role, default=None):
+    """The special token of a role in tokenizer_config.json, else `default`.
+
+    config: the fields of the file. A field has the token itself, or a dict
+    with the token as `content`, as transformers writes an AddedToken.
+    """
+    token = config.get(f'{role}_token')
+    if isinstance(token, dict):
+        token = token.get('content')
+    return token if isinstance(token, str) else default
+
+
 #: The ranges of Chinese characters in the code of the published BERT, as the
 #: inside of a regular expression's brackets.
 IDEOGRAPHS = ('\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df'

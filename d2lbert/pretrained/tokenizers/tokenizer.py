@@ -23,6 +23,7 @@ from d2lbert.pretrained.tokenizers.encoded import (
     as_list,
     check_pairs,
     check_text,
+    configured_token,
     is_word_alone,
     max_text_len,
     truncated_lengths,
@@ -556,10 +557,8 @@ def _special_tokens(vocab, config, path):
     """
     special = {}
     for role in ROLES:
-        name = config.get(f'{role}_token')
-        if isinstance(name, dict):
-            name = name.get('content')
-        candidates = [name] if isinstance(name, str) else DEFAULT_TOKENS[role]
+        name = configured_token(config, role)
+        candidates = DEFAULT_TOKENS[role] if name is None else [name]
         token = next((token for token in candidates if token in vocab), None)
         if token is not None:
             special[role] = token
