@@ -202,7 +202,8 @@ def _drop_copies(folder, family, tensors):
         if not _are_equal(copy, tensors.setdefault(embedding_name, copy)):
             raise PretrainedError(
                 f'{folder}: {name} is another tensor than {embedding_name}, '
-                f'but a {family.title} here has a single token embedding')
+                f'but a {family.title} here has a single token embedding: '
+                'choose a model in which they are equal')
 
 
 def _has_tied_weights(keywords, tensors):

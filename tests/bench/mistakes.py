@@ -1436,7 +1436,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
     ('embeddings of its own in a decoder are passed over',
      'if not _are_equal(copy, tensors.setdefault(embedding_name, copy)):',
      'if False:',
-     'test_separate_embeddings_of_a_part_are_refused'),
+     'test_separate_embeddings_are_refused'),
     ('labels come in the order of their numbers as text',
      'return tuple(names[k] for k in range(len(names)))',
      'return tuple(names[k] for k in sorted(names, key=str))',

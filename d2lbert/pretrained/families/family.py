@@ -344,7 +344,8 @@ BART = Family(
              'num_attention_heads': 'encoder_attention_heads',
              'num_hidden_layers': 'encoder_layers'},
     pad_id=1, rows_before=2, embedding_copies=(
-        'model.encoder.embed_tokens', 'model.decoder.embed_tokens'),
+        'model.encoder.embed_tokens', 'model.decoder.embed_tokens',
+        'lm_head'),
     has_decoder=True, init_std_field='init_std',
     dropouts=(('classifier_dropout', 0.0), (None, None)),
     architecture='BartForConditionalGeneration',
