@@ -111,7 +111,7 @@ def choose_pooling(tokenizer, pooling, normalize):
         if own.refusal:
             raise ValueError(own.refusal)
         chosen = own
-    elif pooling in POOLS:
+    elif isinstance(pooling, str) and pooling in POOLS:
         chosen = own._replace(modes=(pooling,), normalize=False)
     else:
         raise ValueError(f'pooling must be own, {", ".join(POOLS)} or None, '

@@ -299,6 +299,7 @@ def test_no_texts_give_no_vectors(net, tokenizer):
     ([('a', '')], {}, ValueError, r'texts\[0\] is empty'),
     (['a'], {'pooling': 'sum'}, ValueError, 'must be own, cls, mean, max, .*'
      "or None, not 'sum'"),
+    (['a'], {'pooling': ['mean']}, ValueError, r"or None, not \['mean'\]"),
     (['a'], {'pooling': None, 'normalize': True}, ValueError,
      'normalize=True is for one vector a text'),
     (['a'], {'max_len': 31}, ValueError,
