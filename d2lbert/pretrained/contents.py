@@ -289,7 +289,8 @@ def _raise_for_differences(differences, folder, family, required_parts):
     else:
         return
     raise PretrainedError(f'{folder} does not hold the {family.title} '
-                          f'that its config.json describes: {reason}:\n'
+                          f'that its config.json describes: {reason}; '
+                          'fetch config.json and the weights again:\n'
                           f'{format_differences(differences)}')
 
 

@@ -66,8 +66,8 @@ def read_json(path, kind=dict):
         value = files.read_json(path)
     except FileNotFoundError:
         raise PretrainedError(f'{Path(path).parent} has no {Path(path).name}:'
-                              ' it is no folder of a pretrained model'
-                              ) from None
+                              ' it is no folder of a pretrained model, name '
+                              'another or fetch this file') from None
     except OSError as error:
         raise PretrainedError(f'{path} cannot be read: {error.strerror}'
                               ) from None
@@ -140,7 +140,8 @@ def list_tensors(folder):
     for name in UNSUPPORTED_FILES:
         if (folder / name).is_file():
             raise PretrainedError(_unsupported_message(folder, name))
-    raise PretrainedError(f'{folder} has no {WEIGHTS}: it holds no weights')
+    raise PretrainedError(f'{folder} has no {WEIGHTS}: it holds no weights, '
+                          'fetch this file')
 
 
 def _unsupported_message(folder, name):

@@ -281,7 +281,8 @@ def test_a_tensor_of_another_shape_is_refused_with_the_table(tmp_path):
     first, *table = refused(folder).splitlines()
     assert first == (
         f'{folder} does not hold the BERT that its config.json describes: 2 '
-        'tensors do not have the shape or type that its config.json asks for:')
+        'tensors do not have the shape or type that its config.json asks for; '
+        'fetch config.json and the weights again:')
     assert [line.split() for line in table[1:]] == [
         ['bert.embeddings.LayerNorm.bias', 'misshapen', '12', '12', 'of',
          'I8'],
@@ -294,7 +295,7 @@ def test_an_incomplete_encoder_is_refused_with_the_table(tmp_path):
     name = 'bert.encoder.layer.1.attention.self.key.bias'
     tensors[name + 'es'] = tensors.pop(name)
     text = refused(published.write(tmp_path / 'x', None, tensors))
-    assert 'describes: 1 tensors of the encoder are missing:' in text
+    assert 'describes: 1 tensors of the encoder are missing; fetch' in text
     assert [line.split() for line in text.splitlines()[2:]] == [
         [name, 'missing', '12'], [name + 'es', 'left', 'over', '12']]
 
@@ -404,7 +405,8 @@ def listed_json(folder):
 
 def no_config(folder):
     (folder / 'config.json').unlink()
-    return 'has no config.json: it is no folder of a pretrained model'
+    return ('has no config.json: it is no folder of a pretrained model, name '
+            'another or fetch this file')
 
 
 def countless_layers(folder):
@@ -416,7 +418,7 @@ def countless_layers(folder):
 
 def no_weights(folder):
     (folder / 'model.safetensors').unlink()
-    return 'has no model.safetensors: it holds no weights'
+    return 'has no model.safetensors: it holds no weights, fetch this file'
 
 
 def cut_weights(folder):
