@@ -222,6 +222,21 @@ def items_of(items, name='texts', what='texts'):
                         f'{short_repr(items)}') from None
 
 
+def names_among(choices, argument, names):
+    """Return names as a list; raise ValueError for a name not in `choices`.
+
+    argument: the name of the argument, for the message. names: its value; a
+    string is one name.
+    """
+    names = items_of([names] if isinstance(names, str) else names, argument,
+                     'names')
+    for name in names:
+        if name not in choices:
+            raise ValueError(f'{argument} must be names among '
+                             f'{", ".join(choices)}, not {short_repr(name)}')
+    return names
+
+
 def whole_number(name, value):
     """Return the value as an int; raise TypeError if it is not an integer."""
     try:

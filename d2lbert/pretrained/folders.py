@@ -11,7 +11,7 @@ from typing import Any, Optional, Sequence, Tuple
 
 import numpy as onp
 
-from d2lbert.machine.arguments import PathLike
+from d2lbert.machine.arguments import PathLike, check_model, names_among
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.nn.checks import on_device
@@ -28,7 +28,7 @@ from d2lbert.pretrained.families import config as configs
 from d2lbert.pretrained.families import tensor_names
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.nets import net_of
-from d2lbert.pretrained.families.tensor_names import HEADS
+from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.heads import TEXT_KINDS, About, FineTuned
 from d2lbert.pretrained.pooling import files_of
 from d2lbert.pretrained.tensor_files import (
@@ -67,6 +67,7 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
     not fit, the message lists the differences. Raises ImportError without the
     libraries `tokenizers` and `safetensors`.
     """
+    heads = names_among(HEADS, 'heads', heads)
     check_precision(precision)
     return load_opened(open_folder(folder), ctx, heads, trainable, precision)
 
@@ -265,6 +266,9 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     sentence-transformers.
     """
     tokenizer = as_tokenizer(tokenizer)
+    check_model(net, tokenizer)
+    if parts is not None:
+        parts = names_among([*PARTS, 'head'], 'parts', parts)
     fields = configs.fields_of_net(net, tokenizer)
     if len(tokenizer) > fields['vocab_size']:
         raise PretrainedError(

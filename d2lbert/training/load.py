@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 
 from d2lbert._version import __version__
 from d2lbert.machine import array_files
-from d2lbert.machine.arguments import PathLike
+from d2lbert.machine.arguments import PathLike, names_among
 from d2lbert.machine.files import is_run, new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.pretrained import folders
@@ -67,6 +67,7 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     if not path.is_dir():
         raise PretrainedError(f'there is no folder {path}: name the folder of '
                               'a run or of a pretrained model on this disk')
+    heads = names_among(HEADS, 'heads', heads)
     check_precision(precision)
     if not is_run(path):
         opened = folders.open_folder(path)

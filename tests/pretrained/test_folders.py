@@ -265,6 +265,16 @@ def test_only_missing_heads_that_are_used_cause_a_warning(tmp_path, capsys):
         assert 'pooler' not in err
 
 
+@pytest.mark.parametrize('heads, kind, said', [
+    (['mlm', 'poler'], ValueError, "among pooler, mlm, nsp, not 'poler'"),
+    ('poler', ValueError, "among pooler, mlm, nsp, not 'poler'"),
+    (None, TypeError, 'heads must be a list of names, not None')])
+@pytest.mark.parametrize('load', [d2l.load_pretrained, d2l.load_model])
+def test_an_unknown_head_is_refused(load, heads, kind, said, tmp_path):
+    with pytest.raises(kind, match=said):
+        load(published.write(tmp_path / 'x'), heads=heads)
+
+
 def refused(folder, *arguments):
     """The text of the error of a folder that is not loaded."""
     with pytest.raises(PretrainedError) as error:
@@ -596,6 +606,29 @@ def test_a_net_that_the_format_cannot_represent_is_refused(make, said, loaded,
         save_pretrained(make(), loaded[1], tmp_path / 'x')
     assert said in str(error.value) and '\n' not in str(error.value)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('change, kind, said', [
+    (dict(parts=['encodr']), ValueError, 'parts must be names among encoder, '
+     "decoder, pooler, mlm, nsp, head, not 'encodr'"),
+    (dict(parts=3), TypeError, 'parts must be a list of names, not 3'),
+    (dict(net=None), TypeError, 'net must be a net as load_model gives it'),
+    (dict(tokenizer='x'), TypeError, 'tokenizer must be a tokenizer as load')])
+def test_a_wrong_argument_is_named_and_nothing_written(change, kind, said,
+                                                       loaded, tmp_path):
+    arguments = dict(zip(('net', 'tokenizer'), loaded), folder=tmp_path / 'x')
+    with pytest.raises(kind, match=said):
+        save_pretrained(**{**arguments, **change})
+    with pytest.raises(TypeError, match='net and tokenizer are swapped'):
+        save_pretrained(*reversed(loaded), tmp_path / 'x')
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_part_is_written_by_its_name(loaded, tmp_path):
+    for parts, name in (('mlm', 'x'), (['mlm'], 'y')):
+        save_pretrained(*loaded, tmp_path / name, parts)
+        names = load_file(str(tmp_path / name / 'model.safetensors'))
+        assert names and all('cls.predictions' in name for name in names)
 
 
 def test_a_folder_that_is_not_empty_is_not_written_to(loaded, tmp_path):
