@@ -98,10 +98,6 @@ def complete(keywords):
               if values[name] is None]
     if needed:
         raise ValueError(f'fine-tuning needs {", and ".join(needed)}')
-    for name in ('data', 'model'):
-        if isinstance(values[name], list):
-            raise ValueError(f'{name} must be one folder, not '
-                             f'{len(values[name])}')
     return values
 
 

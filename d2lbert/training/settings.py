@@ -65,7 +65,11 @@ class Setting(NamedTuple):
         if value is None and self.default is None:
             return None
         if self.kind == PATHS:
-            return _checked_paths(self.name, value)
+            paths = _checked_paths(self.name, value)
+            if isinstance(paths, list) and not self.several:
+                raise ValueError(f'{self.name} takes one path, not '
+                                 f'{len(paths)}: give one')
+            return paths
         value = _converted(self.name, value, self.kind)
         if self.choices and value not in self.choices:
             raise ValueError(f'{self.name} must be {listed(self.choices)}, '

@@ -483,6 +483,7 @@ def test_an_answer_is_at_its_stated_position(given, tmp_path):
     (dict(model=None), 'needs the folder of the model to fine-tune'),
     (dict(model='nowhere'), 'there is no folder nowhere'),
     (dict(data='nowhere'), 'there is no folder nowhere'),
+    (dict(data=['a', 'b']), 'data takes one path, not 2: give one'),
     (dict(data=__file__), 'is a file, but training and evaluation'),
     (dict(max_len=65), 'more than the 64 positions of the model'),
     (dict(max_len=3), 'max_len must be a whole number of at least 4'),

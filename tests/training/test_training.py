@@ -709,13 +709,22 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(corpus='sample', data_dir='x'), 'data_dir .* folder of WikiText'),
     (dict(num_hiddens=float('inf')), 'num_hiddens must be a whole number'),
     (dict(num_steps=True), 'num_steps must be a whole number'),
-    (dict(vocab=d2l.Vocab()), 'vocab must be the path of a file')])
+    (dict(vocab=d2l.Vocab()), 'vocab must be the path of a file'),
+    (dict(vocab=['a', 'b']), 'vocab takes one path, not 2: give one'),
+    (dict(data_dir=['a', 'b']), 'data_dir takes one path, not 2'),
+    (dict(teacher=['a', 'b', 'c']), 'teacher takes one path, not 3'),
+    (dict(teacher=[]), 'teacher takes one path, not 0')])
 def test_a_setting_that_cannot_be_is_named_before_anything_else(
         setting, message, monkeypatch):
     monkeypatch.setattr(text_objective, 'read_corpus',
                         lambda *args: pytest.fail('training began'))
     with pytest.raises((ValueError, TypeError), match=message):
         d2l.pretrain(**setting)
+
+
+def test_a_list_of_one_path_is_one_path():
+    assert complete(dict(vocab=['a']))['vocab'] == 'a'
+    assert complete(dict(corpus=['a', 'b']))['corpus'] == ['a', 'b']
 
 
 def test_figures_without_held_out_text_are_refused_at_once():
