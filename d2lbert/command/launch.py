@@ -149,14 +149,29 @@ def _worker_command(command, pretrain_parser, num_workers=1):
         # A checkpoint, RUN/checkpoints/step-N.npz. The hint names RUN, since
         # this job may write later checkpoints into RUN
         run_folder = str(Path(run_folder).parent.parent)
-    resume_arguments = ['pretrain', '--resume', run_folder]
+    return command, run_folder, _resume_arguments(run_folder, pretrain_args)
+
+
+def _resume_arguments(run_folder, pretrain_args):
+    """Return arguments of `d2lbert` that resume a run, with its given flags.
+
+    pretrain_args: the parsed flags of the job that is to be resumed.
+    """
     # A resumed run accepts these flags: repeat the given ones
-    for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
-                 'devices'):
+    names = ['num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
+             'devices']
+    if hasattr(pretrain_args, 'resume'):
+        # Inputs may have moved, and checkpoints from before this job have
+        # their earlier paths
+        names += ['corpus', 'data_dir', 'text_field', 'vocab', 'valid',
+                  'teacher']
+    arguments = ['pretrain', '--resume', run_folder]
+    for name in names:
         if hasattr(pretrain_args, name):
-            resume_arguments += ['--' + name.replace('_', '-'),
-                                 str(getattr(pretrain_args, name))]
-    return command, run_folder, resume_arguments
+            value = getattr(pretrain_args, name)
+            values = value if isinstance(value, list) else [value]
+            arguments += ['--' + name.replace('_', '-'), *map(str, values)]
+    return arguments
 
 
 def _resume_hint(args, num_workers, run_folder, resume_arguments):

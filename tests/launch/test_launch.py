@@ -300,11 +300,22 @@ def test_workers_share_a_seed_and_a_folder():
     assert command[1] == '--seed' and int(command[2]) >= 0
     assert command[3:] == ['--out', run]
     assert again == ['pretrain', '--resume', run]
-    given = ['pretrain', '--seed', '3', '--out', 'x', '--devices', 'cpu:2']
+    given = ['pretrain', '--seed', '3', '--out', 'x', '--devices', 'cpu:2',
+             '--corpus', 'sample']
     assert worker_command(given) == (given, 'x', [
         'pretrain', '--resume', 'x', '--devices', 'cpu:2'])
     assert worker_command(
         ['pretrain', '--resume', 'x/checkpoints/step-00000020.npz'])[1] == 'x'
+
+
+def test_the_hint_of_a_resumed_job_repeats_moved_inputs():
+    moved = ['--devices', 'cpu', '--corpus', 'a.txt', 'my b.txt',
+             '--text-field', 'text', '--vocab', 'v.txt', '--valid', 'c.txt',
+             '--teacher', 't']
+    pretrain_parser = parser().parse_args(['launch']).pretrain_parser
+    # Checkpoints from before this job have the earlier paths
+    resumed = ['pretrain', '--resume', 'x', *moved]
+    assert launch._worker_command(resumed, pretrain_parser)[2] == resumed
 
 
 def test_a_worker_with_another_text_is_refused(tmp_path, capfd):
