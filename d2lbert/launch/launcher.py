@@ -189,8 +189,8 @@ class Job:
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
         self.processes, self.sockets = [], sockets
         self.pipes = selectors.DefaultSelector()    # the open output pipes
-        # True if standard error is a terminal, and the last output of worker 0
-        # did not end its line
+        # True if the last output of worker 0 to a terminal did not end its
+        # line, and standard error is a terminal
         self.is_mid_line = False
 
     def start(self, name, host, arguments, env, workers_on_host=1):
@@ -346,7 +346,7 @@ class Job:
                 is_stdout = pipe is process.popen.stdout
                 out = sys.stdout if is_stdout else sys.stderr
                 out.write(text)
-                if text and sys.stderr.isatty():
+                if text and out.isatty() and sys.stderr.isatty():
                     self.is_mid_line = not text.endswith('\n')
             else:
                 out = sys.stderr

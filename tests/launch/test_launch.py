@@ -369,21 +369,54 @@ print(f'{rank} warns', file=sys.stderr)
         '0 warns', '[worker 1] 1 warns', '[worker 1] worker 1 of 2: ✓']
 
 
+def printers(monkeypatch, stdout, stderr):
+    """The functions that print standard output of two workers, and stderr.
+
+    stdout, stderr: streams that take the place of the launcher's.
+    """
+    monkeypatch.setattr(sys, 'stdout', stdout)
+    monkeypatch.setattr(sys, 'stderr', stderr)
+    job = launcher.Job(None, None, None)
+    first, other = (launcher.Process(f'worker {k}', None,
+                                     types.SimpleNamespace(stdout=0, stderr=1))
+                    for k in range(2))
+    return (job._printer(first, 0), job._printer(other, 0),
+            job._printer(first, 1))
+
+
+def stream(is_terminal):
+    text = io.StringIO()
+    text.isatty = lambda: is_terminal
+    return text
+
+
 def test_a_line_of_another_worker_begins_below_an_unfinished_one(
         monkeypatch):
-    screen = io.StringIO()
-    screen.isatty = lambda: True
-    for name in 'stdout', 'stderr':
-        monkeypatch.setattr(sys, name, screen)
-    job = launcher.Job(None, None, None)
-    first, other = (job._printer(launcher.Process(
-        f'worker {k}', None, types.SimpleNamespace(stdout=k, stderr=None)), k)
-        for k in range(2))
+    screen = stream(True)
+    first, other, _ = printers(monkeypatch, screen, screen)
     first(b'step 1')
     other(b'warns\n')
     other(b'again\n')
     assert screen.getvalue() == (
         'step 1\n[worker 1] warns\n[worker 1] again\n')
+
+
+def test_output_to_a_file_leaves_the_line_of_the_terminal(monkeypatch):
+    file, screen = stream(False), stream(True)
+    first, other, first_error = printers(monkeypatch, file, screen)
+    first(b'step 1')        # unfinished, but not on the terminal
+    other(b'warns\n')
+    first_error(b'50%')     # unfinished, on the terminal
+    first(b' ends\n')
+    other(b'again\n')
+    assert file.getvalue() == 'step 1 ends\n'
+    assert screen.getvalue() == (
+        '[worker 1] warns\n50%\n[worker 1] again\n')
+    # A file of standard error gets no empty line
+    first, other, _ = printers(monkeypatch, screen, file)
+    first(b'step 2')
+    other(b'warns\n')
+    assert file.getvalue() == 'step 1 ends\n[worker 1] warns\n'
 
 
 @needs_proc
