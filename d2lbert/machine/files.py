@@ -111,7 +111,8 @@ def new_folder(path):
     """Yield the path of a temporary folder; rename it to `path` on success.
 
     Raises FileExistsError if `path` exists and is not an empty folder. On
-    failure, the temporary folder and new parents of `path` are removed.
+    failure, the temporary folder and new parents of `path` are removed. An
+    OSError about this folder or a file in it names `path`.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path) and not _is_empty_folder(path):
@@ -125,7 +126,12 @@ def new_folder(path):
         os.rename(temporary, path)
         is_renamed = True
     except OSError as error:
-        if error.errno is not None:
+        names = [str(name) for name in (error.filename, error.filename2)
+                 if name is not None]
+        is_about_folder = not names or any(
+            name.startswith(str(temporary)) or Path(name) in new_parents
+            for name in names)
+        if error.errno is not None and is_about_folder:
             _set_file_name(error, path)
         raise
     finally:

@@ -56,6 +56,19 @@ def test_a_folder_that_goes_wrong_leaves_nothing(tmp_path):
     assert str(error) == f"[Errno 28] full: '{tmp_path / 'a' / 'x'}'"
 
 
+def test_an_error_in_a_new_folder_names_its_own_file_or_the_folder(tmp_path):
+    path, source = tmp_path / 'a' / 'x', tmp_path / 'source'
+    for name, named in ((source, source), ('.', path), ('y', path)):
+        with pytest.raises(OSError) as raised:
+            with new_folder(path) as part:
+                (part / name).read_bytes()
+        assert raised.value.filename == str(named)
+    with pytest.raises(OSError) as raised:
+        with new_folder('/proc/none/x'):    # no folder can be made in /proc
+            raise AssertionError
+    assert raised.value.filename == '/proc/none/x'
+
+
 def test_a_new_folder_takes_the_place_of_an_empty_one_alone(tmp_path):
     (tmp_path / 'x').mkdir()
     with new_folder(tmp_path / 'x') as part:
