@@ -371,7 +371,10 @@ def clear(kind, older_than=0):
 
     Returns (number of removed entries, bytes freed). older_than: entries that
     were used within this number of days are kept. Raises BlockingIOError, and
-    removes nothing, if another process holds a lock of this kind.
+    removes nothing, if another process holds a lock of this kind when this
+    function begins. A process that creates a lock later can still write an
+    entry, which may then be removed. This loses only time: the next process
+    makes a missing or incomplete entry again.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
