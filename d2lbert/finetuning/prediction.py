@@ -32,7 +32,6 @@ from d2lbert.machine.arguments import (
     UsageError,
     check_out,
     check_rows_out,
-    failures_of,
     items_of,
     short_repr,
     write_rows,
@@ -42,7 +41,7 @@ from d2lbert.machine.terminal import note
 from d2lbert.pretrained.encoding import text_bar
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.progress import bar
-from d2lbert.texts.text_sources import Lines
+from d2lbert.texts.text_sources import Lines, reading_failures
 from d2lbert.training.load import load_finetuned
 from d2lbert.training.saved_runs import RunError, read_config
 
@@ -361,7 +360,7 @@ def _read_csv(file, folder):
                          'on --columns of one: give a file with a text on '
                          'each line')
     columns = Columns.parse(columns)._replace(label=None)
-    with failures_of('--file', file, 'read'):
+    with reading_failures('--file', file):
         examples = examples_of(file, indices_of_columns(
             file, first_rows(file), columns))
     return examples.texts_a, examples.texts_b

@@ -279,6 +279,23 @@ def _line_batches(source, byte_pieces):
 
 # From sources to texts, one text per line
 
+@contextlib.contextmanager
+def reading_failures(flag, path):
+    """Context that turns an OSError about a flag's path into a ValueError.
+
+    The message is as for `failures_of`, but if `path` does not exist, it asks
+    for another path. flag, path: as for `failures_of`.
+    """
+    with failures_of(flag, path, 'read'):
+        try:
+            yield
+        except FileNotFoundError as error:
+            if error.filename is None:      # no folder for temporary files
+                raise
+            raise ValueError(f'there is no file or folder {path}: name an '
+                             f'existing one for {flag}') from None
+
+
 class Line(NamedTuple):
     """A text, and its name in messages, such as 'x.txt, line 3'."""
 
@@ -302,7 +319,7 @@ class Lines:
         self._flag, self._path, self._skip_empty = flag, path, skip_empty
         # The number of skipped lines, and the name of the first one
         self.skipped, self.first_skipped = 0, None
-        with failures_of(flag, path, 'read'):
+        with reading_failures(flag, path):
             self.sources = sources([path], text_field, single_pass)
         self.is_stream = any(source.stream for source in self.sources)
 
@@ -315,7 +332,7 @@ class Lines:
         self.skipped, self.first_skipped = 0, None
         is_empty = True
         for source in self.sources:
-            with failures_of(self._flag, source, 'read'):
+            with reading_failures(self._flag, source):
                 for texts in _text_batches(source):
                     batch, error = self._make_lines(source, texts)
                     is_empty &= not batch

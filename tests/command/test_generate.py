@@ -81,7 +81,7 @@ def test_truncation_and_skipped_texts_are_reported(tmp_path, capsys):
     ([BART], 'give texts, or --file FILE'),
     ([BART, 'a', '--file', 'b'], 'not both'),
     ([BART, '--file', 'nowhere'],
-     '--file nowhere cannot be read: No such file'),
+     'there is no file or folder nowhere: name an existing one for --file'),
     ([BART, 'a', '--num-beams', '0'], '--num-beams: 0 must be'),
     ([BART, 'a', '--num-beams', '46'], 'more than half'),
     ([BART, 'a', '--max-len', '99'], 'max_len=99 must be at most 15'),

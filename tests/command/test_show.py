@@ -97,7 +97,7 @@ def test_the_page_has_the_prediction_of_a_fine_tuned_run(tmp_path, folder):
     (['MODEL', '--text', ' '], 'a text is empty'),
     (['MODEL', '--text', 'a ' * 40], 'only 30 positions: shorten it'),
     (['MODEL', '--word', 'xyz'], "the word 'xyz' is in 0 sentences of the"),
-    (['MODEL', '--file', 'none'], '--file none cannot be read: No such'),
+    (['MODEL', '--file', 'none'], 'there is no file or folder none'),
     (['MODEL', '--out', '.'], '--out . is a folder'),
     (['MODEL', '--out', 'no/x.html'], 'there is no folder no')])
 def test_a_mistake_gets_one_sentence(arguments, said, folder, tmp_path,

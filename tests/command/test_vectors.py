@@ -136,7 +136,7 @@ def test_similar_works_with_a_run(tmp_path, capsys):
 @pytest.mark.parametrize('argv, reason', [
     (['similar', 'MODEL', ' ', '--file', 'lines.txt'], 'query is empty'),
     (['similar', 'MODEL', 'a', '--file', 'nowhere'],
-     '--file nowhere cannot be read: No such file'),
+     'there is no file or folder nowhere: name an existing one for --file'),
     (['similar', 'nowhere', 'a', '--file', 'lines.txt'],
      'there is no folder nowhere'),
     (['similar', 'MODEL', 'a', '--file', 'lines.txt', '--top', '0'],

@@ -243,6 +243,8 @@ def test_predict_takes_the_columns_of_a_table_that_it_learnt_from(
     assert said(capsys, 'predict', run, '--file', 'x.csv') == wanted
     assert 'leave them out' in refused(
         capsys, 'predict', run, '--file', 'x.csv', '--skip-empty')
+    assert 'there is no file or folder no.csv: name an' in refused(
+        capsys, 'predict', run, '--file', 'no.csv')
     assert 'x.csv is a table' in refused(
         capsys, 'predict', runs('sst2'), '--file', 'x.csv')
 
@@ -314,7 +316,7 @@ def test_invalid_requests_to_predict_are_one_line(runs, tmp_path,
                                                '--out', 'x')
     assert 'give no second texts' in refused(capsys, 'predict', run, 'a',
                                             '--pair', 'b')
-    assert '--file nowhere cannot be read: No such file' in refused(
+    assert 'there is no file or folder nowhere' in refused(
         capsys, 'predict', run, '--file', 'nowhere')
     assert 'there is no folder nowhere' in refused(
         capsys, 'predict', 'nowhere', 'a')

@@ -147,8 +147,12 @@ def test_text_that_looks_alike_is_text(data):
 
 
 def test_an_unreadable_file_is_reported_with_its_flag(monkeypatch):
-    with pytest.raises(ValueError, match='--file no cannot be read: No such'):
+    with pytest.raises(ValueError, match='^there is no file or folder no: '
+                                         'name an existing one for --file$'):
         Lines('no')
+    write(b'a')
+    with pytest.raises(ValueError, match='--file x/y cannot be read: Not a'):
+        Lines('x/y')
     with pytest.raises(TextFileError, match='x, line 2: byte 1 .* not UTF-8'):
         read(write(b'a\n\xff'))
     monkeypatch.setattr(text_sources, 'MAX_LINE_BYTES', 10)
