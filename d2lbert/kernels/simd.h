@@ -134,11 +134,11 @@ inline void stream_fence() {
 #endif
 }
 
-// a * b + c, rounded once if the processor can. For the expression a * b + c,
-// the compiler would decide in each loop how often to round: GCC tuned for Zen
-// uses two instructions in a loop with one sum, and one fused instruction in a
-// loop with several sums. But a row must get the same bits in a tile of one row
-// as in a tile of many.
+// a * b + c, rounded once if this build has fused instructions. For the
+// expression a * b + c, the compiler would decide in each loop how often to
+// round: GCC tuned for Zen uses two instructions in a loop with one
+// accumulator, and one fused instruction in a loop with several. But a row must
+// get the same bits alone as in a block with other rows.
 inline vf fused_multiply_add(float a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
@@ -344,7 +344,7 @@ inline vu load_quads(const uint32_t* const* row, int column) {
 // Transpose a VL x VL block of 32-bit words. row: the addresses of the rows.
 // to: the result, with ld words from one row to the next. Each register is
 // loaded with four words from every fourth row. Then the 4 x 4 words in the
-// same quarter of four registers are transposed.
+// same four lanes of four registers are transposed.
 inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
   // Orders of lanes for `shuffle`, which the compiler turns into unpack
   // instructions
@@ -402,9 +402,9 @@ struct Dropout {
   uint64_t seed = 0;
   uint32_t threshold = 0;  // an element with a smaller random word is dropped
   float scale = 1.f;       // the factor of the other elements
-  // noise: 64 ones after MXNet's own dropout at rate 1/2, or null. In training
-  // each number is now 0 or 2: 64 random bits, which depend on MXNet's seed. In
-  // prediction each number is still 1, and nothing is dropped.
+  // noise: null, or the 64 numbers that MXNet's own dropout at rate 1/2 makes
+  // of 64 ones. In training each number is 0 or 2: 64 random bits, which depend
+  // on MXNet's seed. In prediction each number is 1, and nothing is dropped.
   Dropout(double p, const float* noise) {
     if (p <= 0 || !noise || noise[0] == 1.f) return;
     for (int i = 0; i < 64; i++)

@@ -6,7 +6,7 @@ layer, how well the vectors separate the senses of words in the sample corpus.
 L: the number of layers; H: the number of hidden units; n: the number of uses
 of a word; W: the number of words.
 """
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as onp
 
@@ -36,7 +36,7 @@ MARKERS = 'osD^vP'
 
 #: Positions of a label beside its marker, from the most to the least wanted:
 #: (distance to the right, distance up, horizontal and vertical alignment). The
-#: distances have the unit of FONT_POINTS.
+#: distances are in 1/72 inch.
 OFFSETS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
            (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
            (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
@@ -61,8 +61,9 @@ def sense_points(net, tokenizer, word, uses):
     """
     uses, layers = vectors_of(net, tokenizer, uses)
     if len(uses) < 3:
-        raise ValueError(f'{word!r} is in {len(uses)} of the sentences: '
-                         'a picture needs at least three')
+        raise ValueError(f'{len(uses)} uses of {word!r} are in the first '
+                         f'{min(net.encoder.max_len, MAX_LENGTH)} tokens of '
+                         'the sentences: a picture needs at least three')
     points = []
     for X in layers:
         points.append(_align(_principal_components(X),
@@ -120,7 +121,8 @@ def _align(Y, below):
 
 def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
                 senses: Optional[List[str]] = None, tokenizer: Any = None,
-                vocab: Any = None, layer: int = -1, label: bool = True,
+                vocab: Any = None, layer: Union[int, Sequence[int]] = -1,
+                label: bool = True,
                 figsize: Optional[Tuple[float, float]] = None) -> Any:
     """Draw the vectors of a word in many sentences as points.
 
@@ -144,9 +146,8 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     found = sense_points(net, tokenizer_of(net, tokenizer, vocab), word, uses)
     layers = _layers_to_draw(layer, len(found.points))
     # The different senses, sorted; first None, for uses without a label
-    all_senses = sorted((use.sense for use in found.uses),
-                        key=lambda sense: sense or '')
-    sense_names = list(dict.fromkeys(all_senses))
+    sense_names = sorted({use.sense for use in found.uses},
+                         key=lambda sense: sense or '')
     fig = Picture(figsize=figsize or (PANEL_INCHES * len(layers) + 0.2,
                                       PANEL_INCHES + 0.6),
                   layout='constrained')
@@ -201,8 +202,8 @@ def _layers_to_draw(layers, count):
     layers = [layers] if isinstance(layers, int) else list(layers)
     for number in layers:
         if number not in range(-count, count):
-            raise ValueError(f'layer must be 0 (the embeddings) to '
-                             f'{count - 1}, not {number!r}')
+            raise ValueError(f'layer must be 0 (the embeddings) to {count - 1}'
+                             f', or -1 for the last, not {number!r}')
     if not layers:
         raise ValueError(f'layer is empty: give some from 0 to {count - 1}')
     return [number % count for number in layers]
@@ -229,9 +230,11 @@ def _label_points(ax, renderer, points, uses):
     """
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
-    # In points, half a marker is half its markersize of 6, and 1 for its edge
-    half = (6 / 2 + 1) * renderer.points_to_pixels(1)
-    occupied = [(x - half, y - half, x + half, y + half) for x, y in centers]
+    # The space of a marker: a square of half its markersize of 6, and 1 for
+    # its edge, to each side. Both are in 1/72 inch
+    half_side = (6 / 2 + 1) * renderer.points_to_pixels(1)
+    occupied = [(x - half_side, y - half_side, x + half_side, y + half_side)
+                for x, y in centers]
     for point, use in zip(points, uses):
         for right, up, ha, va in OFFSETS:
             text = ax.annotate(_context(use), point, (right, up),
@@ -263,7 +266,7 @@ def _context(use):
 
 # Accuracy at labelled senses
 
-#: Rounded cosines count as equal up to this difference.
+#: Cosines that differ by at most this, a rounding error, count as equal.
 COSINE_TOLERANCE = 1e-12
 
 #: Markers of models, which can be told apart without colours.
@@ -285,7 +288,10 @@ class SenseAccuracy(NamedTuple):
 
     @property
     def all_rates(self):
-        """The mean of `rates` over the uses of all words, (L + 1,)."""
+        """The mean of `rates` over the uses of all words: (L + 1,).
+
+        It is the row `all` of the command's table.
+        """
         return self.rates @ self.counts / self.counts.sum()
 
 
@@ -295,7 +301,9 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
 
     words: a word or a list of words (default: all 32 words with labelled
     senses); all forms of a word count as its uses. tokenizer, vocab: as for
-    `plot_senses`. Raises ValueError for a word without labelled senses.
+    `plot_senses`. Raises ValueError for a word that is not one of the 32, and
+    if a model of few positions truncates all but one of a word's sentences
+    before the word.
 
     Each use is compared with the nearest other use of the word, by cosine
     similarity. Uses in the same sentence are not compared, since their tokens
@@ -314,8 +322,8 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
         if len({use.sentence for use in uses}) < 2:
             raise ValueError(
                 f'{word!r} is in fewer than two sentences of the sample '
-                f'corpus, cut at the {net.encoder.max_len} positions of this '
-                'model: there is nothing to compare with')
+                f'corpus, cut at {min(net.encoder.max_len, MAX_LENGTH)} '
+                'tokens: there is nothing to compare with')
     return _compute_accuracy(uses_of_word, layers)
 
 

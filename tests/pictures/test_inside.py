@@ -177,7 +177,7 @@ def test_senses_are_of_the_word_in_the_sample_corpus(small):
         assert sentence[begin:end].lower() == 'crane'
     # Two principal components: no more than the vectors, and centred
     onp.testing.assert_allclose(found.points.mean(axis=1), 0, atol=1e-5)
-    with pytest.raises(ValueError, match="'xyz' is in 0"):
+    with pytest.raises(ValueError, match="0 uses of 'xyz' are in the first"):
         senses.sense_points(net, tokenizer, 'xyz', [])
 
 

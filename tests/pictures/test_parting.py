@@ -151,5 +151,5 @@ def test_a_model_of_few_positions_is_refused(max_len):
     tokenizer = sentences.whole_words()
     net = sentences.build_net(len(tokenizer), max_len=max_len)
     with pytest.raises(ValueError, match="'seal' is in fewer than two "
-                       f'sentences of .* cut at the {max_len} positions'):
+                       f'sentences of .* cut at {max_len} tokens'):
         d2l.sense_accuracy(net, 'seal', tokenizer=tokenizer)
