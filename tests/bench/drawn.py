@@ -55,11 +55,9 @@ EQUAL = {
     'MIN_PROD... -> exponent(a.least_top) + exponent(b.least_top) > '
     'MIN_PRODU...':
         'at the bound vectors compute what tiles could compute as well',
-    'd2lbert/objectives/figures.py: not num_preds or not num_pairs -> (not '
-    'num_preds)':
+    'd2lbert/objectives/text_objective.py: not num_preds or not num_pairs -> '
+    '(not num_preds)':
         'each pair has a prediction, so there are both or none',
-    'd2lbert/finetuning/heads.py: True -> False':
-        'this layer is given rows, which flatten leaves as they are',
     'd2lbert/kernels/amx_dense.h: ahead.add(dy + m * N, next_m * N * 4); -> '
     'ahead.add(dy + m * N, next_m * N);':
         'numbers that are fetched later are the same',
