@@ -37,8 +37,9 @@ if not _is_command():       # the command must print --help without MXNet
 
 
 def __getattr__(name):
-    """Return a public name; called if it is not imported, as in the command.
+    """Return the object with a public name.
 
+    Python calls this function if the name is not imported, as in the command.
     Raises ImportError if MXNet cannot be imported.
     """
     # A submodule is not a public name: after the AttributeError below, the

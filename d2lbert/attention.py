@@ -177,8 +177,8 @@ def keep_attention(net):
     try:
         yield net
     finally:
-        for block, kept_weights in old_settings:
-            block.keeps_weights = kept_weights
+        for block, old_value in old_settings:
+            block.keeps_weights = old_value
 
 
 def transpose_qkv(X, num_heads):

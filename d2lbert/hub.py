@@ -32,7 +32,7 @@ class Published(NamedTuple):
     size: int    # bytes
     lines: int
     tokens: int
-    blob: str    # git's hash of the content
+    git_hash: str    # of the content
 
 
 TRAIN_FILE = 'wiki.train.tokens'
@@ -48,7 +48,7 @@ PUBLISHED = {
                          '6f3fc88e4cd88456ea892971f9f12243e8428624'),
 }
 
-# The number of bytes that are read to recognize a wrong file
+# The number of bytes that are read to describe a file with other content
 HEAD_BYTES = 1 << 20
 
 # WikiText has all of these: headings, unknown words, and marks within numbers
@@ -57,7 +57,7 @@ WIKITEXT_PATTERNS = (re.compile(rb'^ = [^=].* = \r?$', re.MULTILINE),
                      re.compile(rb' <unk> '), re.compile(rb' @[-,.]@ '))
 
 
-def git_blob(path):
+def git_hash(path):
     """Return git's hash of a file: the SHA-1 of a header and the content."""
     return file_digest(
         path, hashlib.sha1(b'blob %d\0' % os.path.getsize(path)))
@@ -78,11 +78,11 @@ def flaw_of(path, name, thorough=False):
     try:
         size = os.path.getsize(path)
         if size == expected.size:
-            if (not thorough or git_blob(path) == expected.blob
+            if (not thorough or git_hash(path) == expected.git_hash
                     or _counts(path) == expected_counts):
                 return ''
             return f'another text of the same {size:,} bytes'
-        # With line ends of Windows, each line has one more byte
+        # A line end of Windows has one more byte; a file may mix both kinds
         if (expected.size < size <= expected.size + expected.lines
                 and _counts(path) == expected_counts):
             return ''
@@ -92,7 +92,10 @@ def flaw_of(path, name, thorough=False):
 
 
 def _counts(path):
-    """Return a file's (bytes with Unix line ends, lines, tokens)."""
+    """Return the numbers of (bytes, lines, tokens) of a file.
+
+    A line end of Windows counts as one byte.
+    """
     size = lines = tokens = 0
     with open(path, 'rb') as f:
         for line in f:
@@ -103,7 +106,7 @@ def _counts(path):
 
 
 def _describe_other_text(path, name, size):
-    """Return the description for `flaw_of` of a file with other content.
+    """Describe a file with other content; `flaw_of` returns the description.
 
     name: the file of WikiText-2 that is expected at `path`. size: the number
     of bytes of the file at `path`.
@@ -115,7 +118,7 @@ def _describe_other_text(path, name, size):
     if is_web_page(head):
         return f'a web page of {size:,} bytes, not WikiText-2'
     for other, published in PUBLISHED.items():
-        if size == published.size and git_blob(path) == published.blob:
+        if size == published.size and git_hash(path) == published.git_hash:
             return f"WikiText-2's {other}"
     full_size = PUBLISHED[name].size
     is_wikitext = all(pattern.search(head) for pattern in WIKITEXT_PATTERNS)
@@ -163,7 +166,7 @@ class LooseFile(NamedTuple):
     """A file that can be fetched by itself, without its archive."""
 
     url: str
-    blob: str    # git's hash of the content
+    git_hash: str    # of the content
     name: str
 
 
@@ -173,11 +176,11 @@ _EXAMPLES_URL = ('https://raw.githubusercontent.com/pytorch/examples/main/'
 # Archives whose files can be fetched one by one: {name: (folder, files)}
 LOOSE_FILES = {
     'wikitext-2': ('wikitext-2', (
-        LooseFile(_EXAMPLES_URL + 'train.txt', PUBLISHED[TRAIN_FILE].blob,
+        LooseFile(_EXAMPLES_URL + 'train.txt', PUBLISHED[TRAIN_FILE].git_hash,
                   TRAIN_FILE),
-        LooseFile(_EXAMPLES_URL + 'valid.txt', PUBLISHED[VALID_FILE].blob,
+        LooseFile(_EXAMPLES_URL + 'valid.txt', PUBLISHED[VALID_FILE].git_hash,
                   VALID_FILE),
-        LooseFile(_EXAMPLES_URL + 'test.txt', PUBLISHED[TEST_FILE].blob,
+        LooseFile(_EXAMPLES_URL + 'test.txt', PUBLISHED[TEST_FILE].git_hash,
                   TEST_FILE))),
 }
 
@@ -223,8 +226,8 @@ def download(name: str, folder: Optional[PathLike] = None,
                          'of a file')
     target = target_folder / file_name
     wrong_paths = []    # files of this name with other content
-    for searched in (_data_folders() if given_folder is None
-                     else [target_folder]):
+    folders = _data_folders() if given_folder is None else [target_folder]
+    for searched in folders:
         path = searched / file_name
         if path.is_file():
             if sha1 is None or _sha1(path) == sha1:
@@ -304,12 +307,12 @@ def download_extract(name: str, folder: Optional[str] = None,
 
     cache_dir: the folder to unpack in; by default the folder `data` of the
     user's cache. folder: the name of the folder that the archive makes
-    there; by default the archive's name without its extension. WikiText-2 is
-    neither fetched nor copied if it is on this machine and `cache_dir` is not
-    given. If an archive cannot be fetched, but LOOSE_FILES has addresses of
-    the files in it, the files are fetched one by one. Raises HubError if
-    neither the archive nor its files can be fetched, or if the archive cannot
-    be unpacked.
+    there; by default the archive's file name without its extension.
+    WikiText-2 is neither fetched nor copied if it is on this machine and
+    `cache_dir` is not given. If an archive cannot be fetched, but LOOSE_FILES
+    has addresses of the files in it, the files are fetched one by one. Raises
+    HubError if neither the archive nor its files can be fetched, or if the
+    archive cannot be unpacked.
     """
     _, sha1 = DATA_HUB.get(name, (None, None))
     if cache_dir is None and sha1 == _WIKITEXT_2_ZIP_SHA1:
@@ -338,15 +341,16 @@ def _fetch_loose(name, cache_dir, archive_error):
     """
     folder_name, files = LOOSE_FILES[name]
     folder = _target_folder(cache_dir) / folder_name
-    for url, blob, file_name in files:
+    for url, expected_hash, file_name in files:
         path = folder / file_name
-        if path.is_file() and git_blob(path) == blob:
+        if path.is_file() and git_hash(path) == expected_hash:
             continue
         try:
-            fetch(url, path, git_blob, blob, PUBLISHED[file_name].size)
+            fetch(url, path, git_hash, expected_hash,
+                  PUBLISHED[file_name].size)
         except HubError as error:
-            # The cause of archive_error has the same reason, without advice
-            # on the archive
+            # archive_error itself ends with advice on the archive; its cause
+            # has no advice
             raise HubError(f'{name} could not be fetched: '
                            f'{archive_error.__cause__}; {error}; '
                            f'{_manual_fix(folder)}') from error
@@ -421,13 +425,13 @@ def _begin_use(folder):
     cache, its last use is set to now.
     """
     cache.mark_used(folder)
-    with contextlib.suppress(FileNotFoundError):    # from `sample_dir`
+    with contextlib.suppress(FileNotFoundError):    # raised by `sample_dir`
         if os.path.samefile(folder, sample_dir()):
             return folder       # the bundled corpus, not WikiText-2
-    for flaw in wikitext2_flaws(folder):
-        if flaw not in _warned_flaws:
-            warn(f'{flaw}; it is used as it is')
-            _warned_flaws.add(flaw)
+    for sentence in wikitext2_flaws(folder):
+        if sentence not in _warned_flaws:
+            warn(f'{sentence}; it is used as it is')
+            _warned_flaws.add(sentence)
     return folder
 
 

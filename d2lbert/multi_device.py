@@ -105,7 +105,7 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
     with autograd.pause():
         for features, labels in data_iter:
             X_shards, y_shards = split_f(features, labels, devices)
-            # A tuple of one result from each device
+            # From each device a tuple with one result
             results = [(_num_correct(net(X_shard), y_shard),)
                        for X_shard, y_shard in zip(X_shards, y_shards)]
             sums.add(results, labels.size)

@@ -21,7 +21,7 @@ from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
 from d2lbert.texts.examples import check_max_len, truncate_pair
 from d2lbert.texts.numbered_text import concat_ranges, tree_words
 
-#: The labels of SNLI; label i has the class index i.
+#: The labels of SNLI, in the order of their class indices 0 to 2.
 SNLI_LABELS = 'entailment', 'contradiction', 'neutral'
 
 #: {archive: (num_hiddens, ffn_num_hiddens, num_heads, num_layers)}.
@@ -35,7 +35,7 @@ def read_snli(data_dir, is_train):
     disagreed, a pair has no label and is left out. The sentences come from the
     columns of parse trees, without the brackets, so blanks separate words from
     punctuation marks. Raises FileNotFoundError for a missing file, and
-    ValueError for a line without these columns.
+    ValueError for a line without these columns or a file that is not UTF-8.
     """
     path = Path(data_dir, f'snli_1.0_{"train" if is_train else "test"}.txt')
     class_indices = {label: k for k, label in enumerate(SNLI_LABELS)}
@@ -199,12 +199,13 @@ class _Sentences:
 
     def __init__(self, sentences, vocab):
         id_of, unk = vocab.token_to_idx.get, vocab.unk
-        words = tokenize([sentence.lower() for sentence in sentences])
-        self.lens = onp.array([len(line) for line in words], 'int64')
+        # A list of words for each sentence
+        tokenized = tokenize([sentence.lower() for sentence in sentences])
+        self.lens = onp.array([len(words) for words in tokenized], 'int64')
         # The ids of the words of all sentences, one after another
         self._ids = onp.fromiter(
-            (id_of(word, unk) for line in words for word in line), 'int32',
-            self.lens.sum())
+            (id_of(word, unk) for words in tokenized for word in words),
+            'int32', self.lens.sum())
 
     def write_to(self, token_ids, kept_lens, begins):
         """Write the sentences into token_ids (N, T).

@@ -149,7 +149,7 @@ class LineBar:
 
 
 def _tqdm():
-    """Return the class tqdm; imported at its first use, which takes time."""
+    """Return the class tqdm; imported only here, since that takes time."""
     from tqdm import tqdm
     return tqdm
 

@@ -75,7 +75,7 @@ class TextModel(_Pair):
 
     @property
     def config(self) -> dict:
-        """The keyword arguments that construct such a net, without weights."""
+        """The keyword arguments that construct a net of this structure."""
         return self.net.config
 
     @property
@@ -83,7 +83,7 @@ class TextModel(_Pair):
         """The tokens and their ids, a `Vocab`."""
         return self.tokenizer.vocab or TokenVocab(self.tokenizer)
 
-    @renamed(windows='overlap')
+    @renamed(windows='overlap')     # `windows` is the earlier name
     def encode(self, texts: Texts, pooling: Optional[str] = 'own',
                layer: int = -1, batch_size: Optional[int] = None,
                max_len: Optional[int] = None, overlap: Optional[int] = None,
@@ -204,8 +204,8 @@ class TextModel(_Pair):
     def _described_head(self):
         """Text about the head of a fine-tuned net: at most eight labels.
 
-        The text begins with a comma, since it ends a line. It is '' if the net
-        is not fine-tuned.
+        The text begins with a comma, since `__repr__` appends it to a line. It
+        is '' if the net is not fine-tuned.
         """
         about = self.net.about
         if about is None:

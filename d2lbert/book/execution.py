@@ -302,7 +302,8 @@ def _failure_message(location, lines, first_number, traceback, reply):
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
     if not traceback:
         return f'{location}: {error}'
-    (ipython_number, _), (_, function) = traceback[0], traceback[-1]
+    ipython_number, _ = traceback[0]
+    _, function = traceback[-1]
     # IPython does not count empty lines at the start of a cell
     num_empty = next(k for k, line in enumerate(lines) if line.strip())
     # A syntax error may be reported after the last line
@@ -389,11 +390,10 @@ class Comparison:
         its stored outputs, or None if they were not stored. now: the lines of
         its outputs in this run.
         """
-        if before is None:
-            return [f'cell {number}, not printed in the file:',
-                    *now] if now else []
         if not before and not now:
             return []
+        if before is None:
+            return [f'cell {number}, not printed in the file:', *now]
         if before == now:
             self._num_same += 1
             return [f'cell {number}, as in the file:', *now]

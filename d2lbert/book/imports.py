@@ -50,8 +50,8 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         Raises ImportError for other modules of d2l.
         """
         if fullname in BOOK_MODULES:
-            # is_package: if `from d2l.mxnet import x` finds no x, Python calls
-            # `find_spec` for d2l.mxnet.x, and the error below names d2l.x
+            # In a package, if `from d2l.mxnet import x` finds no x, Python
+            # looks for a module d2l.mxnet.x, and gets the error below
             return importlib.machinery.ModuleSpec(
                 fullname, self, origin='d2lbert', is_package=True)
         if fullname.startswith('d2l.'):

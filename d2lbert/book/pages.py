@@ -177,7 +177,7 @@ def _read_markdown(path, text):
         'kernelspec': {'display_name': 'Python 3', 'language': 'python',
                        'name': 'python3'},
         'language_info': {'name': 'python'}})
-    lines_of_cells = _stored_lines_by_name(path)
+    stored_lines_by_name = _stored_lines_by_name(path)
     line_numbers, stored_lines = [], []
     other_tabs = []     # the names of the tabs of cells that are left out
 
@@ -208,7 +208,7 @@ def _read_markdown(path, text):
             continue
         _add_prose(add, prose)
         add(v4.new_code_cell(code), number + 1,
-            lines_of_cells.get(cell_start.group(1)))
+            stored_lines_by_name.get(cell_start.group(1)))
     _add_prose(add, prose)
     if other_tabs and not any(map(is_code, notebook.cells)):
         raise ValueError(f'{path} has no MXNet code, only code for '

@@ -70,8 +70,10 @@ def main(spec):
 def _environment(spec):
     """The environment variables of the process, a dict.
 
-    To the variables of the guard and of spec['env'], add the address of this
-    host, and a number of threads if several workers share this host.
+    The dict has the variables of the guard and of spec['env']. If they do not
+    set the address of this host, and spec['root'] is given, the address is
+    added. If they do not set a number of threads, and several workers share
+    this host, a number is added.
     """
     env = dict(os.environ, **spec['env'])
     has_address = 'DMLC_NODE_HOST' in env or 'DMLC_INTERFACE' in env

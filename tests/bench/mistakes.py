@@ -428,7 +428,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'expected.size < size < expected.size + expected.lines',
      'test_nothing_is_wrong_with_the_same_articles'),
     ('any text of the right size is WikiText-2 however one looks',
-     'git_blob(path) == expected.blob\n',
+     'git_hash(path) == expected.git_hash\n',
      'True\n',
      'test_another_text_of_the_same_size_is_found_when_looked_for'),
     ('a word that occurs just often enough is left out',

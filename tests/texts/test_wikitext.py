@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from d2lbert import hub
-from d2lbert.hub import TRAIN_FILE, Published, flaw_of, git_blob
+from d2lbert.hub import TRAIN_FILE, Published, flaw_of, git_hash
 
 ARTICLES = [f' \n = Title {k} = \n \n' + ''.join(
     f' It is no. {k} @-@ {j} of <unk> . It stays . \n' for j in range(9))
@@ -76,7 +76,7 @@ def test_another_text_of_the_same_size_is_found_when_looked_for(train):
 
 def test_a_file_of_the_right_size_is_not_read_at_each_run(train, monkeypatch):
     path = train(reordered())
-    monkeypatch.setattr(hub, 'git_blob', None)
+    monkeypatch.setattr(hub, 'git_hash', None)
     monkeypatch.setattr(hub, '_counts', None)
     monkeypatch.setattr(hub, '_describe_other_text', None)
     assert flaw_of(path, TRAIN_FILE) == ''
@@ -93,7 +93,7 @@ def test_the_published_facts_of_wikitext2_are_right(wiki_dir, monkeypatch,
     monkeypatch.undo()
     assert hub.wikitext2_flaws(wiki_dir, thorough=True) == []
     for name in (hub.VALID_FILE, hub.TEST_FILE):
-        assert git_blob(wiki_dir / name) == hub.PUBLISHED[name].blob
+        assert git_hash(wiki_dir / name) == hub.PUBLISHED[name].git_hash
     for name, known in hub.PUBLISHED.items():
         assert hub._counts(wiki_dir / name) == known[:3]
     with open(wiki_dir / TRAIN_FILE, 'rb') as f:
