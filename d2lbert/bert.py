@@ -162,7 +162,7 @@ class BERTEncoder(packed.Packable):
         return self.norm(X) if is_last and self.norm is not None else X
 
     def scale(self, X):
-        """Scale token embeddings X (..., E) if variant.scale_embedding."""
+        """Multiply X (..., E) by √H if variant.scale_embedding is True."""
         return X if self._scale is None else X * self._scale
 
     def position_table(self, ctx):

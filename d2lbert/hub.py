@@ -117,9 +117,9 @@ def _describe_other_text(path, name, size):
         head = f.read(HEAD_BYTES)
     if is_web_page(head):
         return f'a web page of {size:,} bytes, not WikiText-2'
-    for other, published in PUBLISHED.items():
+    for other_name, published in PUBLISHED.items():
         if size == published.size and git_hash(path) == published.git_hash:
-            return f"WikiText-2's {other}"
+            return f"WikiText-2's {other_name}"
     full_size = PUBLISHED[name].size
     is_wikitext = all(pattern.search(head) for pattern in WIKITEXT_PATTERNS)
     if size < full_size and is_wikitext:

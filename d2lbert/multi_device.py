@@ -139,7 +139,8 @@ def _train_step(net, features, labels, loss, trainer, devices, split_f):
                   for pred_shard, y_shard in zip(pred_shards, y_shards)]
     autograd.backward(losses)
     if len(losses) < len(devices):
-        # A device without a shard may have gradients of an earlier step
+        # A device without a shard may have gradients of an earlier step. like:
+        # set only gradients of parameters that the loss uses
         zero_gradients(net, devices[len(losses):], like=devices[0])
     # ignore_stale_grad: a parameter that the loss does not use, such as a
     # weight of a pretraining head, has no new gradient and is not updated

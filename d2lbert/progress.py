@@ -149,7 +149,7 @@ class LineBar:
 
 
 def _tqdm():
-    """Return the class tqdm; imported only here, since that takes time."""
+    """Return the class tqdm; imported late, since the import takes time."""
     from tqdm import tqdm
     return tqdm
 

@@ -167,9 +167,9 @@ class TransformerDecoderBlock(nn.Block):
 class Blocks(nn.Sequential):
     """The blocks of an encoder of `num_layers` layers.
 
-    Each layer has one block. But if variant.num_groups is not None, there are
-    num_groups groups of inner_group_num blocks, and consecutive layers share a
-    group (Lan et al. 2020). arguments: the positional arguments of
+    Each layer has one block. But if variant.num_groups is not None, each layer
+    applies all inner_group_num blocks of a group, and consecutive layers share
+    a group (Lan et al. 2020). arguments: the positional arguments of
     `TransformerEncoderBlock` before variant.
     """
 

@@ -168,21 +168,21 @@ class Kernel:
         jupyter_client's `execute`. Raises KernelError if the kernel ends.
         """
         client = self._client
-        request = client.execute(code, allow_stdin=False, stop_on_error=False,
-                                 **options)
+        request_id = client.execute(code, allow_stdin=False,
+                                    stop_on_error=False, **options)
         # Outputs come on the IOPub channel. After the last output, the state
         # of the kernel is idle
         is_idle = False
         while not is_idle:
             message = self._next_message(client.get_iopub_msg, on_wait)
-            if message['parent_header'].get('msg_id') == request:
+            if message['parent_header'].get('msg_id') == request_id:
                 is_idle = (message['msg_type'] == 'status' and
                            message['content']['execution_state'] == 'idle')
                 on_message(message)
                 on_wait()
         while True:     # the reply comes on the shell channel
             message = self._next_message(client.get_shell_msg, on_wait)
-            if message['parent_header'].get('msg_id') == request:
+            if message['parent_header'].get('msg_id') == request_id:
                 return message['content']
 
     def _next_message(self, get_message, on_wait):

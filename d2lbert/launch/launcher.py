@@ -88,10 +88,10 @@ def root_address(root_uri, hosts):
 
 
 def free_port(address, port):
-    """A port at which the scheduler can listen, at an address of this machine.
+    """Return `port`, or a free port if `port` is 0.
 
-    Returns `port`, or a free port if `port` is 0. Raises ValueError if the
-    scheduler cannot listen there.
+    address: an IP address of this machine. Raises ValueError if the scheduler
+    cannot listen at this address and port.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -414,9 +414,10 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     host_of = [hosts[i % len(hosts)] for i in range(max(workers, servers))]
     num_workers_on = collections.Counter(host_of[:workers])
     address = root_address(root_uri, hosts)
-    uses_sockets = (set(hosts) == {LOCAL} and not port and root_uri is None
-                    and os.access(SOCKET_FOLDER, os.W_OK))
-    if uses_sockets:
+    uses_unix_sockets = (
+        set(hosts) == {LOCAL} and not port and root_uri is None
+        and os.access(SOCKET_FOLDER, os.W_OK))
+    if uses_unix_sockets:
         job = Job(None, shlex.split(ssh), remote_python,
                   [reserve_socket() for _ in range(1 + servers + workers)])
         # The scheduler gets the first socket, with its name as port number
