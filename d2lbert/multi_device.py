@@ -76,10 +76,12 @@ class _DelayedSums:
         results: as for `_sum_over_devices`.
         """
         self._unread.append((results, counts))
-        self.read(num_unread=1)     # this batch is still being computed
+        # Add earlier batches now; this batch is still being computed
+        self.read(num_unread=1)
 
     def read(self, num_unread=0):
-        """Return the sums of all batches except the last `num_unread`."""
+        """Wait for all batches except the last `num_unread`; return the sums.
+        """
         while len(self._unread) > num_unread:
             results, counts = self._unread.pop(0)
             self._sums.add(*_sum_over_devices(results), *counts)

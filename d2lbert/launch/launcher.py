@@ -188,7 +188,8 @@ class Job:
     def __init__(self, root, ssh, remote_python, sockets=None):
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
         self.processes, self.sockets = [], sockets
-        self.pipes = selectors.DefaultSelector()    # the open output pipes
+        # Waits for output of the processes, on the pipes that are open
+        self.selector = selectors.DefaultSelector()
         # True if the last output of worker 0 to a terminal did not end its
         # line, and standard error is a terminal
         self.is_mid_line = False
@@ -231,8 +232,8 @@ class Job:
         self.processes.append(process)
         process.send(json.dumps(spec).encode() + b'\n')
         for pipe in (process.popen.stdout, process.popen.stderr):
-            self.pipes.register(pipe, selectors.EVENT_READ,
-                                self._printer(process, pipe))
+            self.selector.register(pipe, selectors.EVENT_READ,
+                                   self._printer(process, pipe))
 
     def watch(self):
         """Wait for all workers; raise `LaunchError` if a process fails."""
@@ -259,7 +260,7 @@ class Job:
 
     def end(self):
         """End all processes: ask the guards, then kill guards that remain."""
-        if self.pipes.get_map() is None:    # closed by an earlier call
+        if self.selector.get_map() is None:     # closed by an earlier call
             return
         for process in self.processes:
             with contextlib.suppress(OSError):
@@ -276,9 +277,9 @@ class Job:
         for path in self.sockets or ():
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()       # left by a killed guard
-        for key in list(self.pipes.get_map().values()):
+        for key in list(self.selector.get_map().values()):
             key.fileobj.close()
-        self.pipes.close()
+        self.selector.close()
 
     def _fail(self, process):
         """End the job; raise a `LaunchError` that describes the failure."""
@@ -315,16 +316,17 @@ class Job:
 
         Returns True if there was output, or the end of a pipe.
         """
-        if not self.pipes.get_map():        # no pipe is open
+        if not self.selector.get_map():     # no pipe is open
             time.sleep(max_wait)
             return False
-        readable = self.pipes.select(max_wait)  # [(key of a pipe, events)]
+        # [(key of a pipe, events)]
+        readable = self.selector.select(max_wait)
         for key, _ in readable:
             data = os.read(key.fd, 1 << 16)
             write = key.data        # the function that `_printer` returned
             write(data)
             if not data:
-                self.pipes.unregister(key.fileobj)
+                self.selector.unregister(key.fileobj)
                 key.fileobj.close()
         return bool(readable)
 
