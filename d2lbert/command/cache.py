@@ -57,15 +57,15 @@ def _summary(kind, min_days):
     now = time.time()
     entries = [entry for entry in cache.entries([kind])
                if now - entry.last_used >= min_days * SECONDS_PER_DAY]
-    last_used = None
+    last_date = None
     if entries:
         last_time = max(entry.last_used for entry in entries)
-        last_used = time.strftime('%Y-%m-%d', time.localtime(last_time))
+        last_date = time.strftime('%Y-%m-%d', time.localtime(last_time))
     # A temporary file is no finished entry: only its bytes are counted
     number = sum(not entry.is_temporary for entry in entries)
     return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),
-                last_used=last_used)
+                last_used=last_date)
 
 
 def _row(summary):

@@ -147,11 +147,11 @@ def zsh(commands):
         for name, (help, _) in commands.items())
     cases = []
     for name, (_, flags) in commands.items():
-        positional = [flag for flag in flags if not flag.names]
+        positionals = [flag for flag in flags if not flag.names]
         # The specification of the first positional argument, '*:...', applies
         # to all positional arguments
-        completed = [flag for flag in flags if flag.names] + positional[:1]
-        specs = [spec for flag in completed for spec in _zsh_specs(flag)]
+        completable = [flag for flag in flags if flag.names] + positionals[:1]
+        specs = [spec for flag in completable for spec in _zsh_specs(flag)]
         cases.append(f'        {name})\n            _arguments '
                      + ' \\\n                '.join(specs) + ' ;;')
     return f'''\

@@ -25,7 +25,7 @@ OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 
-#: The effect of a missing library that only saves time, for `Row.remedy`.
+#: For `Row.remedy`: the effect if a library that only saves time is missing.
 SLOWER = 'everything works but is slower'
 
 #: {name of a row: (module, name of a `kernels.Library` in this module, effect

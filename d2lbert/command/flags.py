@@ -92,6 +92,7 @@ class Parser(argparse.ArgumentParser):
             action for action in self._actions
             if not action.option_strings and action.nargs in ('?', '*')]
         for action in optional_positionals:
+            # Without words, argparse sets the default or, for '*', []
             if unassigned and getattr(namespace, action.dest) in (
                     action.default, []):
                 words = unassigned[:1 if action.nargs == '?' else None]

@@ -21,7 +21,8 @@ MAX_WIDTH = 90
 #: Escape sequences that change and reset the style of a terminal's text.
 BOLD, UNDERLINE, PLAIN = '\x1b[1m', '\x1b[4m', '\x1b[0m'
 
-#: The heading level of a title within a table: a level without a line below.
+#: The heading level of a title within a table. `_Style.heading` prints no line
+#: of = or - below a heading of this level.
 TABLE_TITLE_LEVEL = 3
 
 
@@ -252,8 +253,8 @@ def _render_table(lines, width, style):
     header, _, *rows = map(_cells, lines)   # the second line is |---|---|
     plain_rows = [[_plain_text(cell) for cell in row]
                   for row in [header, *rows]]
-    if not any(header[1:]):
-        plain_rows = plain_rows[1:]     # at most the first column has a name
+    if not any(header[1:]):     # leave out a header of the first column alone
+        plain_rows = plain_rows[1:]
     columns = zip(*(row for row in plain_rows if not _is_title(row)))
     column_widths = [max(map(len, column)) for column in columns]
     # Two blanks between columns

@@ -77,7 +77,7 @@ def add_flags(parser, groups, most_used):
         for setting in settings:
             name, options = _flag_and_options(setting)
             group.add_argument(name, **options)
-            # So far, only flags without a value have an earlier name
+            # nargs=0: the only setting with an earlier name takes no value
             if setting.earlier:
                 group.add_argument(f'--{setting.earlier}', action=RenamedFlag,
                                    current=name, nargs=0)

@@ -149,7 +149,7 @@ class Csv:
 
 
 class Tsv(Csv):
-    """Write a .tsv file, with the lines of a .csv file."""
+    """Write a .tsv file: like `Csv`, with tabs in place of commas."""
 
     dialect = 'excel-tab'
 
@@ -224,7 +224,7 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
     """
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
-    # A pipe or a device may have no extension, and then gets .npy
+    # A pipe or a device needs no extension: its default format is .npy
     is_special = path.exists() and not path.is_file()
     if not is_special and path.suffix.lower() not in FORMATS:
         raise UsageError(f'{flag} {out} has no extension of a format for '

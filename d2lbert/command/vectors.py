@@ -53,7 +53,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
         encoder = _encoder(folder, pooling=pooling, **options)
         unknown_words = UnknownWords(encoder.tokenizer)
         output = _output_function(writer, unknown_words, is_json, pooling,
-                                  is_file=file is not None)
+                                  has_file=file is not None)
         # No bar without num_texts, as for one text or for a pipe that is read
         # once, and no bar beside vectors on a terminal
         progress = stack.enter_context(bar(
@@ -148,11 +148,11 @@ def _encode_lines(encoder, unknown_words, lines, num_texts, writer):
 
 def _count_and_digest(lines):
     """Return (number of texts, SHA-256 digest); raise if a text is invalid."""
-    count, content = 0, hashlib.sha256()
+    count, sha256 = 0, hashlib.sha256()
     for line in lines:
         count += 1
-        content.update(line.text.encode() + b'\n')
-    return count, content.hexdigest()
+        sha256.update(line.text.encode() + b'\n')
+    return count, sha256.hexdigest()
 
 
 # Vectors from a file
@@ -285,11 +285,11 @@ def _check_arguments(text, pair, file, pooling, out):
 # unknown_words is an `UnknownWords`. Its method `readable_tokens` returns the
 # tokens, with unknown words as the text spells them
 
-def _output_function(writer, unknown_words, is_json, pooling, is_file):
+def _output_function(writer, unknown_words, is_json, pooling, has_file):
     """Return output(encoding, text), which writes or prints the vectors.
 
     writer: an object from `vectors_file`, or None to print. pooling: None if
-    each token has a vector. is_file: True for the texts of a file.
+    each token has a vector. has_file: True for the texts of --file.
     """
     if writer:
         return functools.partial(_write, writer, unknown_words)
@@ -297,7 +297,7 @@ def _output_function(writer, unknown_words, is_json, pooling, is_file):
         return functools.partial(_print_json, unknown_words)
     if pooling:
         return _print_pooled
-    return functools.partial(_print_block if is_file else _print_tokens,
+    return functools.partial(_print_block if has_file else _print_tokens,
                              unknown_words)
 
 

@@ -25,7 +25,7 @@ def on_device(X, ctx=None, dtype=None):
         return X if dtype is None else X.astype(dtype, copy=False)
     X, ctx = onp.asarray(X), ctx or mx.current_context()
     dtype = onp.dtype(dtype or X.dtype)
-    # The copy below is for numbers (integers, floats, booleans) on a CPU
+    # `memmove` below copies only numbers (integers, floats, booleans) to a CPU
     if ctx.device_type != 'cpu' or not X.size or dtype.kind not in 'iufb':
         return np.array(X, dtype=dtype, ctx=ctx)
     X = onp.asarray(X, dtype, order='C')
@@ -126,11 +126,11 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
     """
     # The net of a user may lack `encoder.vocab_size` or `nsp`. By the defaults
     # of `getattr`, the check of the missing attribute passes
-    net_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
-                       vocab_size)
-    if vocab_size != net_size:
+    net_vocab_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
+                             vocab_size)
+    if vocab_size != net_vocab_size:
         raise ValueError(f'vocab_size is {vocab_size}, but the net has a '
-                         f'vocabulary of {net_size}')
+                         f'vocabulary of {net_vocab_size}')
     if getattr(net, 'nsp', net) is None:
         raise ValueError('this net has no head for next sentences: use a net '
                          "with the heads pooler, mlm and nsp, as BERT's, or "

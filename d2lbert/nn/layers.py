@@ -1,4 +1,4 @@
-"""Define layers like Gluon's on this package's operators; load parameters.
+"""Compute Gluon's layers by this package's operators; load parameters.
 
 `Model` is the base class of all models of this package.
 """
@@ -82,7 +82,7 @@ def has_plain_call(block):
 
 
 def _has_known_forward(cls):
-    """True if `cls` has the _CALL_METHODS of this package or _GLUON_BLOCKS.
+    """True if `cls` gets _CALL_METHODS from this package or _GLUON_BLOCKS.
 
     False if a class of a user, or another class of Gluon, overrides one of
     these methods.
@@ -280,7 +280,7 @@ def _check_fit(arrays, params):
     for name, array in arrays.items():
         if name not in params:
             raise ValueError(f'the model has no {name}')
-        # The shape may be None, or a size in it -1, until it is inferred
+        # A shape that is not inferred yet is None, or has sizes of -1
         shape = params[name].shape
         fits = shape is None or (
             len(shape) == array.ndim

@@ -93,7 +93,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
                                    device)
     packed, begins = pack(net.encoder, tokens, segments, lens, device)
     X = _layer_output(net.encoder, packed, layer)
-    # No array or one array; `taken` below has as many arrays
+    # A list of one array, or of none without `at`. `taken` below is as long
     taken_rows = [] if at is None else [_rows_of(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.has_pair_head:
@@ -159,7 +159,7 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     For valid_lens of another shape than (B,), returns NotImplemented, or
     raises ValueError if the encoder is quantized.
     """
-    # Before `check` moves the tokens to the host
+    # Read the device now, since `check` moves tokens to the host
     ctx = _device_of(tokens, encoder)
     tokens, segments = encoder.check(tokens, segments)
     B, T = tokens.shape
@@ -178,6 +178,7 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     if not _has_length_per_sequence(valid_lens):
         return NotImplemented
     positions = onp.broadcast_to(onp.arange(T), (B, T))
+    # Here the tokens of `PackedTokens` include padding
     packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
                             for A in (tokens, segments, positions)),
                           padded_rows(B, T, valid_lens, ctx))
@@ -216,18 +217,18 @@ def pack(encoder, tokens, segments, lens, ctx):
                         put(positions), rows), offsets[:-1]
 
 
-def padded_rows(batch_size, num_tokens, valid_lens, ctx):
+def padded_rows(batch_size, padded_len, valid_lens, ctx):
     """The `ops.Rows` of an array (B * T, H) that includes padding.
 
-    batch_size: B. num_tokens: T. valid_lens (B,): a device array, or None if
+    batch_size: B. padded_len: T. valid_lens (B,): a device array, or None if
     all tokens are real.
     """
-    offsets = onp.arange(batch_size + 1, dtype='int32') * num_tokens
+    offsets = onp.arange(batch_size + 1, dtype='int32') * padded_len
     if valid_lens is None:
-        lens = np.full((batch_size,), num_tokens, dtype='int32', ctx=ctx)
+        lens = np.full((batch_size,), padded_len, dtype='int32', ctx=ctx)
     else:
         lens = valid_lens.astype('int32')
-    return ops.Rows(on_device(offsets, ctx), lens, common_length=num_tokens)
+    return ops.Rows(on_device(offsets, ctx), lens, common_length=padded_len)
 
 
 def _rows_of(at, begins, ctx):
@@ -290,7 +291,8 @@ def embed(encoder, tokens, segments, positions):
                   encoder.scale(token_weight.data(ctx)), segment_table,
                   encoder.position_table(ctx),
                   grad_req=(token_weight.grad_req, segment_grad_req, 'write'))
-    if not encoder.learns_positions:    # sinusoidal: dropout comes next
+    if not encoder.learns_positions:
+        # Dropout follows the sum with sinusoidal positions
         X = encoder.pos_encoding.dropout(X)
     return encoder.finish_embedding(X)
 
@@ -410,8 +412,10 @@ def _parameters(X, layers):
     biases is () for layers without a bias.
     """
     values = [parameter_values(layer, X).values() for layer in layers]
-    weights, *biases = zip(*values)
-    return weights, biases[0] if biases else ()
+    # zip gives a tuple of weights and, if there are biases, a tuple of biases
+    weights, *rest = zip(*values)
+    biases = rest[0] if rest else ()
+    return weights, biases
 
 
 def _dense_grad_reqs(layers):

@@ -66,12 +66,12 @@ def _quantize_encoder(net):
             "precision='int8' needs an encoder without modified blocks: use "
             "'fp32'")
     # Layers may share blocks, and a layer may have several blocks
-    blocks, num_earlier, layers = list(encoder.blks), 0, []
+    blocks, num_blocks_before, layers = list(encoder.blks), 0, []
     for layer in range(1, encoder.blks.num_layers + 1):
         up_to_layer = encoder.blks.up_to(layer)
         layers.append([blocks.index(block)
-                       for block in up_to_layer[num_earlier:]])
-        num_earlier = len(up_to_layer)
+                       for block in up_to_layer[num_blocks_before:]])
+        num_blocks_before = len(up_to_layer)
     any_block = blocks[0]       # these settings are equal in all blocks
     layout = Layout(
         any_block.attention.num_heads,

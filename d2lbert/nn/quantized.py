@@ -34,6 +34,7 @@ MIN_ASYNC_ROWS = 1 << 9
 #: Names of the embeddings among the parameters of a `BERTEncoder`.
 TOKENS, SEGMENTS, POSITIONS = (
     'token_embedding.weight', 'segment_embedding.weight', 'pos_embedding')
+#: Names of the parameters that int8 quantizes.
 _QUANTIZED = re.compile(
     r'token_embedding\.weight|projection\.weight|'
     r'blks\.\d+\.(attention\.W_[qkvo]|ffn\.dense[12])\.weight')
@@ -139,13 +140,13 @@ class QuantizedEncoder:
     def encode(self, offsets, ids, segments, layer=-1, returned_rows='all'):
         """Encode sequences; return vectors, a NumPy array.
 
-        offsets (B + 1,): the row where each sequence begins, then R. ids,
-        segments (R,): the id and segment of each token. These three are NumPy
-        arrays or lists. layer: as for `BERTEncoder.forward`. returned_rows:
-        'all' for the vectors of all tokens, (R, H); 'first' for the first
-        token of each sequence, (B, H); 'mean' for the mean of each sequence,
-        (B, H). Raises ValueError for ids, segments or a layer that the encoder
-        does not have.
+        offsets (B + 1,): the first row of each sequence, and R at the end.
+        ids, segments (R,): the id and segment of each token. These three are
+        NumPy arrays or lists. layer: as for `BERTEncoder.forward`.
+        returned_rows: 'all' for the vectors of all tokens, (R, H); 'first' for
+        the first token of each sequence, (B, H); 'mean' for the mean of each
+        sequence, (B, H). Raises ValueError for ids, segments or a layer that
+        the encoder does not have.
         """
         num_layers = number_of_layers(layer, len(self._layers))
         num_applied = sum(map(len, self._layers[:num_layers]))

@@ -112,11 +112,12 @@ class Variant:
     def blocks_of_layers(self, num_layers):
         """The block indices of each layer, in order: a list of lists.
 
-        Layers of a group have the same blocks. Raises ValueError if there are
-        more groups than layers.
+        Layers of a group have the same blocks. Without groups, there are
+        inner_group_num * num_layers layers, each with one block. Raises
+        ValueError if there are more groups than layers.
         """
         groups, inner = self.num_groups, self.inner_group_num
-        if groups is None:      # one block a layer, inner * num_layers layers
+        if groups is None:
             return [[k] for k in range(inner * num_layers)]
         if groups > num_layers:
             raise ValueError(f'num_groups={groups} is more than the '
