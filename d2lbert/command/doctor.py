@@ -28,8 +28,8 @@ FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
 #: For `Row.remedy`: the effect if a library that only saves time is missing.
 SLOWER = 'everything works but is slower'
 
-#: {name of a row: (module, name of a `kernels.Library` in this module, effect
-#: if the library is missing)}
+#: {name of a row: (name of a module, name of the module's `kernels.Library`,
+#: effect if the library is missing)}
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
             'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
             'eight bits': ('d2lbert.kernels.int8', 'INT8',

@@ -95,10 +95,12 @@ class Parser(argparse.ArgumentParser):
             # Without words, argparse sets the default or, for '*', []
             if unassigned and getattr(namespace, action.dest) in (
                     action.default, []):
-                words = unassigned[:1 if action.nargs == '?' else None]
-                del unassigned[:len(words)]
+                takes_one_word = action.nargs == '?'
+                num_words = 1 if takes_one_word else len(unassigned)
+                words = unassigned[:num_words]
+                del unassigned[:num_words]
                 setattr(namespace, action.dest,
-                        words[0] if action.nargs == '?' else words)
+                        words[0] if takes_one_word else words)
 
     def _arguments_before_command(self, args):
         """Yield the arguments before '--'.
