@@ -23,7 +23,7 @@ from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
 from d2lbert.texts.numbered_text import BLOCK_WORDS, concat_ranges, line_ends
 
-# A text of fewer words is small: many of its words occur only a few times
+# A text of fewer words than this is small: many words occur only a few times
 SMALL_TEXT = 200_000
 
 # The share of a small text's words that may be too rare for the vocabulary
@@ -304,8 +304,8 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
             kept = kept[kept != k]
     # Sort by falling frequency, then by first occurrence in the training part
     if valid:
-        first = _first_positions(cut, train, len(freqs))
-        kept = kept[onp.lexsort((first[kept], -freqs[kept]))]
+        positions = _first_positions(cut, train, len(freqs))
+        kept = kept[onp.lexsort((positions[kept], -freqs[kept]))]
     else:       # `kept` is already in the order of first occurrence
         kept = kept[onp.argsort(-freqs[kept], kind='stable')]
     if max_vocab is not None:
@@ -345,15 +345,15 @@ def _first_positions(cut, ranges, num_types):
     int64, -1 for a word that does not occur.
     """
     # The last entry is for number -1, pruned words
-    first = onp.full(num_types + 1, -1, 'int64')
+    positions = onp.full(num_types + 1, -1, 'int64')
     num_read = 0
     for numbers in _numbers_of_ranges(cut, ranges):
         # Words without a position yet. Reversed, since NumPy keeps the last of
         # several values for an entry
-        new = onp.flatnonzero(first[numbers] < 0)[::-1]
-        first[numbers[new]] = num_read + new
+        new = onp.flatnonzero(positions[numbers] < 0)[::-1]
+        positions[numbers[new]] = num_read + new
         num_read += len(numbers)
-    return first[:-1]
+    return positions[:-1]
 
 
 def _freqs_outside(cut, ranges):
@@ -374,10 +374,10 @@ def count_words(cut, valid):
 
 def _numbers_of_ranges(cut, ranges):
     """Yield the final numbers of the words of ranges of paragraphs."""
-    for paragraphs in join_adjacent(ranges):
-        _, words = cut.sentence_and_word_range(*paragraphs)
-        for word_range in cut.word_ranges(*words):
-            yield cut.final_numbers(*word_range)
+    for paragraph_range in join_adjacent(ranges):
+        _, word_range = cut.sentence_and_word_range(*paragraph_range)
+        for begin, end in cut.word_ranges(*word_range):
+            yield cut.final_numbers(begin, end)
 
 
 def describe_files(files):

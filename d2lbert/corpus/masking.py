@@ -24,8 +24,8 @@ from d2lbert.kernels import draw
 from d2lbert.texts.examples import MASK_SHARE
 from d2lbert.texts.numbered_text import NumberedText, concat_ranges
 
-# If a span has at most n whole words, it has at most n + MORE_PIECES pieces. A
-# word with more than n + MORE_PIECES pieces is never masked
+# If spans of up to n whole words are drawn, a span is limited to
+# n + MORE_PIECES pieces. So a word of more pieces is never masked
 MORE_PIECES = 20
 
 # Shares are counted in millionths, since sums of integers are exact
@@ -136,9 +136,9 @@ def _empty_columns(num_rows, max_len, mask_millionths, max_tokens, pad):
 
     max_tokens: the maximal number of tokens of a span. pad: the id of <pad>.
     """
-    # Before its last span a row has fewer masked tokens than its share, so at
-    # most the share, rounded up, less 1. The first and the last token of a row
-    # are never masked
+    # Before its last span a row has fewer masked tokens than its share: at
+    # most ceil(share) - 1. The first and the last token of a row are never
+    # masked
     num_preds = min(max_len - 2,
                     -(-mask_millionths * max_len // MILLION) - 1 + max_tokens)
     shape_P = num_rows, num_preds
@@ -159,10 +159,10 @@ def _mask_plainly(columns, rows, parts, ids, special_ids, flags, replacements,
     """Mask spans and fill `columns`, a `MaskedRows`.
 
     rows, parts: lists, as for `mask_spans`, but parts are ranges of `ids`, the
-    vocabulary numbers of tokens. special_ids: those of pad, mask, cls, sep.
-    flags (V,): as `SpanMasking.mask_flags` returns them. replacements: the
-    tokens from which random tokens are drawn. masking: a `SpanMasking`.
-    max_tokens: the maximal number of tokens of a span.
+    vocabulary numbers of tokens. special_ids: the ids of <pad>, <mask>, <cls>
+    and <sep>. flags (V,): as `SpanMasking.mask_flags` returns them.
+    replacements: the tokens from which random tokens are drawn. masking: a
+    `SpanMasking`. max_tokens: the maximal number of tokens of a span.
     """
     _, mask, cls, sep = special_ids
     length_cdf = list(itertools.accumulate(masking.length_probs))
@@ -359,14 +359,14 @@ class Noise(NamedTuple):
     def _add_noise(self, masked, vocab, noise_rng):
         """Noisy tokens (N, S) and lengths (N,), from `MaskedRows`.
 
-        Of the masked tokens only the positions are used, not the random
-        tokens: each becomes <mask>, or is deleted.
+        Only the positions of the masked tokens are used, not the random
+        tokens. Each masked token becomes <mask>, or is deleted.
         """
         pad, mask = vocab[vocab.special.pad], vocab[vocab.special.mask]
         tokens, left, is_masked = _restore_tokens(masked)
         N, T = tokens.shape
         positions = onp.broadcast_to(onp.arange(T), (N, T))
-        is_first = left + 1 == positions    # True for the first of a span
+        is_first = left + 1 == positions    # True for a span's first token
         kept = positions < masked.valid_lens_x[:, None]
         if 'deletion' in self.kinds:
             kept &= ~is_masked
@@ -408,7 +408,7 @@ def _restore_tokens(masked):
     column = masked.pred_positions_X[row, k]
     tokens[row, column] = masked.mlm_Y[row, k]
     left[row, column] = masked.left_X[row, k]
-    return tokens, left, left >= -1
+    return tokens, left, left != -2
 
 
 def _draw_empty_spans(num_spans, lens, max_len, noise_rng):
@@ -446,7 +446,7 @@ def _shuffle_sentences(text, parts, noise_rng):
     part = onp.repeat(onp.arange(len(parts)), lengths)
     sentence = onp.searchsorted(
         text.sentences, concat_ranges(parts[:, 0], lengths), 'right')
-    # True for the first token that a part has of a sentence
+    # True for a token at which a part or a sentence begins
     is_first = onp.ones(len(part), bool)
     is_first[1:] = (onp.diff(part) != 0) | (onp.diff(sentence) != 0)
     # Sort by a random key for each sentence. Its tokens have equal keys, and

@@ -6,7 +6,7 @@ scripts. At . ! and ? it decides by rules (see `_is_end`): for example, the
 full stop of an abbreviation or an initial ends no sentence. NLTK's Punkt (Kiss
 and Strunk 2006) learns from a text which full stops end no sentence. Punkt
 finds an end only before white space, as in Latin script. So
-`split_at_sure_ends` finds the ends of other scripts first.
+`split_at_sure_ends` first splits a text at the marks of other scripts.
 
 A cutter is an object whose method `cut` splits the lines of a
 `text_reader.Stretch` into sentences and words. A class of cutters applies one
@@ -43,8 +43,8 @@ from d2lbert.texts.numbered_text import (
 PROSE_VERSION = 1
 
 # The constants up to KANA are written for use between the [] of a regular
-# expression. ENDS: characters with Unicode's property Sentence_Terminal, from
-# a choice of scripts in use, without .!? and WIDE_STOP
+# expression. ENDS: characters with Unicode's property Sentence_Terminal, of
+# some scripts that are in use today, without .!? and WIDE_STOP
 ENDS = (
     '\u0589'                            # Armenian
     '\u061d\u061e\u061f\u06d4'          # Arabic, Urdu
@@ -311,7 +311,7 @@ class BookCutter:
 
     @staticmethod
     def version():
-        """The name of the rule, then the versions of its code, if it has any.
+        """The name of the rule, then any versions of code that it depends on.
 
         A stored text is cut again if this string has changed.
         """
@@ -331,7 +331,8 @@ class BookCutter:
         if draw.library() is not None:
             if not hasattr(self._thread_local, 'memory'):
                 self._thread_local.memory = compiled.TextMemory()
-            # Here MAX_WORDS limits the bytes of a paragraph, and so its words
+            # Here MAX_WORDS limits the bytes of a paragraph, and so its words.
+            # PARTS: a paragraph is the lines between blank lines
             fields = compiled.text(
                 stretch.all_bytes,
                 compiled.WIKI if stretch.is_wiki else compiled.PARTS,

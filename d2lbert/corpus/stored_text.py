@@ -305,12 +305,12 @@ class StoredText(NumberedText):
         """Yield (position, `Batch` of NumPy arrays) for an epoch's batches.
 
         position: (chunk, index) of the batch after this one. `chunk` counts
-        the chunks of the epoch, and `index` the batches of the chunk.
-        start=position gives the rest of the epoch, bitwise equal. The batches
-        depend only on the arguments and on the text. The paragraphs are
-        shuffled and processed a chunk at a time. With the book's max_len,
-        WikiText-2 is one chunk. The examples of a chunk are shuffled, and the
-        last batch of a chunk may be smaller.
+        the chunks of the epoch, and `index` the batches of the chunk. With
+        start=position, a new call yields the rest of the epoch, the same
+        batches to the last bit. The batches depend only on the arguments and
+        on the text. The paragraphs are shuffled and processed a chunk at a
+        time. With the book's max_len, WikiText-2 is one chunk. The examples
+        of a chunk are shuffled, and the last batch of a chunk may be smaller.
 
         With the defaults of the arguments below, the examples are the book's,
         with new pairs and masks in each epoch. Each sentence makes a pair with
@@ -381,12 +381,13 @@ class StoredText(NumberedText):
     def _chunks(self, first_chunk, settings):
         """Yield (columns, order of their rows) for the chunks of an epoch.
 
-        first_chunk: the number of chunks of the epoch to leave out.
+        first_chunk: the number of chunks to leave out first.
         """
         seed, epoch, masking = settings.seed, settings.epoch, settings.masking
         num_chunks = self.num_chunks(settings.max_len, masking)
         chunks = onp.arange(num_chunks)     # in the order of the epoch
-        # For new pairs the order can stay, as the paragraphs are shuffled
+        # With new pairs, the paragraphs are shuffled in each epoch, so the
+        # chunks need no new order
         if not settings.dynamic or masking is not None:
             derive_shuffler('chunks', seed, epoch).shuffle(chunks)
         # Static examples are drawn as in epoch 0

@@ -200,8 +200,8 @@ def stretches_of(path, advance):
     """
     blocks = _blocks(path, advance)
     number, data = next(blocks)
-    stretches = _wiki_stretches if has_title(data) else _plain_stretches
-    return stretches(path, itertools.chain([(number, data)], blocks))
+    make_stretches = _wiki_stretches if has_title(data) else _plain_stretches
+    return make_stretches(path, itertools.chain([(number, data)], blocks))
 
 
 def paragraphs_of(path, advance):
@@ -282,13 +282,13 @@ def _plain_stretches(path, blocks):
     # held: blocks of lines since the last blank line, from line held_from on
     held, held_from, is_first = [], 1, True
 
-    def stretch(parts):
+    def make_stretch(parts):
         return Stretch(path, held_from, b'', b'\n'.join(parts),
                        is_wiki=False, is_first=is_first)
     for number, data in blocks:
         before_end, after_begin = _find_last_blank_line(data)
         if before_end is not None:
-            yield stretch([*held, data[:before_end]])
+            yield make_stretch([*held, data[:before_end]])
             # The blank line may end with the line feed that the block lacks
             held_from = number + (data + b'\n').count(b'\n', 0, after_begin)
             held, is_first, data = [], False, data[after_begin:]
@@ -296,10 +296,10 @@ def _plain_stretches(path, blocks):
             held.append(data)
         if sum(map(len, held)) > MAX_BYTES:
             _warn_of_split(path, held_from)
-            yield stretch(held)
+            yield make_stretch(held)
             held_from = number + data.count(b'\n') + 1
             held, is_first = [], False
-    yield stretch(held)
+    yield make_stretch(held)
 
 
 def _find_last_blank_line(data):

@@ -97,7 +97,8 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     cut = cut_files(files)
     # Two lists of ranges of paragraphs
     train, valid = split_held_out(cut, valid_share)
-    # Check now, since pieces cannot be learnt from a text without words
+    # `write_numbers` checks the same, but later: learning pieces from a text
+    # without words would fail first
     check_sentences('train', cut, join_adjacent(train), cutter)
     if vocab is None and uses_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
@@ -200,8 +201,8 @@ def check_sentences(part, cut, ranges, cutter):
 
     part: 'train' or 'valid', for the message.
     """
-    sentence_ranges = [cut.sentence_and_word_range(*paragraphs)[0]
-                       for paragraphs in ranges]
+    sentence_ranges = [cut.sentence_and_word_range(begin, end)[0]
+                       for begin, end in ranges]
     # Each paragraph has at least one sentence. If there are as many paragraphs
     # as sentences, each has exactly one
     num_sentences = sum(end - begin for begin, end in sentence_ranges)
@@ -244,8 +245,8 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
             assert ids.size == HEADER_BYTES
         for numbers in in_order(
                 vocabulary_numbers, itertools.chain.from_iterable(
-                    cut.word_ranges(*words, STORED_WORDS)
-                    for words in word_ranges)):
+                    cut.word_ranges(begin, end, STORED_WORDS)
+                    for begin, end in word_ranges)):
             ids.write(numbers)
             unknown += int(onp.count_nonzero(numbers == unk))
     path.replace(folder / 'ids.npy')
@@ -274,9 +275,9 @@ def _write_ends(path, cut, name, ranges):
         f.write(onp.zeros(1, 'int64'))
         for begin, end in ranges:
             shift = last - cut.offsets(name, begin, begin + 1)[0]
-            for block in range(begin, end, BLOCK_WORDS):
+            for first in range(begin, end, BLOCK_WORDS):
                 ends = shift + cut.offsets(
-                    name, block + 1, min(block + BLOCK_WORDS, end) + 1)
+                    name, first + 1, min(first + BLOCK_WORDS, end) + 1)
                 f.write(ends)
                 last = ends[-1]
 
@@ -306,8 +307,8 @@ def is_complete(store):
     facts = FileFacts()
     try:
         manifest = read_json(store / MANIFEST)
-        lists_all_files = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest)
-        complete = lists_all_files and all(
+        lists_needed_files = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest)
+        complete = lists_needed_files and all(
             facts.get('size and CRC-32', store / name,
                       size_and_crc) == expected
             for name, expected in manifest.items())
@@ -344,8 +345,8 @@ def find_or_build(key, fill):
     root = cache.root() / 'corpora'
     temporary, store = None, root / key
     # A complete store can also be used in a cache that is read-only
-    is_usable = cache.enabled() and (_is_writable(root) or is_complete(store))
-    if not is_usable:
+    uses_cache = cache.enabled() and (_is_writable(root) or is_complete(store))
+    if not uses_cache:
         temporary = Path(tempfile.mkdtemp(prefix='d2lbert-'))
         root, store = temporary, temporary / key
     try:

@@ -26,7 +26,7 @@ class PlainNames:
 
     def __init__(self):
         self._numbers = {}      # {word: number}
-        self.letters = 0
+        self.letters = 0        # the number of letters of all words
 
     def __len__(self):
         return len(self._numbers)
@@ -207,7 +207,8 @@ class PieceTypes:
 
     def __init__(self, vocab):
         self._words, self._split_lines = WordTypes(), vocab.cutter()
-        # The pieces of word k are _ids[_begins[k]:_begins[k + 1]]
+        # The pieces of word k are _ids[_begins[k]:_begins[k + 1]]. At the end
+        # of _ids are SPARE unused entries, since `expand` copies in groups
         self._ids = narrow(onp.zeros(SPARE, 'int32'), len(vocab))
         # int32 is enough: a word has at most as many pieces as letters, and
         # MAX_CHARS limits the letters of all words
@@ -229,11 +230,12 @@ class PieceTypes:
         lengths = self._begins[numbers + 1] - begins
         # A cut has few different words, so the pieces that `expand` reads stay
         # in the CPU's cache
-        found = expand(self._ids, begins.astype('int64'), lengths, cut.types,
-                       cut.sentences, int(counts @ lengths))
+        pieces_and_ends = expand(
+            self._ids, begins.astype('int64'), lengths, cut.types,
+            cut.sentences, int(counts @ lengths))
         if self._words.too_many:
             self._prune()
-        return found
+        return pieces_and_ends
 
     def _add_pieces(self, lines, first):
         """Split and store new words, numbered from `first` on.
