@@ -226,7 +226,7 @@ class Denoise(Generative):
         tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
         padded_X = teacher_forced_states(
             net, put(tokens), put(shard.valid_lens_x), put(targets))
-        # Token t[m] of sequence b[m] is predicted token m, without padding
+        # Predicted token m is token t[m] of sequence b[m]. Padding is left out
         b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
         X = padded_X.reshape(-1, padded_X.shape[-1]).take(
             put(b * longest + t), axis=0)

@@ -13,8 +13,8 @@ from d2lbert.bert import BERTEncoder
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.transformer import PositionWiseFFN
 
-# Of a text of more words than this, only paragraphs at equal distances are
-# analyzed, with about this number of words in all
+# The number of words to analyze, approximately. Of a longer text, only
+# paragraphs at equal distances are analyzed
 MAX_WORDS = 1 << 22
 
 # Parameters of the randomized singular value decomposition: additional
@@ -73,7 +73,7 @@ def _tf_idf(text):
     begins = text.sentences[text.paragraphs]
     chosen = onp.arange(text.num_paragraphs)
     if text.num_words > MAX_WORDS:
-        # At equal distances, with about MAX_WORDS words in all
+        # Paragraphs at equal distances, with about MAX_WORDS words in all
         chosen = onp.unique(onp.linspace(
             0, len(chosen) - 1, max(1, len(chosen) * MAX_WORDS
                                     // text.num_words)).astype('int64'))

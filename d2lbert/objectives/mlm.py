@@ -401,9 +401,9 @@ class MLMAndSBO(MLM):
     def _boundary_vectors(net, masked):
         """The vectors (S, E) from which the boundary head predicts words."""
         # The first token of a span has position 0: its row is left + 1. In a
-        # shard without masked words, `masked` has the first token of the
-        # shard. There, `left` is the row of this token itself, so its position
-        # would be -1
+        # shard without masked words, `masked` has one entry, for the first
+        # token of the shard. Its `left` is the row of this token itself, so
+        # its position would be -1
         positions = masked.masked_rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),

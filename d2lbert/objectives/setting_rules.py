@@ -32,7 +32,8 @@ NAMED_CORPORA = 'wikitext-2', 'sample'
 #: The default of the setting `noise`, which only `denoise` reads.
 DEFAULT_NOISE = 'infilling+sentences'
 
-# For objectives without noise, which do not read the setting `noise`
+# For objectives without noise: the setting `noise`, which they do not read,
+# must keep its default
 _NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, and noise '
                   '(--noise) is for objective=denoise: give that objective '
                   '(--objective denoise), or leave noise out')

@@ -254,7 +254,7 @@ def _first_positions(text, order, num_types):
     lengths = onp.diff(starts)
     new_starts = onp.empty(len(lengths), 'int64')
     new_starts[order] = onp.cumsum(lengths[order]) - lengths[order]
-    first = onp.full(num_types, len(text.types), 'int64')
+    positions = onp.full(num_types, len(text.types), 'int64')
     # The first paragraph of each block, which has about BLOCK_WORDS words
     bounds = onp.searchsorted(
         starts, onp.arange(0, int(starts[-1]), BLOCK_WORDS), 'right') - 1
@@ -263,7 +263,7 @@ def _first_positions(text, order, num_types):
         types = text.read(int(starts[begin]), int(starts[end]))
         if draw.library() is not None:
             cut.first_places(types, lengths[begin:end], new_starts[begin:end],
-                             first)
+                             positions)
             continue
         # The paragraphs of the block, in `order`
         paragraphs = begin + onp.argsort(new_starts[begin:end], kind='stable')
@@ -271,10 +271,10 @@ def _first_positions(text, order, num_types):
         # The types of the block's words in `order`, and their positions
         types = types[concat_ranges(starts[paragraphs] - starts[begin],
                                     block_lengths)]
-        positions = concat_ranges(new_starts[paragraphs], block_lengths)
-        block_first = onp.full(num_types, len(text.types), 'int64')
+        word_positions = concat_ranges(new_starts[paragraphs], block_lengths)
+        block_positions = onp.full(num_types, len(text.types), 'int64')
         # Reversed, since NumPy keeps the last of several values for an entry:
         # here the first position
-        block_first[types[::-1]] = positions[::-1]
-        onp.minimum(first, block_first, out=first)
-    return first
+        block_positions[types[::-1]] = word_positions[::-1]
+        onp.minimum(positions, block_positions, out=positions)
+    return positions

@@ -190,10 +190,10 @@ def digest(path, advance=lambda num_bytes: None):
 
 def digest_of(byte_pieces):
     """The SHA-256 digest of an iterable of bytes, hexadecimal."""
-    content = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for piece in byte_pieces:
-        content.update(piece)
-    return content.hexdigest()
+        sha256.update(piece)
+    return sha256.hexdigest()
 
 
 # Pipes

@@ -137,7 +137,7 @@ def _sources_of_path(path, text_field, single_pass):
 
 
 def _source_of_stream(stream, name, text_field, single_pass):
-    """The `Source` of a stream, which is copied to a file if it is read twice.
+    """The `Source` of a stream or, without single_pass, of its copy in a file.
     """
     if single_pass:
         return Source(name, name, text_field, stream)
