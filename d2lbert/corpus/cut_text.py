@@ -280,11 +280,14 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
 
     train, valid: the two lists of `split_held_out`. min_freq: the minimum
     frequency of a word, or None for `usual_min_freq`; max_vocab: the maximal
-    number of tokens, or None. Returns (tokens, token_freqs, table, min_freq):
-    tokens, bytes, one token per line; token_freqs (tokens,) int64, the
-    frequency of each token, 0 for reserved tokens; table (types + 1,) int32,
-    the vocabulary number of each different word, with a last entry for -1,
-    pruned words; min_freq, the minimum frequency that was used.
+    number of tokens, or None. Returns a tuple:
+
+    - tokens, bytes: one token per line
+    - token_freqs (tokens,) int64: the frequency of each token, 0 for reserved
+      tokens
+    - table (types + 1,) int32: the vocabulary number of each different word;
+      the last entry is for -1, pruned words
+    - min_freq: the minimum frequency that was used
     """
     lines, freqs = b'\n' + cut.word_types.text(), _freqs_outside(cut, valid)
     if min_freq is None:
@@ -292,8 +295,8 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     feeds = line_ends(lines)        # word k is between feeds[k] and feeds[k+1]
     reserved = [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
-    # kept: the words that get numbers after those of the reserved tokens. A
-    # word of only the held-out part has frequency 0, and is not kept
+    # kept: the words that get numbers, after the reserved tokens. A word of
+    # only the held-out part has frequency 0, and is not kept
     kept = onp.flatnonzero(freqs >= max(1, min_freq))
     # A reserved token can also be a word of the text
     for number, token in enumerate(reserved):

@@ -91,11 +91,11 @@ def draw_runs(text, order, max_len, rng, swap=False):
 
 
 def _sentence_offsets(text, begin, end, q, max_len):
-    """The index of each sentence's first word, then the last sentence's end.
+    """The index of the first word of each sentence of a range.
 
-    The sentences are begin to end - 1, of paragraph q, and at most max_len
-    more sentences of the same article. Further sentences would seldom fit into
-    a row.
+    The last entry is the end of the last sentence. The sentences are begin to
+    end - 1, of paragraph q, and at most max_len more sentences of the same
+    article. Further sentences would seldom fit into a row.
     """
     # limit: the sentence after the article; k: the index of the next article
     k = onp.searchsorted(text.articles, q, 'right')

@@ -37,7 +37,8 @@ def topic_vectors(text, size):
     rank = min(size, len(unique_tokens), len(onp.unique(paragraphs)))
     if not rank:
         return unique_tokens, onp.zeros((0, size), 'float32')
-    # Index of the first weight of each paragraph, then the number of weights
+    # row_begins[q]: the index of the first weight of paragraph q. The last
+    # entry is the number of weights
     row_begins = onp.searchsorted(paragraphs, onp.arange(paragraphs[-1] + 2))
     # A row for each paragraph, a column for each of unique_tokens
     matrix = mx.nd.sparse.csr_matrix((weights, columns, row_begins), shape=(
@@ -69,7 +70,8 @@ def _tf_idf(text):
     M analyzed paragraphs, the weight is (1 + log n) log(M / m). The weights
     of each paragraph are then divided by their Euclidean norm.
     """
-    # Index of the first word of each paragraph, then the number of words
+    # begins[q]: the index of the first word of paragraph q. The last entry is
+    # the number of words
     begins = text.sentences[text.paragraphs]
     chosen = onp.arange(text.num_paragraphs)
     if text.num_words > MAX_WORDS:

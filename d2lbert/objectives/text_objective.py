@@ -238,8 +238,8 @@ class Figures(NamedTuple):
     """Figures of a model on a text, over all predictions and pairs.
 
     Words outside the vocabulary are <unk>, which is easy to predict: a text
-    full of them has a high mlm_accuracy. known_accuracy leaves them out, and
-    also the <unk> that WikiText-2 itself writes for a rare word.
+    full of <unk> has a high mlm_accuracy. known_accuracy leaves out each
+    <unk>, also if WikiText-2 itself has it in place of a rare word.
     """
 
     mlm_loss: float         # nats for a prediction

@@ -248,8 +248,8 @@ def _first_positions(text, order, num_types):
     words of the text. Reads blocks of the text in the order of the file, since
     the text may be larger than memory.
     """
-    # starts: the index of each paragraph's first word, then the number of
-    # words. new_starts: these indices if the paragraphs are in `order`
+    # starts[q]: the index of the first word of paragraph q. The last entry is
+    # the number of words. new_starts[q]: this index with paragraphs in `order`
     starts = text.sentences[text.paragraphs]
     lengths = onp.diff(starts)
     new_starts = onp.empty(len(lengths), 'int64')

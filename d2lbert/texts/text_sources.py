@@ -308,10 +308,10 @@ class Lines:
 
     path: one of the paths of `sources`; text_field, single_pass: as for
     `sources`. skip_empty: skip empty lines, and count them in `skipped`;
-    otherwise an empty line is an error. In JSON lines this means an object
-    with an empty text. flag: the command's flag that named the path, for
-    messages. The attribute `is_stream` is True if the texts can be read only
-    once.
+    otherwise an empty line is an error. An object of JSON lines with an empty
+    text counts as an empty line. flag: the command's flag that named the path,
+    for messages. The attribute `is_stream` is True if the texts can be read
+    only once.
     """
 
     def __init__(self, path, text_field=None, skip_empty=False,
