@@ -207,8 +207,9 @@ class PieceTypes:
 
     def __init__(self, vocab):
         self._words, self._split_lines = WordTypes(), vocab.cutter()
-        # The pieces of word k are _ids[_begins[k]:_begins[k + 1]]. At the end
-        # of _ids are SPARE unused entries, since `expand` copies in groups
+        # The pieces of word k are _ids[_begins[k]:_begins[k + 1]]. After the
+        # last piece are at least SPARE unused entries: `expand` copies entries
+        # in groups of this size
         self._ids = narrow(onp.zeros(SPARE, 'int32'), len(vocab))
         # int32 is enough: a word has at most as many pieces as letters, and
         # MAX_CHARS limits the letters of all words
