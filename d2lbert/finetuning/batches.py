@@ -19,7 +19,8 @@ from d2lbert.nn.checks import on_device
 from d2lbert.pretrained.heads import TEXT_KINDS
 from d2lbert.texts.examples import derive_seed, pad_rows
 
-#: Maximum numbers of examples and of tokens in a batch for scoring
+#: Maximum numbers of examples and of tokens in a batch for scoring. Padding
+#: of shorter examples does not count.
 MAX_EXAMPLES, MAX_TOKENS = 64, 1 << 12
 
 #: The number that marks a token without a label, in place of a class index
@@ -148,7 +149,8 @@ def scoring_batches(lens):
 
     lens (N,): the number of tokens of each example. The examples are sorted by
     length, so that batches need little padding. A batch has at most
-    MAX_EXAMPLES examples and MAX_TOKENS tokens, but at least one example.
+    MAX_EXAMPLES examples and MAX_TOKENS tokens. An example with more tokens
+    forms a batch alone.
     """
     order, begin = onp.argsort(lens, kind='stable'), 0
     while begin < len(order):
@@ -213,9 +215,9 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     The first answer with a known position is the target.
 
     max_len: maximum of T. stride: number of context tokens from the start of a
-    window to the start of the next window, or fewer if a window has no room
-    for `stride` context tokens. max_question: maximum number of tokens of a
-    question; the rest is cut off. Raises ValueError for a stride or
+    window to the start of the next window. If windows have room for fewer
+    context tokens, they do not overlap. max_question: maximum number of tokens
+    of a question; the rest is cut off. Raises ValueError for a stride or
     max_question below 1, or if max_len leaves no tokens for the context.
     """
     if stride < 1 or max_question < 1:
@@ -265,11 +267,12 @@ def _answer_span(answers, offsets):
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None
-    end_after_begin = onp.flatnonzero(offsets[:, 1] > answer.begin)
-    begin_before_end = onp.flatnonzero(offsets[:, 0] < answer.end)
-    if not len(end_after_begin) or not len(begin_before_end):
+    # Tokens that are not wholly before the answer, and not wholly after it
+    not_before = onp.flatnonzero(offsets[:, 1] > answer.begin)
+    not_after = onp.flatnonzero(offsets[:, 0] < answer.end)
+    if not len(not_before) or not len(not_after):
         return None
-    first, last = int(end_after_begin[0]), int(begin_before_end[-1])
+    first, last = int(not_before[0]), int(not_after[-1])
     return (first, last) if first <= last else None
 
 
@@ -310,13 +313,13 @@ class _PairTemplate:
                 f'{len(question)} pieces: raise max_len')
         # With a longer step, windows would not cover every token
         step = min(stride, max_context)
-        # The last window is the first that reaches the end of the context
+        # No window follows the first one that reaches the end of the context
         begins = onp.arange(0, max(M - max_context, 0) + step, step)
         ends = onp.minimum(begins + max_context, M)
         window_of_token = _central_windows(begins, ends, M)
-        ((first, first_segments), (middle, middle_segments),
-         (last, last_segments)) = self.special
-        context_begin = len(first) + len(question) + len(middle)
+        ((before, before_segments), (between, between_segments),
+         (after, after_segments)) = self.special
+        context_begin = len(before) + len(question) + len(between)
         for w, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist())):
             target = None if span is None else (0, 0)
             if span and begin <= span[0] and span[1] < end:
@@ -324,10 +327,11 @@ class _PairTemplate:
                 target = tuple(context_begin - begin + t for t in span)
             yield Window(
                 k,
-                [*first, *question, *middle, *context.ids[begin:end], *last],
-                [*first_segments, *[self.text_segments[0]] * len(question),
-                 *middle_segments, *[self.text_segments[1]] * (end - begin),
-                 *last_segments],
+                [*before, *question, *between, *context.ids[begin:end],
+                 *after],
+                [*before_segments, *[self.text_segments[0]] * len(question),
+                 *between_segments, *[self.text_segments[1]] * (end - begin),
+                 *after_segments],
                 context_begin, context.offsets[begin:end],
                 window_of_token[begin:end] == w, target)
 

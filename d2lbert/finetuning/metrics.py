@@ -76,14 +76,14 @@ def matthews(labels, guesses):
     labels, guesses = _checked_arrays(labels, guesses)
     classes = onp.union1d(labels, guesses)[:, None]
     is_actual, is_predicted = classes == labels, classes == guesses  # (C, N)
-    n, hits = labels.size, float((labels == guesses).sum())
+    N, hits = labels.size, float((labels == guesses).sum())
     # The numbers of labels and of guesses of each class, (C,)
     actual = is_actual.sum(1).astype('f8')
     predicted = is_predicted.sum(1).astype('f8')
-    # The covariance of labels and guesses, times n^2
-    covariance = n * hits - actual @ predicted
-    # The product of their variances, times n^4. In the quotient, n^2 cancels
-    variances = (n * n - actual @ actual) * (n * n - predicted @ predicted)
+    # The covariance of labels and guesses, times N^2
+    covariance = N * hits - actual @ predicted
+    # The product of their variances, times N^4. In the quotient, N^2 cancels
+    variances = (N * N - actual @ actual) * (N * N - predicted @ predicted)
     return float(covariance / variances ** 0.5) if variances else 0.0
 
 
@@ -122,7 +122,8 @@ def spearman(labels, guesses):
 def ranks(x):
     """Ranks (N,) of the numbers x (N,), from 1; ties get their mean rank."""
     _, inverse, counts = onp.unique(x, return_inverse=True, return_counts=True)
-    # The k-th distinct number has counts[k] ranks. The cumsum is the last one
+    # The k-th distinct number has counts[k] ranks, the last of which is the
+    # cumulative sum of the counts
     mean_ranks = onp.cumsum(counts) - (counts - 1) / 2
     return mean_ranks[inverse.reshape(-1)]
 

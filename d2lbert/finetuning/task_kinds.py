@@ -228,7 +228,7 @@ class TagCodec:
 class AnswerCodec:
     """For questions about a text ('span').
 
-    The answer is a span of the text, or a question has no answer.
+    An answer is a span of the text. Some questions have no answer.
     """
 
     def __init__(self, about, tokenizer):
@@ -293,9 +293,9 @@ def _mean_cross_entropy(scores, labels):
 def warn_of_cut(codec, data, encoded, unit='examples'):
     """Log a warning with the number of truncated examples, if there are any.
 
-    codec: an object of a class in `CODECS`. encoded: a list of the `Encoded`
-    of the data, truncated to max_len tokens. unit: the word for the entries of
-    `encoded` in the warning.
+    codec: a codec that has `encode_untruncated`. encoded: a list of the
+    `Encoded` of the data, truncated to max_len tokens. unit: the word for the
+    entries of `encoded` in the warning.
     """
     max_len = codec.about.max_len
     # Only entries with max_len tokens may have been truncated. Encoding them
