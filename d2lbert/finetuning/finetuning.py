@@ -128,7 +128,7 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
                                                    run_folder=run.out)
             return run.carry_out()
         settings = complete(keywords)
-        # paths_read: `force` does not move aside a folder that contains one
+        # paths_read: `force` never moves aside a folder that has one of these
         if examples is None:
             create = RunFolder.create
             paths_read = [settings['data'], settings['model']]

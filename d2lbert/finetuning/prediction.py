@@ -115,8 +115,8 @@ def _unlabelled_data(about, texts, pairs):
                  for text in texts]
         return Sentences(words, None, about.labels, 0, path)
     if about.kind == 'span':
-        return Questions(texts, pairs, None, list(map(str, range(len(texts)))),
-                         about.null, 0, path)
+        ids = list(map(str, range(len(texts))))
+        return Questions(texts, pairs, None, ids, about.null, 0, path)
     return Examples(texts, pairs, None, about.labels, 0, path)
 
 
@@ -188,7 +188,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     yield net.about.task, evaluate(net, codec, inputs, examples, device_list,
                                    'evaluating')
     # The files of extra tests have GLUE's layout and are near the data folder.
-    # `data_folder` is None if the run downloaded SNLI, without extra tests
+    # `data_folder` is None if the run downloaded SNLI. SNLI has no extra tests
     data_folder = run_data if data is None else data
     if (columns is not None or data_folder is None
             or Path(data_folder).is_file()):
@@ -291,7 +291,7 @@ def _rows(about, texts, predictions, with_shares=False, top=None):
     for number, (text, prediction) in enumerate(zip(texts, predictions), 1):
         label = prediction.label
         if about.kind == 'tag':
-            # A word's `text` is the number of the sentence, from 1
+            # Here the value of `text` is the number of the sentence, from 1
             for word, tag in zip(text.split(), label):
                 yield dict(text=number, word=word, tag=tag)
         elif about.kind == 'regress':
@@ -357,8 +357,8 @@ def _read_csv(file, folder):
     columns = dict(read_config(folder)['training']).get('columns')
     if columns is None:
         raise ValueError(f'{file} is a table, and {folder} was not trained '
-                         'on --columns of one: give a file with a text on '
-                         'each line')
+                         'on a table with --columns: give a file with a text '
+                         'on each line')
     columns = Columns.parse(columns)._replace(label=None)
     with reading_failures('--file', file):
         examples = examples_of(file, indices_of_columns(
@@ -428,7 +428,7 @@ def write_submission(folder, data, out, devices='auto', force=False,
     if out.exists() and not out.is_dir():
         raise ValueError(f'--out {out} is a file: with --data name a folder, '
                          'where the files of the submission go')
-    tests_with_examples = []
+    tests_and_examples = []
     for test in with_extra_tests(task):
         path = (find_file(test, data, 'test') if test is task
                 else find_file_nearby(test, data, 'test'))
@@ -444,11 +444,11 @@ def write_submission(folder, data, out, devices='auto', force=False,
                 f'{path} has {examples.skipped:,} lines that are no examples, '
                 'and a submission needs a prediction for each line: take the '
                 'file as it is published')
-        tests_with_examples.append((test, examples))
+        tests_and_examples.append((test, examples))
     codec = CODECS[net.about.kind](net.about, tokenizer)
-    # Predict all tests before a file is written
+    # Predict all tests first, so that an error leaves no part of a submission
     submissions = [(test, _submission_lines(net, codec, test, examples))
-                   for test, examples in tests_with_examples]
+                   for test, examples in tests_and_examples]
     out.mkdir(parents=True, exist_ok=True)
     for test, lines in submissions:
         with writing(out / test.submission, force) as partial_path:

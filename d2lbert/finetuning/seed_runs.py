@@ -134,7 +134,8 @@ def _carry_out(run_once, out, state, devices, force=False, is_resumed=False):
                 run_once(out=None, force=False, resume=folder,
                          devices=devices, keywords=changeable)
             else:
-                # On resume, a run that `_progress_of` cannot use is replaced
+                # On resume, progress is None here: a folder without a usable
+                # run is replaced
                 replaces_run = (is_resumed or force) and folder.exists()
                 run_once(out=folder, force=replaces_run, resume=None,
                          devices=devices, keywords=settings)

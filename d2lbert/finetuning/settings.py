@@ -10,7 +10,7 @@ from d2lbert.training.settings import PATHS, Setting, checked_values, table
 
 
 def _as_in_pretrain(name, default, **changed):
-    """A setting of `pretrain` with another default and other changed fields.
+    """A setting of `pretrain`, with `default` and the fields in `changed`.
     """
     # learn: the default in the recipe 'learn', which only pretraining has
     return pretraining_settings.SETTINGS[name]._replace(

@@ -80,9 +80,10 @@ def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
 
 
 def _mnli(name, test_set, submission):
-    """MNLI as a `Task`, with one of its two development and test parts.
+    """MNLI as a `Task`, with its matched or its mismatched parts.
 
-    test_set: the name of these parts, 'matched' or 'mismatched'.
+    test_set: 'matched' or 'mismatched', for both the development part and the
+    test part. There is only one training part.
     """
     columns = ('index,promptID,pairID,genre,sentence1_binary_parse,'
                'sentence2_binary_parse,sentence1_parse,sentence2_parse,'

@@ -83,7 +83,7 @@ def read_conll(path, tag_column=-1, word_column=0, labels=None):
             has_columns = True
         except IndexError:
             has_columns = False
-        # A negative and a positive number may name one column
+        # A negative and a positive number may name the same column
         is_same_column = tag_column is not None and (
             tag_column % width == word_column % width)
         if not has_columns or is_same_column:

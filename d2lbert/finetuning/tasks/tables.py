@@ -176,7 +176,7 @@ class ColumnIndices(NamedTuple):
     label: Optional[int]
     width: int              # number of cells in a complete row
     header: Optional[bool]  # True if the first row has the names of columns;
-                            # None: unknown, and it is read as an example
+                            # None: unknown; that row is read as an example
 
 
 def first_rows(path):
@@ -224,8 +224,8 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     num_unlabelled = num_dropped = 0
     for number, cells in itertools.islice(rows_of(path), num_header_rows,
                                           None):
-        # A row may lack columns after the last one that is read. It may also
-        # have empty cells beyond its width
+        # A row may lack columns after `last_index`, as these are not read. It
+        # may also have empty cells beyond the width of the table
         if len(cells) <= last_index or any(cells[indices.width:]):
             misfits.append((number, len(cells)))
         elif keep_row is not None and not keep_row(cells):
@@ -346,5 +346,5 @@ def _check_is_no_header(path, indices, lines_labels):
             and has_repeated):
         raise TaskError(
             f'{path}, line 1: the label {name_list([first])} occurs nowhere '
-            'else: if these are the names of columns, add header=yes to '
-            '--columns, and header=no if this is an example')
+            'else: if line 1 has the names of columns, add header=yes to '
+            '--columns; if line 1 is an example, add header=no')
