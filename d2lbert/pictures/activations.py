@@ -37,7 +37,7 @@ NUM_GUESSES = 10
 
 #: Size of the font in points (1/72 inch). The other two are for figures
 #: without figsize: the minimum side of a panel, and the maximum length of all
-#: panels in a row or column, which has priority.
+#: panels in a row or column, even if sides are then below the minimum.
 FONT_POINTS, MIN_PANEL_INCHES, MAX_FIGURE_INCHES = 7, 1.3, 18
 
 
@@ -63,7 +63,7 @@ def attention_of(net, ids, segments=None):
                 X = blk(X, None)        # None: there is no padding
             # (N, T, T), since the batch has a single text
             weights.append(attention.attention_weights.asnumpy())
-            # Free the memory, unless this layer keeps the weights of any call
+            # Free the memory, unless this layer keeps the weights of each call
             if not attention.keeps_weights:
                 attention.attention_weights = None
     return onp.stack(weights).astype('float32', copy=False)
@@ -150,7 +150,8 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
     if figsize is not None:     # the side for which figsize leaves room
         side = min((figsize[0] - margin - color_bar_width) / len(heads),
                    (figsize[1] - margin) / len(layers))
-    # Label only every tick_step-th token if the labels would overlap
+    # Label only every tick_step-th token if the labels would overlap. 0.1: a
+    # small figsize may leave no room for a panel
     tick_step = max(1, math.ceil(len(names) * line_height / max(side, 0.1)))
     ticks = list(range(0, len(names), tick_step))
     labels = [short_label(names[t]) for t in ticks]
@@ -276,8 +277,8 @@ def _make_batches(encoded, pad_id):
     """Return a list of `_Batch`es, each of texts of similar length."""
     batches, indices = [], []
     for k in sorted(range(len(encoded)), key=lambda k: len(encoded[k].ids)):
-        # The texts come by length, so text k would be the longest of its batch
-        # and determine the padded length T
+        # The shortest texts come first, so text k would be the longest of its
+        # batch and determine the padded length T
         if indices and len(encoded[k].ids) * (len(indices) + 1) > MAX_TOKENS:
             batches.append(_pad(encoded, indices, pad_id))
             indices = []
@@ -393,11 +394,12 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
     encoded = tokenizer.encode_batch(
         list(sentences), max_len=min(net.encoder.max_len, MAX_LENGTH))
     sample_tokens = [SampleToken(s, begin, end)
-                     for s, sentence in enumerate(encoded)
-                     for begin, end in sentence.offsets]
-    sample_ids = onp.concatenate([sentence.ids for sentence in encoded])
-    is_special = onp.concatenate([[word is None for word in sentence.words]
-                                  for sentence in encoded])
+                     for s, one_encoded in enumerate(encoded)
+                     for begin, end in one_encoded.offsets]
+    sample_ids = onp.concatenate([one_encoded.ids for one_encoded in encoded])
+    is_special = onp.concatenate([
+        [word is None for word in one_encoded.words]
+        for one_encoded in encoded])
     neighbours = [[] for _ in texts]
     for states in vectors_by_layer(net, [*texts, *encoded], tokenizer.pad_id):
         sample_vectors = _normalize(onp.concatenate(states[len(texts):]))

@@ -82,7 +82,8 @@ def _make_record(name, rows, config, log):
     held_out = {column[len('held_out_'):]: curve
                 for column, curve in curves.items()
                 if column.startswith('held_out_')}
-    # Columns of fine-tuning: task_loss, task, and held_out_loss
+    # Fine-tuning logs its loss as task_loss, but its held-out loss as
+    # held_out_loss
     held_out = {'task_loss' if metric == 'loss' else metric: curve
                 for metric, curve in held_out.items()}
     # For example, column mlm_loss is the loss at a step, and column mlm is the
@@ -103,9 +104,9 @@ def plot_history(run: Any, *others: Any,
     Returns a matplotlib figure with a panel for each loss, and one for
     held-out accuracies, if there are any. The losses of masked, next and
     restored tokens share a panel. A loss is drawn as its mean since step 1,
-    as in the book. If the run evaluated a held-out text, the held-out loss is
-    drawn, too. If there is only one run, its loss at each logged step is
-    drawn, too. Raises `RunError` for a run without a logged step.
+    as in the book. If the run has held-out losses, they are drawn, too. If
+    there is only one run, its loss at each logged step is drawn, too. Raises
+    `RunError` for a run without a logged step.
     """
     from d2lbert.pictures.figures import Picture
     runs = (run, *others)
@@ -114,14 +115,14 @@ def plot_history(run: Any, *others: Any,
         if not record.losses:
             raise RunError(f'{one_run} has no step in its history yet: leave '
                            'it out until it has logged one')
-    losses = list(dict.fromkeys(
+    loss_names = list(dict.fromkeys(
         name for record in records for name in record.losses))
-    accuracies = list(dict.fromkeys(
+    accuracy_names = list(dict.fromkeys(
         name for record in records for name in record.held_out
         if 'accuracy' in name))
-    panels = _panels(losses)
+    panels = _panels(loss_names)
     has_several_runs = len(records) > 1
-    num_panels = len(panels) + bool(accuracies)
+    num_panels = len(panels) + bool(accuracy_names)
     fig = Picture(figsize=figsize or (4.6 * num_panels, 3.7),
                   layout='constrained')
     axes = fig.subplots(1, num_panels, squeeze=False)[0]
@@ -132,9 +133,9 @@ def plot_history(run: Any, *others: Any,
                            f'{_title(name)}, ' if len(names) > 1 else '')
         ax.set(xlabel='step', ylabel='loss, nats',
                title=f'{" and ".join(map(_title, names))} loss')
-    if accuracies:
+    if accuracy_names:
         for k, record in enumerate(records):
-            for i, name in enumerate(accuracies):
+            for i, name in enumerate(accuracy_names):
                 if name not in record.held_out:
                     continue
                 label = _legend_label(record, name.replace('_', ' '),
@@ -158,11 +159,11 @@ def plot_history(run: Any, *others: Any,
     return fig
 
 
-def _panels(losses):
-    """Assign losses to panels; return a list of losses for each panel."""
-    token_losses = [name for name in losses if name in TOKEN_LOSSES]
+def _panels(loss_names):
+    """Assign losses to panels; return a list of loss names for each panel."""
+    token_losses = [name for name in loss_names if name in TOKEN_LOSSES]
     panels = []
-    for name in losses:
+    for name in loss_names:
         if name not in TOKEN_LOSSES:
             panels.append([name])
         elif name == token_losses[0]:   # the others share this panel
@@ -179,8 +180,7 @@ def _title(name):
 def _plot_loss(ax, record, name, k, has_several_runs, label_prefix):
     """Draw the loss `name` of the record with index k, if it has this loss.
 
-    label_prefix: the beginning of the labels in the legend, which follows the
-    run's name.
+    label_prefix: text before 'mean since step 1' and 'held out' in the legend.
     """
     if name not in record.losses:
         return

@@ -296,10 +296,12 @@ def _uses_by_form():
             index = int(row['token'])
             # The sentence is the tokens between two full stops
             stops = [k for k, token in enumerate(tokens) if token == '.']
-            first = max((k + 1 for k in stops if k < index), default=0)
-            end = min((k for k in stops if k >= index), default=len(tokens))
-            begin = sum(len(token) + 1 for token in tokens[first:index])
+            first_token = max((k + 1 for k in stops if k < index), default=0)
+            end_token = min((k for k in stops if k >= index),
+                            default=len(tokens))
+            # The characters of the sentence before the word
+            begin = sum(len(token) + 1 for token in tokens[first_token:index])
             uses.setdefault(row['word'].lower(), []).append(
-                Use(' '.join(tokens[first:end]), begin,
+                Use(' '.join(tokens[first_token:end_token]), begin,
                     begin + len(tokens[index]), row['sense']))
     return uses

@@ -95,7 +95,8 @@ def write_page(model, out, force=False, **keywords):
     """Write the page of `show` to the file `out`; return the `Page`.
 
     keywords: arguments of `page_data`. Before the model is loaded, this raises
-    an error if `out` is a folder or is in none, or must not be replaced.
+    an error if `out` is a folder, if the folder of `out` is missing, or if
+    `out` must not be replaced.
     """
     reads = []      # paths that `out` must not replace
     if isinstance(model, (str, Path)):
@@ -207,8 +208,8 @@ def _count_weights(net, encoded):
                       * len(text.ids) ** 2 for text in encoded)
     if num_weights > MAX_WEIGHTS:
         raise ValueError(f'the texts have {num_weights:,} attention weights, '
-                         f'but a page holds {MAX_WEIGHTS:,}: give fewer or '
-                         'shorter texts')
+                         f'but a page may have only {MAX_WEIGHTS:,}: give '
+                         'fewer or shorter texts')
     return num_weights
 
 
@@ -276,13 +277,13 @@ def _neighbour_data(neighbours, stored_index):
     the second. stored_index: {index of a sample token: i}, to which this
     function adds the neighbours.
     """
-    def stored(found):          # a `Neighbours`
+    def store(found):           # a `Neighbours`
         numbers = []
         for index, cosine in zip(found.indices, found.cosines):
             i = stored_index.setdefault(index, len(stored_index))
             numbers += [i, round(cosine, 4)]
         return numbers
-    return [[[stored(of_all), stored(of_same) if of_same != of_all else 0]
+    return [[[store(of_all), store(of_same) if of_same != of_all else 0]
              for of_all, of_same in layer] for layer in neighbours]
 
 
@@ -327,8 +328,9 @@ def _prediction_data(net, tokenizer, text, text_b):
 def _sense_data(net, tokenizer, sample, text_words, words):
     """Return a list with the data of each word that is shown.
 
-    These are `words`, or by default the frequent words in text_words, except
-    stop words of the sample and numbers.
+    These are `words`. If `words` is None, these are up to MAX_SHOWN_WORDS of
+    text_words with at least MIN_USES uses, except stop words of the sample and
+    numbers. text_words: the words of the page's texts.
     """
     if words is not None:
         return [_word_data(net, tokenizer, sample, word, MIN_USES_IF_NAMED)
@@ -377,7 +379,8 @@ def _word_data(net, tokenizer, sample, word, min_uses):
 def _training_data(folder):
     """Return the losses and the settings of a run.
 
-    folder: the model's folder, or None. Returns None if it has no losses.
+    folder: the model's folder, or None. Returns None if the folder is no run
+    with losses.
     """
     try:
         record = read_record(folder) if folder is not None else None
