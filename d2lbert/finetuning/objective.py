@@ -301,7 +301,7 @@ class TokenizerFiles:
         """Write all files to the folder of `path`, the path of vocab.txt."""
         path = Path(path)
         if isinstance(self.tokenizer, WholeWords):
-            # WholeWords.save would need the library tokenizers
+            # `WholeWords.save` would need the library `tokenizers`
             self.tokenizer.vocab.save(path)
             return
         self.tokenizer.save(path.parent)

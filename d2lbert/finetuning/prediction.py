@@ -333,7 +333,7 @@ def _lines(about, text, prediction, top=None):
     """The lines that show a text's `Prediction`.
 
     top, for a task with classes or endings: the number of labels to show with
-    probabilities, on one line; None: only the predicted label.
+    probabilities, on one line; None: the predicted label with its probability.
     """
     label = prediction.label
     if about.kind == 'tag':

@@ -1,8 +1,8 @@
 """Carry out runs that differ only in their seed, and average their metrics.
 
-With small data, a metric varies by several points from seed to seed. The runs
-are in subfolders seed-1, seed-2, ... of one folder. Beside them, seeds.json
-has the settings and, when all runs are finished, the metrics.
+With small data, a metric in percent varies by several points from seed to
+seed. The runs are in subfolders seed-1, seed-2, ... of one folder. Beside
+them, seeds.json has the settings and, when all runs are finished, the metrics.
 """
 import contextlib
 import json

@@ -72,7 +72,7 @@ def show(model: Any, texts: Any = None, *,
     released model; or a pair (net, tokenizer) of `load_model` or `load_run`.
     texts: a text, or a list of texts and pairs (default: the book's two
     cranes). words: the words whose vectors are shown in many sentences
-    (default: words of the texts that are frequent enough). file: sentences,
+    (default: words of `texts` with enough uses). file: sentences,
     one on each line, in which the nearest tokens and the uses of words are
     found (default: the text of a run of `pretrain`, else the sample corpus).
     text_field: the field of `file` that holds the text, if the lines are JSON.
