@@ -431,7 +431,7 @@ struct LaneRanges {
     Range r;
     r.top = _mm512_reduce_max_epu32((__m512i)top);
     r.low = _mm512_reduce_min_epu32((__m512i)low);
-    if (~r.low) r.low++;  // else all numbers are zero
+    if (r.low != ~0u) r.low++;  // else all numbers are zero
     if (r.top) r.least_top = r.top;
     return r;
   }
@@ -518,33 +518,33 @@ class ExcludedRows {
  public:
   explicit ExcludedRows(long rows) : marks_(rows) {}
   char* marks() { return marks_.data(); }
-  // The number of marked rows. Call this after all marks are set, and before
-  // `gather` and `scatter`.
+  // Collect the indices of the marked rows, and return their number. Call this
+  // after all marks are set, and before `gather` and `scatter`.
   long count() {
-    if (marked_.empty())
+    if (indices_.empty())
       for (size_t i = 0; i < marks_.size(); i++)
-        if (marks_[i]) marked_.push_back(i);
-    return marked_.size();
+        if (marks_[i]) indices_.push_back(i);
+    return indices_.size();
   }
   // Return the marked rows of x, which has rows of n elements.
   template <class T>
   std::vector<T> gather(const T* x, long n) const {
-    std::vector<T> rows(marked_.size() * n);
-    for (size_t i = 0; i < marked_.size(); i++)
-      std::copy(x + marked_[i] * n, x + (marked_[i] + 1) * n,
+    std::vector<T> rows(indices_.size() * n);
+    for (size_t i = 0; i < indices_.size(); i++)
+      std::copy(x + indices_[i] * n, x + (indices_[i] + 1) * n,
                 rows.begin() + i * n);
     return rows;
   }
   // Copy `rows` to the marked rows of x, which has rows of n numbers.
   void scatter(const std::vector<float>& rows, float* x, long n) const {
-    for (size_t i = 0; i < marked_.size(); i++)
+    for (size_t i = 0; i < indices_.size(); i++)
       std::copy(rows.begin() + i * n, rows.begin() + (i + 1) * n,
-                x + marked_[i] * n);
+                x + indices_[i] * n);
   }
 
  private:
   std::vector<char> marks_;
-  std::vector<long> marked_;  // the indices of the marked rows
+  std::vector<long> indices_;  // of the marked rows
 };
 
 }  // namespace amx

@@ -1,7 +1,7 @@
 // This file computes the operator d2lbert_attention_qkv by AMX tiles.
-// attention.cc includes this file. Its own `forward` and `backward` take the
-// same arguments, and use vector instructions. P: the number of bfloat16 parts
-// of a number (amx.h). D: numbers in a row of a head.
+// attention.cc includes this file, and has `forward` and `backward` with the
+// same arguments for vector instructions. P: the number of bfloat16 parts of a
+// number (amx.h). D: numbers in a row of a head.
 
 namespace tiled {
 
@@ -18,10 +18,11 @@ bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   const Range q = range_of_rows(in.q + begin, in.ld, m, D);
   const Range k = range_of_rows(in.k + begin, in.ld, n, D);
   const Range v = range_of_columns(in.v + begin, in.ld, n, D);
-  // V is multiplied by the weights. The largest weight of a query is between
-  // 1 / n and 1 before dropout, so it hardly changes the exponent of a product.
-  // So MIN_PRODUCT_EXPONENT, the least exponent of a product, is the least
-  // exponent for the largest number of a column of V, too.
+  // V is multiplied by the weights. Before dropout, the largest weight of a
+  // query is between 1 / n and 1, so its product with a number of V has about
+  // the exponent of that number. So the largest number of each nonzero column
+  // of V must have at least MIN_PRODUCT_EXPONENT, the least exponent of a
+  // product.
   return tiles_can_multiply<P>(q, k, D) && in_tile_range<P>(v) &&
          v.least_top >= bits_of_power(MIN_PRODUCT_EXPONENT);
 }

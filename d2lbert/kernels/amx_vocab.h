@@ -41,11 +41,11 @@ void loss_in_range(const Job& job) {
   const long chunk = ceil_div(ceil_div(M, num_chunks), DEPTH) * DEPTH;  // rows
   // The threads divide pairs of tiles, of 32 vocabulary words each
   const long tile_pairs = ceil_div(V, 2 * SIDE);
-  // With one part, W is packed for both products in the first chunk, and kept
-  // for the other chunks. Packed exponentials are kept until dW is computed.
-  // With three parts, packed W and packed exponentials would take more memory
-  // than in fp32. So W is packed again in each chunk, and exponentials are kept
-  // in fp32.
+  // With P = 1, W is packed for both products in the first chunk, and kept for
+  // the other chunks. Packed exponentials are kept until dW is computed. With
+  // P = 3, packed W and packed exponentials would take more memory than in
+  // fp32. So W is packed again in each chunk, and the exponentials are kept in
+  // fp32.
   const bool keeps_packed_W = P == 1 && num_chunks > 1;
   if (has_grad) {
     std::memset(job.dX, 0, 4 * M * H);
@@ -57,7 +57,7 @@ void loss_in_range(const Job& job) {
   Scratch& shared = team_scratch();
   ThreadScratch& scratch = thread_scratch();
   std::vector<Part> parts;
-  bool fits = true;
+  bool has_memory = true;  // false if memory runs out
 #pragma omp parallel num_threads(threads)
   {
     const ConfiguredTiles tiles;
@@ -74,7 +74,7 @@ void loss_in_range(const Job& job) {
     const long logit_blocks = P == 3 ? num_blocks : 1;
     const long e_blocks = P == 3 ? 1 : num_blocks;
 #pragma omp single
-    fits = try_reserve([&] {
+    has_memory = try_reserve([&] {
       parts = allocate_parts(shared, team_size, chunk, num_blocks,
                              has_grad ? H : 0);
       scratch.reserve(
@@ -85,29 +85,30 @@ void loss_in_range(const Job& job) {
               4 * (logit_blocks * chunk * VOCAB_BLOCK + chunk * (H + 3) +
                    VOCAB_BLOCK) + 2048);
     });
-    if (fits) {
+    if (has_memory) {
       long v0, v1;
       share(tile_pairs, team_size, t, &v0, &v1);
       v0 *= 2 * SIDE;
       v1 = std::min(v1 * 2 * SIDE, V);
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
-      // w_t and w: blocks of W^T and of W, packed as right factors. L: logits,
-      // then exponentials. e_rows and e_columns: exponentials, packed as left
-      // factors by rows and by columns. scaled: see `scale_rows`. x_columns:
-      // the columns of `scaled`, packed.
+      // w_t and w: blocks of W^T and of W, packed as right factors. x_rows: the
+      // rows of X, packed as a left factor. L: logits, then exponentials.
+      // e_rows and e_columns: exponentials, packed as left factors by rows and
+      // by columns. scaled: see `scale_rows`. scaled_columns: the columns of
+      // `scaled`, packed as a right factor.
       char* w_t = own.take<char>(w_blocks * w_t_bytes);
       char* w = own.take<char>(w_blocks * w_bytes);
       char* e_columns = own.take<char>(e_blocks * e_bytes);
       char* x_rows = own.take<char>(packed_bytes<P>(chunk, H));
       char* e_rows = own.take<char>(packed_bytes<P>(chunk, VOCAB_BLOCK));
-      char* x_columns = own.take<char>(packed_bytes<P>(H, chunk));
+      char* scaled_columns = own.take<char>(packed_bytes<P>(H, chunk));
       float* L = own.take<float>(logit_blocks * chunk * VOCAB_BLOCK);
       float* scaled = own.take<float>(chunk * H);
       float* bias = own.take<float>(VOCAB_BLOCK);
       float* factor = own.take<float>(chunk);
       float* tops = own.take<float>(chunk);
-      float* shares = own.take<float>(chunk);
+      float* quotients = own.take<float>(chunk);
       for (long first = 0; first < M; first += chunk) {
         const long m = std::min(chunk, M - first);
         const bool packs_W = !keeps_packed_W || first == 0;
@@ -145,7 +146,7 @@ void loss_in_range(const Job& job) {
                                   e_columns + block * e_bytes);
         }
 #pragma omp barrier  // until all parts are complete
-        combine_parts(job, first, m, parts, t == 0, tops, shares);
+        combine_parts(job, first, m, parts, t == 0, tops, quotients);
         if (has_grad) {
           std::fill(factor, factor + chunk, 0.f);
           for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
@@ -153,9 +154,9 @@ void loss_in_range(const Job& job) {
             const float* reference = mine.block_references + block * chunk;
             // Two blocks with the same references have the same factors
             if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
-              scale_rows(job, first, m, reference, tops, shares, factor,
+              scale_rows(job, first, m, reference, tops, quotients, factor,
                          scaled);
-              pack_columns<P, RIGHT>(scaled, H, m, H, x_columns);
+              pack_columns<P, RIGHT>(scaled, H, m, H, scaled_columns);
             }
             const char* e = e_columns + (P == 3 ? 0 : block * e_bytes);
             if (P == 3) {
@@ -171,17 +172,17 @@ void loss_in_range(const Job& job) {
             const long next_n =
                 std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
             ahead.add(job.dW + (v + n) * H, next_n * H * 4);
-            multiply<P>(n, H, m, e, x_columns, job.dW + v * H, H,
+            multiply<P>(n, H, m, e, scaled_columns, job.dW + v * H, H,
                         first ? ADD : ZERO, nullptr, &ahead);
           }
           subtract_labels(job, first, m, v0, v1);
-          sum_dX(job, first, m, parts, tops, shares);
+          sum_dX(job, first, m, parts, tops, quotients);
         }
 #pragma omp barrier  // until no thread reads the parts
       }
     }
   }
-  if (!fits) throw std::bad_alloc();
+  if (!has_memory) throw std::bad_alloc();
 }
 
 // Compute the losses of all rows, and the gradients if they are wanted. Vectors
@@ -199,7 +200,8 @@ void vocab_loss(const Job& job) {
     w_range.add(own_range);
   }
   ExcludedRows excluded(M);
-  // Tiles also multiply the row times its weight (`scale_rows`)
+  // Tiles also multiply each row times its weight (`scale_rows`), so the weight
+  // must be in the range of tiles, too
   for (long r = 0; r < M; r++)
     excluded.marks()[r] =
         !tiles_can_multiply<P>(range_of(job.X + r * H, H), w_range, H) ||

@@ -171,9 +171,10 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
 // have `size` numbers, a multiple of VL. The query attends to the first
 // num_visible keys; the numbers of the other keys become zeros. dropout_row: as
 // for `scores_to_weights`.
-// The maximum and the sum of the softmax are computed again, not saved. A saved
-// logarithm of a large sum would be too coarse for weights that add up to 1.
-// Also, the forward pass may have used another kernel.
+// The maximum and the sum of the softmax are computed again, not saved. Other
+// programs save the logarithm of the sum of exp(score). But a large logarithm
+// would be too coarse for weights that add up to 1. Also, the forward pass may
+// have used another kernel.
 inline void backpropagate_scores(const Problem& p, long dropout_row,
                                  long num_visible, long size, float* s,
                                  float* ds) {

@@ -1,8 +1,8 @@
 // The operator d2lbert_feed_forward, the second half of an encoder block:
-// LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)). A few rows at a time go
-// through all steps, which is fast if W1 and W2 stay in cache. R: the number of
-// rows. H: numbers in a row. F: numbers in a row between the two products. E, a
-// template argument, words and panels: see gemm.h.
+// LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)). A group of rows at a time
+// goes through all steps, which is fast if W1 and W2 stay in cache. R: the
+// number of rows. H: numbers in a row. F: numbers in a row between the two
+// products. E, a template argument, words and panels: see gemm.h.
 #include "act.h"
 #include "sublayer.h"
 
@@ -30,8 +30,8 @@ template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const long R = job.R, H = job.H, F = job.F;
   const int threads = team(4.0 * R * H * F);
-  const long block = rows_at_a_time(R, threads, H + F);
-  const long blocks = ceil_div(R, block);
+  const long group_rows = rows_at_a_time(R, threads, H + F);
+  const long num_groups = ceil_div(R, group_rows);
   const long h_words = E::words(H), f_words = E::words(F);
   // Panels of a matrix with F columns, and of a matrix with H columns
   const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
@@ -46,14 +46,14 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   const float* b2 = padded_copy(job.b2, H, shared);
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
-      threads, 4 * block * (F + H + h_words + f_words) + 256);
+      threads, 4 * group_rows * (F + H + h_words + f_words) + 256);
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = scratch.mine();
-    float* hidden = own.take<float>(block * F);
-    float* out = own.take<float>(block * H);
-    word<E>* x_words = own.take<word<E>>(block * h_words);
-    word<E>* hidden_words = own.take<word<E>>(block * f_words);
+    float* hidden = own.take<float>(group_rows * F);
+    float* out = own.take<float>(group_rows * H);
+    word<E>* x_words = own.take<word<E>>(group_rows * h_words);
+    word<E>* hidden_words = own.take<word<E>>(group_rows * f_words);
     packing.complete(num_f_panels + num_h_panels, [&](long p) {
       const bool has_f_columns = p < num_f_panels;
       const long column = (has_f_columns ? p : p - num_f_panels) * NR;
@@ -66,12 +66,12 @@ void forward(const Job& job, const Saved& saved, float* Y) {
                         std::min<long>(NR, H - column),
                         packed_W2 + column * f_words);
     });
-#pragma omp for schedule(dynamic, chunk_size(blocks, threads)) nowait
-    for (long i = 0; i < blocks; i++) {
-      const long first = i * block, m = std::min(block, R - first);
+#pragma omp for schedule(dynamic, chunk_size(num_groups, threads)) nowait
+    for (long i = 0; i < num_groups; i++) {
+      const long first = i * group_rows, m = std::min(group_rows, R - first);
       const float* x = job.X + first * H;
       Prefetcher ahead(num_stripes(m, F));
-      ahead.add(x + m * H, std::min(block, R - first - m) * H * 4);
+      ahead.add(x + m * H, std::min(group_rows, R - first - m) * H * 4);
       multiply_rows<E>(x, m, H, x_words, packed_W1, F, hidden, F, BIAS, &ahead,
                        b1);
       float* to_save = saved.hidden ? saved.hidden + first * F : nullptr;
@@ -100,9 +100,9 @@ void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& grads) {
   const long R = job.R, H = job.H, F = job.F;
   const int threads = team(8.0 * R * H * F);
-  const long block = rows_at_a_time(R, threads, H + F);
+  const long group_rows = rows_at_a_time(R, threads, H + F);
   const long h_words = E::words(H), f_words = E::words(F);
-  const long block_words = E::words(block);  // of a column of a block
+  const long group_words = E::words(group_rows);  // of a column of a group
   // Panels of a matrix with F columns, and of a matrix with H columns
   const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
   const bool saves_argument = needs_argument(job.act);
@@ -117,8 +117,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   const TeamNormSums team_norm_sums(shared, H, threads);
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
-      threads, 4 * (block * (2 * H + 2 * F + std::max(h_words, f_words)) +
-      block_words * (padded(H) + padded(F) + std::max(H, F))) + 512);
+      threads, 4 * (group_rows * (2 * H + 2 * F + std::max(h_words, f_words)) +
+      group_words * (padded(H) + padded(F) + std::max(H, F))) + 512);
 #pragma omp parallel num_threads(threads)
   {
     float *dW1 = sums_W1.cleared(), *dW2 = sums_W2.cleared();
@@ -127,16 +127,17 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     Scratch& own = scratch.mine();
     // Gradients. dx: of X through the residual connection alone. dz: of
     // W2 act(W1 X + b1) + b2. dh: first of act(W1 X + b1), then of W1 X + b1
-    float* dx = own.take<float>(block * H);
-    float* dz = own.take<float>(block * H);
-    float* dh = own.take<float>(block * F);
+    float* dx = own.take<float>(group_rows * H);
+    float* dz = own.take<float>(group_rows * H);
+    float* dh = own.take<float>(group_rows * F);
     // act(W1 X + b1), computed again if `saved` has the argument of act
-    float* activated = own.take<float>(saves_argument ? block * F : 0);
+    float* activated = own.take<float>(saves_argument ? group_rows * F : 0);
     // Left factors: words of dz or dh, in the layouts "rows" and "columns"
-    word<E>* row_words = own.take<word<E>>(block * std::max(h_words, f_words));
-    word<E>* column_words = own.take<word<E>>(block_words * std::max(H, F));
-    word<E>* x_panels = own.take<word<E>>(block_words * padded(H));
-    word<E>* h_panels = own.take<word<E>>(block_words * padded(F));
+    word<E>* row_words =
+        own.take<word<E>>(group_rows * std::max(h_words, f_words));
+    word<E>* column_words = own.take<word<E>>(group_words * std::max(H, F));
+    word<E>* x_panels = own.take<word<E>>(group_words * padded(H));
+    word<E>* h_panels = own.take<word<E>>(group_words * padded(F));
     packing.complete(num_f_panels + num_h_panels, [&](long p) {
       const bool has_f_columns = p < num_f_panels;
       const long column = (has_f_columns ? p : p - num_f_panels) * NR;
@@ -147,15 +148,15 @@ void backward(const Job& job, const Saved& saved, const float* dY,
         pack_panel<E>(job.W1 + column, H, F, std::min<long>(NR, H - column),
                       packed_W1 + column * f_words);
     });
-    // The threads divide tiles of MR rows, not blocks: a few blocks could not
+    // The threads divide tiles of MR rows, not groups: a few groups could not
     // be divided evenly
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
     end = std::min(end * MR, R);
-    for (long first = begin * MR; first < end; first += block) {
-      const long m = std::min(block, end - first);
-      const long next_m = std::min(block, end - first - m);
+    for (long first = begin * MR; first < end; first += group_rows) {
+      const long m = std::min(group_rows, end - first);
+      const long next_m = std::min(group_rows, end - first - m);
       const float *x = job.X + first * H, *hidden = saved.hidden + first * F;
       add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
                             norm_sums, dx, dz);

@@ -30,7 +30,8 @@ namespace {
 // additions is the same. The lanes are in VECTORS vectors.
 constexpr int LANES = 16, VECTORS = LANES / VL;
 
-// Vectors of values that `Encoder::weighted_sums` loads at a time.
+// `Encoder::weighted_sums` loads this number of vectors at a time from a row of
+// values, the V of attention.
 constexpr int TILE_VECTORS = 2;
 
 struct Lanes {
@@ -83,7 +84,7 @@ struct Norm {
     for (long j = 0; j < ceil_div(size, LANES) * LANES; j += VL) {
       const vf normalized = (load(x + j) - mean) * scale;
       const vf y = normalized * load(gamma + j) + load(beta + j);
-      // The zeros after gamma and beta are not enough, since NaN * 0 is NaN
+      // gamma and beta are 0 from `size` on, but y need not be: NaN * 0 is NaN
       store(to + j, keep_first(y, size - j));
     }
   }
@@ -147,7 +148,7 @@ struct Block {
 };
 
 // The sizes of an encoder, in the order of `sizes` in int8.py. The first three
-// are the numbers of embeddings. act: an `Act`.
+// are the numbers of embeddings. The last is the activation function, an `Act`.
 struct Sizes {
   int64_t vocabulary, segments, positions, E, H, F, heads, blocks, act;
 };
@@ -237,7 +238,8 @@ class Encoder {
   }
 
   // Throw if the encoder lacks a token, segment, position or block of a batch,
-  // if the batch has no sequence, or if a sequence is empty.
+  // if the batch has no sequence, if the offsets do not begin with 0, or if a
+  // sequence is empty.
   void check(const Batch& batch) const {
     const int64_t* offsets = batch.offsets;
     require(batch.B > 0 && offsets[0] == 0);
@@ -361,7 +363,8 @@ class Encoder {
       own.scale[r] = quantize(x + r * ld, K, own.inputs + r * row_length(K));
   }
 
-  // Write this thread's share of the outputs for the rows in own.inputs to y.
+  // Apply a dense layer to the rows in own.inputs. Write this thread's share of
+  // the outputs to y.
   void multiply(const Dense& dense, const Member& member,
                 const OwnMemory& own, long rows, long K, Act act, float* y,
                 long ldy) const {
@@ -371,7 +374,7 @@ class Encoder {
   }
 
   // own.x = the sum of the embeddings of each token. If the encoder has a
-  // LayerNorm of embeddings, it normalizes the sums. If the encoder has a
+  // LayerNorm of embeddings, the sums are normalized. If the encoder has a
   // projection, own.x is then projected from E to H numbers.
   void embed(const Member& member, const SharedMemory& shared,
              const OwnMemory& own, const Batch& batch,
@@ -465,14 +468,14 @@ class Encoder {
 
   // to (T, D) = the output of a head for a sequence. q (T, D): the queries. In
   // each row the key is H numbers after the query, and the value is H numbers
-  // after the key. Scores have a lane for each query. So the sums of a query
-  // add the keys from the first to the last, whatever the length of a vector.
+  // after the key. A vector of scores belongs to one key and VL queries. So
+  // each sum over keys goes from the first key to the last, whatever VL is.
   void attend(const float* q, long ld, long T, float* to, long ldt,
               const OwnMemory& own) const {
     const float *keys = q + sizes_.H, *values = keys + sizes_.H;
     for (long i = 0; i < T; i += LANES) {
-      const long queries = std::min<long>(LANES, T - i);
-      transpose_rows(q + i * ld, ld, queries, own.q);
+      const long num_queries = std::min<long>(LANES, T - i);
+      transpose_rows(q + i * ld, ld, num_queries, own.q);
       const Lanes max = compute_scores(own.q, keys, ld, T, own.scores);
       // Exponentials replace the scores
       Lanes total;
@@ -487,8 +490,8 @@ class Encoder {
       float inverse[LANES];
       for (int p = 0; p < VECTORS; p++)
         store(inverse + p * VL, 1.f / total.vector[p]);
-      weighted_sums(own.scores, inverse, values, ld, T, queries, to + i * ldt,
-                    ldt);
+      weighted_sums(own.scores, inverse, values, ld, T, num_queries,
+                    to + i * ldt, ldt);
     }
   }
 
@@ -540,13 +543,14 @@ class Encoder {
     return max;
   }
 
-  // to (queries, D) = inverse * (weightsᵀ values), for weights (T, LANES) and
-  // values (T, D). inverse (LANES,): 1 / the sum of the weights of each query.
+  // to (num_queries, D) = inverse * (weightsᵀ values), for weights (T, LANES)
+  // and values (T, D). inverse (LANES,): 1 / the sum of the weights of each
+  // query.
   void weighted_sums(const float* weights, const float* inverse,
-                     const float* values, long ld, long T, long queries,
+                     const float* values, long ld, long T, long num_queries,
                      float* to, long ldt) const {
     constexpr int TILE_ROWS = VL == 16 ? 8 : 4;   // queries at a time
-    for (long i = 0; i < queries; i += TILE_ROWS)
+    for (long i = 0; i < num_queries; i += TILE_ROWS)
       for (long d = 0; d < D_; d += TILE_VECTORS * VL) {
         vf sums[TILE_ROWS][TILE_VECTORS] = {};
         for (long j = 0; j < T; j++) {
@@ -563,7 +567,7 @@ class Encoder {
         }
 #pragma GCC unroll 8
         for (int n = 0; n < TILE_ROWS; n++)
-          if (i + n < queries)
+          if (i + n < num_queries)
 #pragma GCC unroll 2
             for (int w = 0; w < TILE_VECTORS; w++)
               if (D_ - d > w * VL)
@@ -583,7 +587,8 @@ class Encoder {
 // Below this number of multiplications, which take half a millisecond, one
 // thread is faster than several. The other threads sleep between calls. They
 // wake on the core of the calling thread, and move to other cores only after
-// some calls. An instruction multiplies PER_WORD pairs in each lane.
+// some calls. The factor is PER_WORD, since one instruction makes PER_WORD
+// products in each lane.
 constexpr double MIN_PARALLEL_PRODUCTS = 5e7 * PER_WORD;
 
 // The number of threads for a call with this number of multiplications.
@@ -617,11 +622,11 @@ std::vector<Chunk> divide(const Batch& batch, long max_rows) {
   return chunks;
 }
 
-// Encode a batch. products: the number of multiplications for a row.
+// Encode a batch. row_products: the number of multiplications for one row.
 void encode_batch(const Encoder& encoder, const Batch& batch,
-                  double products) {
+                  double row_products) {
   const long R = batch.offsets[batch.B];
-  const int threads = threads_for(products * R);
+  const int threads = threads_for(row_products * R);
   long T = 0;
   for (long b = 0; b < batch.B; b++) T = std::max(T, batch.length(b));
   // A team, if each thread would have at most half a chunk
@@ -769,17 +774,17 @@ int int8_put_norm(void* encoder, int64_t index, const float* gamma,
 }
 
 // Encode a `Batch`, with offsets (B + 1,), ids (R,) and segments (R,).
-// products: the number of multiplications for a row.
+// row_products: the number of multiplications for one row.
 int int8_encode(const void* encoder, int64_t B, const int64_t* offsets,
                 const int32_t* ids, const int32_t* segments, int64_t layers,
-                const int32_t* order, double products, int output_rows,
+                const int32_t* order, double row_products, int output_rows,
                 float* out) try {
   const Encoder& e = *(const Encoder*)encoder;
   require(output_rows >= ALL && output_rows <= MEAN);
   const Batch batch{B, offsets, ids, segments, layers, order,
                     (OutputRows)output_rows, out};
   e.check(batch);
-  encode_batch(e, batch, products);
+  encode_batch(e, batch, row_products);
   return kDone;
 } catch (...) {
   return failure();

@@ -241,9 +241,10 @@ inline float quantize(const float* x, long K, Input* q) {
     return scale.to_float;
   }
   typedef Input inputs __attribute__((vector_size(VL * sizeof(Input))));
-  // n is the difference of two bit patterns (see ROUND), plus INPUT_OFFSET
+  // Subtracting this from the bits of a sum also adds INPUT_OFFSET
   const vi subtrahend = bits(splat(ROUND)) - INPUT_OFFSET;
   each_vector(K, [&](long k, int) {
+    // The bits of the sum minus the bits of ROUND are the integer (see ROUND)
     const vi n = bits(load(x + k) * scale.to_int + ROUND) - subtrahend;
     store(q + k, __builtin_convertvector(n, inputs));
   });

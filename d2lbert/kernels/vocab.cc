@@ -144,13 +144,13 @@ void exponentiate(const Job& job, long first, long m, long v, long n,
 }
 
 // Combine the parts of all threads, for the m rows from row `first`. tops (m,):
-// the largest reference of each row. shares (m,): the weight of each row
+// the largest reference of each row. quotients (m,): the weight of each row
 // divided by its sum of exp(logit - top). Every thread computes both for all
 // rows, in the same order, which saves a barrier. One thread also writes the
 // losses.
 void combine_parts(const Job& job, long first, long m,
                    const std::vector<Part>& parts, bool writes_losses,
-                   float* tops, float* shares) {
+                   float* tops, float* quotients) {
   for (long r = 0; r < m; r++) {
     float top = parts[0].reference[r], total = 0, label_logit = 0;
     for (const Part& part : parts) top = std::max(top, part.reference[r]);
@@ -159,7 +159,7 @@ void combine_parts(const Job& job, long first, long m,
       label_logit += part.label_logit[r];  // zero in all parts except one
     }
     tops[r] = top;
-    shares[r] = job.weights[first + r] / total;
+    quotients[r] = job.weights[first + r] / total;
     if (writes_losses)
       job.row_losses[first + r] = top - label_logit + std::log(total);
   }
@@ -170,11 +170,11 @@ void combine_parts(const Job& job, long first, long m,
 // weight of the row. scaled: the rows of X times their factors. So the product
 // of the transposed exponentials and `scaled` is a part of dW.
 void scale_rows(const Job& job, long first, long m, const float* reference,
-                const float* tops, const float* shares, float* factor,
+                const float* tops, const float* quotients, float* factor,
                 float* scaled) {
   const long H = job.H;
   for (long r = 0; r < m; r++) {
-    factor[r] = shares[r] * std::exp(reference[r] - tops[r]);
+    factor[r] = quotients[r] * std::exp(reference[r] - tops[r]);
     for (long j = 0; j < H; j += VL)
       store(scaled + r * H + j,
             factor[r] * load(job.X + (first + r) * H + j, H - j), H - j);
@@ -199,19 +199,19 @@ void subtract_labels(const Job& job, long first, long m, long v0, long v1) {
 }
 
 // Compute m rows of dX, from row `first`: sum the dX of all parts, and subtract
-// the terms of the labels. tops and shares: see `combine_parts`. All threads of
-// a team call this function. Each computes some of the rows, and does not wait
-// for the others.
+// the terms of the labels. tops and quotients: see `combine_parts`. All threads
+// of a team call this function. Each computes some of the rows, and does not
+// wait for the other threads.
 void sum_dX(const Job& job, long first, long m,
             const std::vector<Part>& parts, const float* tops,
-            const float* shares) {
+            const float* quotients) {
   const long H = job.H;
 #pragma omp for schedule(static) nowait
   for (long r = 0; r < m; r++) {
     const float weight = job.weights[first + r];
     float* to = job.dX + (first + r) * H;
     for (const Part& part : parts) {
-      const float factor = shares[r] * std::exp(part.reference[r] - tops[r]);
+      const float factor = quotients[r] * std::exp(part.reference[r] - tops[r]);
       const float* dX_row = part.dX + r * H;
       for (long j = 0; j < H; j += VL)
         store(to + j, load(to + j, H - j) + factor * load(dX_row + j, H - j),
@@ -242,27 +242,27 @@ void vocab_loss(const Job& job) {
   if (has_grad) {
     if (M)
       std::memset(job.dX, 0, 4 * M * H);
-    else  // no chunk writes dW
+    else  // there is no first chunk, which would initialize dW
       std::memset(job.dW, 0, 4 * V * H);
     std::memset(job.db, 0, 4 * V);
   }
   Scratch& shared = team_scratch();
   ThreadScratch& scratch = thread_scratch();
   std::vector<Part> parts;
-  bool fits = true;
+  bool has_memory = true;  // false if memory runs out
 #pragma omp parallel num_threads(threads)
   {
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
     // Every thread has a part of the vocabulary, which is a range of rows of W,
     // dW and db. If the team is smaller than requested, the parts are larger.
-    // widest: the number of words in the largest part.
+    // widest: the number of vocabulary words in the largest part.
     const long widest = ceil_div(panels, team_size) * NR;
     // The blocks of exponentials that are kept: without gradients only one
     const long num_blocks = has_grad ? ceil_div(widest, BLOCK) : 1;
     // + 2048: more than the alignment of the arrays below takes
 #pragma omp single
-    fits = try_reserve([&] {
+    has_memory = try_reserve([&] {
       parts = allocate_parts(shared, team_size, chunk, num_blocks,
                              has_grad ? H : 0);
       scratch.reserve(
@@ -273,17 +273,18 @@ void vocab_loss(const Job& job) {
                (in_place ? 0 : num_blocks * m_words * BLOCK) +
                padded(H) * m_words + chunk * (H + 3) + BLOCK) + 2048);
     });
-    if (fits) {
+    if (has_memory) {
       long v0, v1;
       share(panels, team_size, t, &v0, &v1);
       v0 *= NR;
       v1 = std::min(v1 * NR, V);
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
-      // w_t and w: the panels of a block of W^T and of W. L: logits, then
-      // exponentials. e_words: the exponentials of a block in the layout
-      // "rows". e_blocks: the exponentials of all blocks in the layout
-      // "columns". scaled: see `scale_rows`. x_panels: the panels of `scaled`.
+      // w_t and w: the panels of a block of W^T and of W. x_words: the rows of
+      // X. L: logits, then exponentials. e_words: the exponentials of a block
+      // in the layout "rows". e_blocks: the exponentials of all blocks in the
+      // layout "columns". scaled: see `scale_rows`. scaled_panels: the panels
+      // of `scaled`.
       word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
       word<E>* w = own.take<word<E>>(padded(H) * block_words);
       word<E>* x_words = own.take<word<E>>(chunk * h_words);
@@ -291,12 +292,12 @@ void vocab_loss(const Job& job) {
       word<E>* e_words = own.take<word<E>>(chunk * block_words);
       word<E>* e_blocks =
           own.take<word<E>>(in_place ? 0 : num_blocks * m_words * BLOCK);
-      word<E>* x_panels = own.take<word<E>>(padded(H) * m_words);
+      word<E>* scaled_panels = own.take<word<E>>(padded(H) * m_words);
       float* scaled = own.take<float>(chunk * H);
       float* bias = own.take<float>(BLOCK);
       float* factor = own.take<float>(chunk);
       float* tops = own.take<float>(chunk);
-      float* shares = own.take<float>(chunk);
+      float* quotients = own.take<float>(chunk);
       // The kept exponentials of a block
       auto exponentials = [&](long block) {
         return in_place ? (const word<E>*)(L + block * chunk * BLOCK)
@@ -336,7 +337,7 @@ void vocab_loss(const Job& job) {
           as_columns(l, ld, m, n, e_blocks + block * m_words * BLOCK);
         }
 #pragma omp barrier  // until all parts are complete
-        combine_parts(job, first, m, parts, t == 0, tops, shares);
+        combine_parts(job, first, m, parts, t == 0, tops, quotients);
         if (has_grad) {
           // Compute rows [v0, v1) of dW and db
           for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
@@ -344,13 +345,14 @@ void vocab_loss(const Job& job) {
             const float* reference = mine.block_references + block * chunk;
             // Two blocks with the same references have the same factors
             if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
-              scale_rows(job, first, m, reference, tops, shares, factor,
+              scale_rows(job, first, m, reference, tops, quotients, factor,
                          scaled);
-              pack<E>(scaled, H, m, H, x_panels);
+              pack<E>(scaled, H, m, H, scaled_panels);
             }
+            // In bf16, `as_columns` has written rows of n words
             long ld = in_place ? BLOCK : n;
             const word<E>* e = exponentials(block);
-            multiply<E>(true, n, H, E::words(m), e, ld, x_panels,
+            multiply<E>(true, n, H, E::words(m), e, ld, scaled_panels,
                         job.dW + v * H, H, first ? ADD : ZERO);
             Prefetcher ahead(m);
             const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
@@ -360,13 +362,13 @@ void vocab_loss(const Job& job) {
             add_weighted_rows(e, ld, m, n, factor, job.db + v, ahead);
           }
           subtract_labels(job, first, m, v0, v1);
-          sum_dX(job, first, m, parts, tops, shares);
+          sum_dX(job, first, m, parts, tops, quotients);
         }
 #pragma omp barrier  // until no thread reads the parts
       }
     }
   }
-  if (!fits) throw std::bad_alloc();
+  if (!has_memory) throw std::bad_alloc();
 }
 
 #if D2LBERT_AMX
@@ -376,9 +378,9 @@ void vocab_loss(const Job& job) {
 namespace vocab {
 
 enum { X, W, B, LABELS, WEIGHTS, INPUTS };
-// Outputs. LOSS (1,): the weighted sum. ROW_LOSSES (M,): the loss of each row
-// without its weight. DX, DW and DB, the gradients of LOSS, exist only if
-// wants_grad.
+// Outputs. LOSS (1,): the sum of the losses of the rows times their weights.
+// ROW_LOSSES (M,): the loss of each row without its weight. DX, DW and DB, the
+// gradients of LOSS, exist only if wants_grad.
 enum { LOSS, ROW_LOSSES, DX, DW, DB, OUTPUTS };
 
 bool wants_grad(const Attrs& attrs) { return number(attrs, "grad", 1) != 0; }
@@ -465,7 +467,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 // d2lbert_first returns the first of several arrays. d2lbert_vocab_ce has
 // further outputs, which only its backward pass reads. Without d2lbert_first,
 // MXNet would fill the gradients of these outputs with zeros in each step.
-// d2lbert_first leaves them uninitialized, since no code reads them.
+// d2lbert_first leaves these gradients uninitialized, since no code reads them.
 namespace first {
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
@@ -514,7 +516,8 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// True if a row does not fill a vector. Scalar code then computes it in double.
+// True if a row does not fill a vector. Scalar code then computes the row in
+// double.
 bool is_narrow(long V) { return V < VL; }
 
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,

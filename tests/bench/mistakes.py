@@ -408,7 +408,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'and all(is_trusted(inner.lstat())', 'and all(inner.lstat()',
      'test_a_file_that_another_user_could_write_is_not_trusted'),
     ('an operator of the vocabulary does not see that memory ran out',
-     'if (!fits) throw std::bad_alloc();\n}\n\n#if', '}\n\n#if',
+     'if (!has_memory) throw std::bad_alloc();\n}\n\n#if', '}\n\n#if',
      'test_no_allocation_that_fails_ends_the_process'),
     ('what is left of a failed transfer stays',
      'shutil.rmtree(temporary, ignore_errors=True)\n        # Empty only',
