@@ -53,15 +53,15 @@ std::vector<Group> all_groups(const Problem& p, long max_rows) {
 // each thread. Store the sequences of part number `part`: [*begin, *end).
 void share_sequences(const Problem& p, int parts, int part, long* begin,
                      long* end) {
-  const int32_t* const end_of_begins = p.offsets + p.B;
+  const int32_t* const last_offset = p.offsets + p.B;
   long* const borders[] = {begin, end};
   for (int k = 0; k < 2; k++) {
     const long row = p.R * (part + k) / parts;  // the ideal border
-    // The first sequence that begins at this row or later
-    long b = std::lower_bound(p.offsets, end_of_begins, row) - p.offsets;
+    // The first sequence that begins at this row or later, or B
+    long b = std::lower_bound(p.offsets, last_offset, row) - p.offsets;
     // A sequence that spans the border goes to the part with more of its rows
     if (b && p.offsets[b] - row > row - p.offsets[b - 1]) b--;
-    // Sequences without rows at the start or the end belong to a part, too
+    // Empty sequences at the start or at the end belong to a part, too
     const bool is_start = part + k == 0, is_end = part + k == parts;
     *borders[k] = is_start ? 0 : is_end ? p.B : b;
   }
@@ -91,7 +91,7 @@ void copy_streamed(const float* from, long n, float* to) {
 template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const Problem& p = job.attention;
-  const long H = p.H, N = 3 * H;  // N: queries, keys and values of a row
+  const long H = p.H, N = 3 * H;  // N: numbers in a row of Q, K and V
   const long h_words = E::words(H);
   const int threads = team(8.0 * p.R * H * H);
   const std::vector<Group> groups =
@@ -167,7 +167,7 @@ template <class E>
 void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& grads) {
   const Problem& p = job.attention;
-  const long H = p.H, N = 3 * H;  // N: queries, keys and values of a row
+  const long H = p.H, N = 3 * H;  // N: numbers in a row of Q, K and V
   const long h_words = E::words(H), n_words = E::words(N);
   const int threads = team(16.0 * p.R * H * H);
   const long group_rows = rows_at_a_time(p.R, threads, 4 * H);
