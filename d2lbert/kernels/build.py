@@ -105,7 +105,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
             return None
         with locked(folder / 'build.lock', before_wait=lambda: print_line(
                 'waiting for another process that compiles')) as is_locked:
-            if is_locked:   # so .part folders are left by ended processes
+            if is_locked:   # then only ended processes own .part folders
                 for stale in folder.glob('.*.part'):
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it
@@ -119,27 +119,27 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
 
 
 @contextlib.contextmanager
-def checked(library):
+def checked(library_path):
     """Check a library's digest, and yield a path that opens this library.
 
-    library: the path in the cache. The yielded path begins with an open file
-    descriptor of the folder. The check also fails if any user except root and
-    this user can write to the folder. So no other user can replace the library
-    between the check and the use of the path. Raises BuildError if the check
-    fails.
+    library_path: the path in the cache. The yielded path begins with an open
+    file descriptor of the folder. The check also fails if any user except root
+    and this user can write to the folder. So no other user can replace the
+    library between the check and the use of the path. Raises BuildError if the
+    check fails.
     """
     try:
-        folder_fd = os.open(library.parent, os.O_RDONLY)
+        folder_fd = os.open(library_path.parent, os.O_RDONLY)
     except OSError as error:
-        raise BuildError(f'{library.parent} cannot be read '
+        raise BuildError(f'{library_path.parent} cannot be read '
                          f'({error.strerror})') from error
     try:
-        path = pathlib.Path(f'/proc/self/fd/{folder_fd}', library.name)
+        path = pathlib.Path(f'/proc/self/fd/{folder_fd}', library_path.name)
         if not path.exists():   # not Linux
-            path = library
+            path = library_path
         if not (cache.is_trusted(os.fstat(folder_fd)) and _is_sound(path)):
-            raise BuildError(f'{library} was changed while it was opened: '
-                             'try again')
+            raise BuildError(f'{library_path} was changed while it was '
+                             'opened: try again')
         yield path
     finally:
         os.close(folder_fd)
@@ -177,21 +177,22 @@ def _recipe(name, sources, mxnet, options=()):
     return [*command, *flags], sources, f'{name}-{digest.hexdigest()[:16]}.so'
 
 
-def _digest_file(library):
+def _digest_file(library_path):
     """The path of the file with the digest of a library."""
-    return library.with_name(library.name + '.sha256')
+    return library_path.with_name(library_path.name + '.sha256')
 
 
-def _is_sound(library):
+def _is_sound(library_path):
     """True if a library exists and may be loaded.
 
     It must have the stored digest, and no other user may be able to write it.
     """
     try:
-        with open(library, 'rb') as file:
+        with open(library_path, 'rb') as file:
             status = os.fstat(file.fileno())
-            return (stat.S_ISREG(status.st_mode) and cache.is_trusted(status)
-                    and _sha256(file) == _digest_file(library).read_text())
+            if not (stat.S_ISREG(status.st_mode) and cache.is_trusted(status)):
+                return False
+            return _sha256(file) == _digest_file(library_path).read_text()
     except (OSError, ValueError):
         return False
 
@@ -228,13 +229,13 @@ def _compile(command, sources, target):
 
 def _move_with_digest(built, target):
     """Move a built library and its digest to `target`, each atomically."""
-    digest = _digest_file(built)
+    built_digest_file = _digest_file(built)
     with open(built, 'rb') as file:
-        digest.write_text(_sha256(file))
+        built_digest_file.write_text(_sha256(file))
     # With the common umask 002, the user's group could change the library
     built.chmod(stat.S_IMODE(built.stat().st_mode) & ~0o022)
     os.replace(built, target)
-    os.replace(digest, _digest_file(target))
+    os.replace(built_digest_file, _digest_file(target))
 
 
 def _run(commands, subjects, folder):

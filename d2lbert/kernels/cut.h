@@ -234,9 +234,10 @@ class WordTable {
   bool has_word(const Slot& slot, const Word& word) const {
     if (word.size < 8) return true;  // the key has all bytes of the word
     const char* stored = text_.data() + slot.start;
-    const bool has_size = text_.size() - slot.start > word.size &&
-                          stored[word.size] == '\n';
-    return has_size && are_equal(stored, word.begin, word.size);
+    // If the sizes are equal, the stored word ends where `word` would end
+    const bool ends_there = text_.size() - slot.start > word.size &&
+                            stored[word.size] == '\n';
+    return ends_there && are_equal(stored, word.begin, word.size);
   }
 
   // Double the number of slots.

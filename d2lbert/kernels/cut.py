@@ -58,7 +58,7 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
     - sentences and paragraphs, (their number + 1,) int64, as in
       `texts.numbered_text.TokenizedText`
     - articles (titles,) int64: the index of the paragraph after each title
-    - names, bytes: a line for each different word
+    - names, bytes: the word of each type, from type 0 on, a line for each
     - left_out (2,) int64: the number of paragraphs that are left out, and the
       number of their words
 

@@ -24,14 +24,14 @@ class RowBlocks {
   long count() const { return count_; }
   // Store the rows of block i, [first, first + m), in *first and *m.
   void at(long i, long* first, long* m) const {
-    long last = (i + 1) * max_rows_;
+    long end = (i + 1) * max_rows_;
     *first = i * max_rows_;
     if (divides_evenly_) {
-      share(ceil_div(R_, MR), (int)count_, (int)i, first, &last);
+      share(ceil_div(R_, MR), (int)count_, (int)i, first, &end);
       *first *= MR;
-      last *= MR;
+      end *= MR;
     }
-    *m = std::min(last, R_) - *first;
+    *m = std::min(end, R_) - *first;
   }
 
  private:
@@ -55,7 +55,8 @@ long slice_words(long words) {
   return words > 2048 ? 1024 : std::max(1L, words);
 }
 
-// The words that `conflict_free_rows` may need for copies of slices of m rows.
+// The number of words that `conflict_free_rows` may need to copy one slice of
+// each of m rows.
 long slice_copy_words(long m, long words) {
   return m * (slice_words(words) + ROW_GAP);
 }
@@ -87,13 +88,13 @@ inline void multiply_long_rows(const float* x, long m, long K,
   // One pass even if K is 0, for the bias
   for (long k = 0; !k || k < words; k += max_words) {
     const long num_words = std::min(max_words, words - k);
-    const long first = k * E::PER_WORD;
+    const long first_column = k * E::PER_WORD;  // of the slice, in x
     const bool is_last_slice = k + max_words >= words;
     const Start start = k ? ADD : bias ? BIAS : ZERO;
     long lda = K;  // `conflict_free_rows` changes lda if it copies the rows
     const word<E>* a = conflict_free_rows(
-        x + first, lda, m, std::min(num_words * E::PER_WORD, K - first),
-        x_words);
+        x + first_column, lda, m,
+        std::min(num_words * E::PER_WORD, K - first_column), x_words);
     for (long p = p0; p < p1; p++)
       for (long r = 0; r < m; r += STRIPE) {
         const long n = std::min<long>(NR, N - p * NR);
@@ -221,8 +222,9 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
+    begin *= MR;  // from tiles to rows
     end = std::min(end * MR, R);
-    for (long first = begin * MR; first < end; first += block) {
+    for (long first = begin; first < end; first += block) {
       const long m = std::min(block, end - first);
       const float* dy = dY + first * N;
       activation_gradient(act, m, N, dy, saved + first * N, dZ, own_db);
@@ -269,28 +271,30 @@ int parts_along_rows(long tiles, long panels, int team_size) {
   return best;
 }
 
-// The number of columns of dZ, which are rows of dW, that are packed at a time.
+// The number of columns of dZ (rows of dW) that are packed at a time.
 // These columns stay in cache while they are multiplied by each panel of X,
 // which comes from the last-level cache.
 constexpr long DZ_COLUMNS = 8 * MR;
 
+// `rows_summed` is halved for more columns of X than this.
+constexpr long FEW_COLUMNS = 1536;
 // The number of rows that are summed at a time, for k columns of X. More rows
 // save additions to dW, but take more cache. With AVX-512, in the sizes of BERT
 // base: 1,024 rows of 768 columns are 3 MB, 512 rows of 3,072 columns are 6 MB.
-constexpr long FEW_COLUMNS = 1536;
 inline long rows_summed(long k) {
   return (k > FEW_COLUMNS ? 1 : 2) * (VL == 16 ? 512 : 256);
 }
 
-// The words that a thread needs for max_rows rows and k columns of X.
+// The number of words of scratch memory that a thread needs in
+// `weight_gradient`, for max_rows rows and k columns of X.
 template <class E>
 long gradient_words(long max_rows, long k) {
   return padded(k) * E::words(max_rows) +
          DZ_COLUMNS / MR * tile_words<E>(max_rows);
 }
 
-// The words that a thread needs at most, for any part of the K columns of X.
-// Fewer columns may need more words, because `rows_summed` then doubles.
+// The largest number of words that a thread may need: it gets K columns of X or
+// fewer. Fewer columns may need more words, because `rows_summed` then doubles.
 template <class E>
 long max_gradient_words(long R, long K) {
   const long few = std::min(K, FEW_COLUMNS);
@@ -299,8 +303,8 @@ long max_gradient_words(long R, long K) {
 }
 
 // Compute this thread's parts of dW = dZ^T X and of db. All threads of a team
-// call this function. dW or db may be null. own: scratch memory for
-// `max_gradient_words`.
+// call this function. dW or db may be null. own: scratch memory of
+// max_gradient_words(R, K) words.
 template <class E>
 void weight_gradient(long R, long K, long N, const float* X, const float* dz,
                      float* dW, float* db, Scratch& own) {

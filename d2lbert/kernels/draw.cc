@@ -145,7 +145,8 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* pair_spans,
     int32_t* end = row;
     *end++ = specials->cls;
     const int64_t* spans = pair_spans + 4 * k;
-    // The last arguments leave room for the <sep> tokens that follow
+    // The last argument of each `copy` leaves room for the <sep> tokens after
+    // the words
     end = words.copy(spans[0], spans[1], end, T - 3);
     *end++ = specials->sep;
     const int32_t* second = end;  // the begin of the second segment

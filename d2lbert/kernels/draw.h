@@ -14,14 +14,14 @@
 namespace {
 
 // The Mersenne Twister, with methods that draw the numbers of CPython's
-// random.Random. state: the numbers of random.getstate()[1], that is 624 words
-// and a position. The methods change the words, and the destructor writes the
+// random.Random. state: random.getstate()[1], that is 624 numbers of 32 bits and
+// a position. The methods change the 624 numbers, and the destructor writes the
 // new position.
 class Twister {
  public:
   explicit Twister(uint32_t* state)
-      : state_(state), position_(state[kWords]) {}
-  ~Twister() { state_[kWords] = position_; }
+      : state_(state), position_(state[kStateSize]) {}
+  ~Twister() { state_[kStateSize] = position_; }
 
   // random.random()
   double uniform() {
@@ -30,7 +30,7 @@ class Twister {
   }
 
   // A number below n > 0, as random.randrange(n) and random.choice draw it: if
-  // n has b bits, draw words until the top b bits of a word are below n.
+  // n has b bits, draw numbers until the top b bits of a number are below n.
   uint32_t below(uint32_t n) {
     int shift = 0;
     while (!(n << shift & 0x80000000u)) ++shift;
@@ -50,27 +50,28 @@ class Twister {
   }
 
  private:
-  static constexpr uint32_t kWords = 624, kMiddle = 397;
+  static constexpr uint32_t kStateSize = 624, kMiddle = 397;
 
-  // A new word from the highest bit of one word, the other bits of the next
-  // word, and the word kMiddle places after the first.
+  // A new number of the state: from the highest bit of one number, the other
+  // bits of the next number, and the number kMiddle places after the first.
   static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t far) {
     const uint32_t y = (upper & 0x80000000u) | (lower & 0x7fffffffu);
     return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
   }
 
-  // Replace all words of the state by new words.
+  // Replace all 624 numbers of the state by new numbers.
   void refill() {
-    uint32_t* w = state_;
-    for (uint32_t k = 0; k < kWords; ++k) {
-      w[k] = twist(w[k], w[(k + 1) % kWords], w[(k + kMiddle) % kWords]);
+    uint32_t* s = state_;
+    for (uint32_t k = 0; k < kStateSize; ++k) {
+      s[k] = twist(s[k], s[(k + 1) % kStateSize],
+                   s[(k + kMiddle) % kStateSize]);
     }
     position_ = 0;
   }
 
   // 32 random bits.
   uint32_t next() {
-    if (position_ >= kWords) refill();
+    if (position_ >= kStateSize) refill();
     uint32_t y = state_[position_++];
     // The tempering of the Mersenne Twister
     y ^= y >> 11;
@@ -80,7 +81,7 @@ class Twister {
   }
 
   uint32_t* state_;
-  uint32_t position_;  // the index of the next word to use
+  uint32_t position_;  // the index of the next number to use
 };
 
 // A text of `size` words. Each word is stored as its type, a number that equal
@@ -141,7 +142,7 @@ enum class Replacement { kMask, kRandom, kSame };
 
 inline Replacement draw_replacement(Twister& random) {
   if (random.uniform() < 0.8) return Replacement::kMask;
-  // Half of the other 0.2, drawn in the order of the book's Python code
+  // As in the book's Python code, a number below 0.5 keeps the token
   return random.uniform() >= 0.5 ? Replacement::kRandom : Replacement::kSame;
 }
 

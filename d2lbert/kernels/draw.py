@@ -138,12 +138,12 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
     the two sentences, and is_next (N,) uint8, 1 for a pair that was not
     changed.
     """
-    drawn, num_pairs = order[first:last], ctypes.c_int64()
+    chosen, num_pairs = order[first:last], ctypes.c_int64()
     # Each sentence begins a pair, except the last one of a paragraph
-    num_sentences = paragraph_offsets[drawn + 1] - paragraph_offsets[drawn]
-    max_pairs = int((num_sentences - 1).sum())
+    sentence_counts = paragraph_offsets[chosen + 1] - paragraph_offsets[chosen]
+    max_pairs = int((sentence_counts - 1).sum())
     # Damaged offsets could ask for too much memory, or for a negative size
-    max_pairs = max(0, min(max_pairs, len(drawn) * len(sentence_offsets)))
+    max_pairs = max(0, min(max_pairs, len(chosen) * len(sentence_offsets)))
     pair_spans = onp.empty((max_pairs, 4), 'int64')
     is_next = onp.empty(max_pairs, 'uint8')
     with _state_of(rng) as state:
@@ -189,7 +189,8 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
     row_offsets (N + 1,) int64: row k holds the parts from row_offsets[k] to
     row_offsets[k + 1] - 1. parts (all parts, 2) int64: the begin and end of
     the words of each part. word_types, type_ids, specials, flags and
-    replacements are as for `mask_pairs`, but none of them may be None.
+    replacements are as for `mask_pairs`, but flags and replacements must not
+    be None.
 
     length_cdf (words of the longest span,): length_cdf[i] is the probability
     that a span has at most i + 1 words. max_tokens: the largest number of

@@ -50,12 +50,12 @@ def _handle(name):
 
 
 def _guarded(array):
-    """Return an input of an operator, or a view if its gradient is recorded.
+    """Return the array, or a view of it while its gradient is recorded.
 
     An operator of an extension library overwrites the gradients of its inputs,
-    also with grad_req='add'. It may overwrite the gradient of a view: a view
-    is the output of MXNet's reshape, which adds that gradient to the gradient
-    of the array.
+    also with grad_req='add'. If the input is a view, only the view's gradient
+    is overwritten. MXNet's reshape, which makes the view, then adds this
+    gradient to the gradient of the array.
     """
     if autograd.is_recording() and array.grad is not None:
         # A reshape to the same shape costs a copy only in the backward pass
@@ -233,8 +233,8 @@ def vocab_ce(X, W, b, labels, weights, precision, grad_req):
         grad=int(is_recording), precision=precision)
     if not is_recording:
         return outputs[0]
-    # The operator `first` returns the loss, its first input. So the other
-    # outputs need no gradients
+    # The operator `first` returns only its first input, the loss. So the other
+    # outputs of vocab_ce need no gradients
     return call('first', outputs, inputs=len(outputs))[0]
 
 
@@ -254,8 +254,9 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale, clip, ahead):
     """`ops.adam` in one call, which queues the step in MXNet's engine."""
     if not ahead:
-        # A prediction may still read a weight: MXNet's Convolution and
-        # FullyConnected may move it to other memory, in a layout of oneDNN
+        # A prediction may still use a weight: MXNet's Convolution and
+        # FullyConnected may move the weight to other memory, in a layout of
+        # oneDNN
         for weight in weights:
             mx.base.check_call(
                 mx.base._LIB.MXNDArrayWaitToWrite(weight.handle))

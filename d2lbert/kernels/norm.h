@@ -21,11 +21,11 @@ inline void moments(const float* x, long n, float eps, float* mean,
   *scale = 1 / std::sqrt(sum(squares) / n + eps);
 }
 
-// Memory of one thread. gamma, beta: the gradients of gamma and beta, summed
-// over the rows of the thread. row: scratch memory for a row. Each array is
-// padded to a multiple of VL numbers.
+// Memory of one thread. d_gamma, d_beta: the gradients of gamma and beta,
+// summed over the rows of the thread. row: scratch memory for a row. Each array
+// is padded to a multiple of VL numbers.
 struct NormSums {
-  float *gamma, *beta, *row;
+  float *d_gamma, *d_beta, *row;
 };
 
 // The `NormSums` of all threads, for rows of n numbers.
@@ -35,22 +35,23 @@ class TeamNormSums {
     return 3 * Sums::bytes(width(n), threads);
   }
   TeamNormSums(Scratch& shared, long n, int threads)
-      : n_(n), gamma_(shared, width(n), threads),
-        beta_(shared, width(n), threads), row_(shared, width(n), threads) {}
+      : n_(n), d_gamma_(shared, width(n), threads),
+        d_beta_(shared, width(n), threads),
+        row_(shared, width(n), threads) {}
   // The memory of this thread, with sums of zero.
   NormSums cleared() const {
-    return {gamma_.cleared(), beta_.cleared(), row_.mine()};
+    return {d_gamma_.cleared(), d_beta_.cleared(), row_.mine()};
   }
   // Write the sums of the gradients over all threads, as `Sums::add_up` does.
   void add_up(float* d_gamma, float* d_beta) const {
-    gamma_.add_up(d_gamma, 0, n_);
-    beta_.add_up(d_beta, 0, n_);
+    d_gamma_.add_up(d_gamma, 0, n_);
+    d_beta_.add_up(d_beta, 0, n_);
   }
 
  private:
   static long width(long n) { return ceil_div(n, VL) * VL; }
   long n_;
-  Sums gamma_, beta_, row_;
+  Sums d_gamma_, d_beta_, row_;
 };
 
 // Compute the gradient of one row (n,) of the input of LayerNorm, and add to
@@ -68,8 +69,8 @@ inline void norm_gradient(const float* d_out, const float* hat,
     const vf g = d * load(gamma + j, n - j);
     sum_g += g;
     sum_gh += g * h;
-    store(sums.gamma + j, load(sums.gamma + j) + d * h);
-    store(sums.beta + j, load(sums.beta + j) + d);
+    store(sums.d_gamma + j, load(sums.d_gamma + j) + d * h);
+    store(sums.d_beta + j, load(sums.d_beta + j) + d);
     store(sums.row + j, g);
   }
   const float mean_g = sum(sum_g) / n, mean_gh = sum(sum_gh) / n;

@@ -125,7 +125,8 @@ struct Caught<run> {
   }
 };
 
-// The message if an operator is called with 'bf16', and this library lacks it.
+// The message if an operator is called with 'bf16', and this library cannot
+// compute bf16.
 constexpr const char* BF16_ERROR =
     "precision 'bf16' needs a CPU with AVX-512 BF16 instructions";
 
@@ -133,8 +134,8 @@ constexpr const char* BF16_ERROR =
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
-// An attribute parser, as MXNet calls it: this function gives MXNet the numbers
-// of inputs and outputs of an operator. Inputs: a subclass of IndexedInputs.
+// An attribute parser (MXNet's term): give MXNet the numbers of inputs and
+// outputs of an operator. Inputs: a subclass of IndexedInputs.
 template <class Inputs, int num_outputs = 1>
 MXReturnValue count_inputs(const Attrs& attrs, int* num_in, int* num_out) {
   *num_in = Inputs(attrs).num_inputs();
@@ -177,20 +178,20 @@ inline void zero_gradient(MXTensor& gradient) {
     std::memset(gradient.data_ptr, 0, 4 * gradient.size());
 }
 
-// The index, clipped to [0, n), for n > 0. Callers in Python check indices
-// before. If a check misses a wrong index, clipping still keeps the access
-// inside the array.
+// The index, clipped to [0, n), for n > 0. Before Python calls an operator,
+// it checks the indices. If a check misses a wrong index, clipping still keeps
+// the access inside the array.
 inline long clipped(int32_t index, long n) {
   if (index < 0) return 0;
   return index < n ? index : n - 1;
 }
 
 // The number of threads to request for a parallel region. work: a rough number
-// of operations. The result is 1 for little work, since starting a team of
-// threads would take longer than the work, and after a fork, since OpenMP would
-// hang (fork.h). OpenMP may give fewer threads (OMP_THREAD_LIMIT, OMP_DYNAMIC,
-// nested regions). So divide work by omp_get_num_threads(), never by this
-// number.
+// of operations. The result is 1 in two cases. For little work, starting a team
+// of threads would take longer than the work. After a fork, OpenMP would hang
+// (fork.h). OpenMP may start fewer threads than requested (OMP_THREAD_LIMIT,
+// OMP_DYNAMIC, nested regions). So divide work by omp_get_num_threads(), never
+// by the result of `team`.
 inline int team(double work) {
   if (work < 5e4 || is_after_fork()) return 1;
   return std::max(1, omp_get_max_threads());
@@ -212,8 +213,9 @@ class ThreadScratch {
   std::deque<Scratch> all_;
 };
 
-// Scratch memory for the teams that the calling thread starts. All operators
-// that this thread runs use it, one after the other.
+// The memory of each thread in the teams that the calling thread starts. (The
+// threads of a team share `team_scratch`.) All operators that the calling
+// thread runs use this memory, one after the other.
 inline ThreadScratch& thread_scratch() {
   static thread_local ThreadScratch scratch;
   return scratch;
@@ -237,11 +239,11 @@ bool try_reserve(F reserve) {
   }
 }
 
-// Divide n items into nearly equal parts. Set *first and *last so that part
-// number `part` has the items *first to *last - 1.
-inline void share(long n, int parts, int part, long* first, long* last) {
+// Divide n items into nearly equal parts. Set *first and *end so that part
+// number `part` has the items [*first, *end).
+inline void share(long n, int parts, int part, long* first, long* end) {
   *first = n * part / parts;
-  *last = n * (part + 1) / parts;
+  *end = n * (part + 1) / parts;
 }
 
 // The number of rows in a block: a multiple of MR (the rows of a tile), at most

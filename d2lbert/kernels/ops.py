@@ -120,7 +120,7 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
 
 
 def _without_add(grad_req, count):
-    """A tuple: the request of each of `count` parameters, 'write' for 'add'.
+    """A tuple: the requests of `count` parameters, 'add' replaced by 'write'.
 
     Definitions need no 'add': MXNet's own operators accumulate gradients.
     """
@@ -234,7 +234,7 @@ def _attend_padded(QKV, lens, num_heads, p, T, causal):
         # (B*N, T, T): for each query, 0 also for positions after the query
         is_key = is_key * (positions.reshape(1, 1, -1) <= positions.reshape(
             1, -1, 1)).astype('float32')
-    # The softmax of -1e9 is 0 beside a score of a key
+    # In a row with a key, the softmax of -1e9 is 0
     scores = scores * is_key - 1e9 * (1 - is_key)
     weights = npx.softmax(scores, axis=-1) * is_key  # all 0 without keys
     if p:
@@ -271,10 +271,10 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p=0,
     """LayerNorm(X + dropout(W_o attention(X) + b_o)).
 
     X (R, H). weights (H, H) and biases (H,): lists for queries, keys, values
-    and output; biases may be (). norm: a `Norm`; its p is the dropout rate.
-    rows: a `Rows`. p: dropout rate of the attention weights. grad_req: a tuple
-    with the requests of weights, biases, gamma and beta. causal is as for
-    `attention_qkv`. Returns (R, H).
+    and output; biases may be (). norm: a `Norm`; norm.p is the rate of the
+    dropout before LayerNorm. rows: a `Rows`. p: dropout rate of the attention
+    weights. grad_req: a tuple with the requests of weights, biases, gamma and
+    beta. causal is as for `attention_qkv`. Returns (R, H).
     """
     weight_requests, bias_requests = grad_req[:4], grad_req[4:-2]
     QKV = joined_dense(X, weights[:3], biases[:3], precision,

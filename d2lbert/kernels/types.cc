@@ -16,7 +16,7 @@ namespace {
 template <typename T>
 void update_first(const T* types, int64_t size, int64_t num_types,
                   int64_t num_paragraphs, const int64_t* lengths,
-                  const int64_t* positions, int64_t* first) {
+                  const int64_t* places, int64_t* first) {
   int64_t words_left = size;  // after the paragraphs checked so far
   for (int64_t q = 0; q < num_paragraphs; ++q) {
     require(lengths[q] >= 0 && lengths[q] <= words_left);
@@ -25,8 +25,8 @@ void update_first(const T* types, int64_t size, int64_t num_types,
   require_range(types, size, 0, num_types);
   for (int64_t q = 0; q < num_paragraphs; ++q) {
     for (int64_t i = 0; i < lengths[q]; ++i) {
-      int64_t& first_position = first[*types++];
-      first_position = std::min(first_position, positions[q] + i);
+      int64_t& first_place = first[*types++];
+      first_place = std::min(first_place, places[q] + i);
     }
   }
 }
@@ -152,21 +152,22 @@ int spread(const void* table, int64_t entry_bytes, int64_t table_size,
   return failure();
 }
 
-// Replace first[type] (num_types) by the first position of the type in these
-// words, if the position is smaller than first[type]. types: integers of
-// type_bytes, 2 or 4. The words are num_paragraphs paragraphs of a larger text,
-// one after the other. Paragraph q has lengths[q] words, and its first word has
-// position positions[q] in the larger text.
+// For each of num_types types, lower first[type] to the place of the first word
+// of this type. first[type] stays if it is lower already. The words are
+// num_paragraphs paragraphs of a larger text, one after the other. The place of
+// a word is its index in the larger text. Paragraph q has lengths[q] words, and
+// places[q] is the place of its first word. types: integers of type_bytes, 2 or
+// 4.
 int first_places(const void* types, int64_t type_bytes, int64_t size,
                  int64_t num_types, int64_t num_paragraphs,
-                 const int64_t* lengths, const int64_t* positions,
+                 const int64_t* lengths, const int64_t* places,
                  int64_t* first) try {
   if (type_bytes == 2) {
     update_first(static_cast<const uint16_t*>(types), size, num_types,
-                 num_paragraphs, lengths, positions, first);
+                 num_paragraphs, lengths, places, first);
   } else {
     update_first(static_cast<const int32_t*>(types), size, num_types,
-                 num_paragraphs, lengths, positions, first);
+                 num_paragraphs, lengths, places, first);
   }
   return kDone;
 } catch (...) {

@@ -237,8 +237,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_the_fastest_accurate_kernel_is_chosen'),
 
     ('a library that was damaged is taken for whole',
-     '_sha256(file) == _digest_file(library).read_text()',
-     '_digest_file(library).read_text()',
+     '_sha256(file) == _digest_file(library_path).read_text()',
+     '_digest_file(library_path).read_text()',
      'test_a_damaged_library_is_compiled_again'),
     ('a change of a header compiles nothing anew',
      "hashed_files += sorted(folder.glob('*.h'))",
