@@ -47,7 +47,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
     const ConfiguredTiles tiles;
     Scratch& own = scratch.mine();
     char* x_rows = own.take<char>(packed_bytes<P>(block, K));
-    char* marks = own.take<char>(block);
+    char* marks = own.take<char>(block);  // 1 for an excluded row, else 0
     Range own_range;
 #pragma omp for schedule(static) nowait
     for (long s = 0; s < strips; s++) {

@@ -16,7 +16,7 @@ namespace {
 enum Status : int { kDone, kNoMemory, kOutside };
 
 // Throw std::out_of_range unless the condition is true. Only `failure` sees the
-// exception: it becomes kOutside.
+// exception, and returns kOutside for it.
 inline void require(bool condition) {
   if (!condition)
     throw std::out_of_range("an index points outside of an array");

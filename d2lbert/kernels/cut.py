@@ -165,8 +165,8 @@ class Names:
     def __init__(self):
         self._library = draw.library()
         self._handle = _new_handle(self, self._library, 'names')
-        # The number of words in the last call of `add`, the number of all
-        # different words, and the number of letters of the different words
+        # The counts of words in the last call of `add`, of all different
+        # words, and of letters in the different words
         self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):
@@ -178,7 +178,7 @@ class Names:
         return int(self._sizes[2])
 
     def add(self, lines, kept=None):
-        """Return the numbers of words, (words,) int32; add new words.
+        """Return the number that each word has, (words,) int32; add new words.
 
         lines: bytes, a line for each word. kept (words,) bool, or None for all
         True: a word with False is not added, and its number is -1.

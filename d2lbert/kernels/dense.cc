@@ -23,7 +23,7 @@ class RowBlocks {
   }
   long count() const { return count_; }
   // Store the rows of block i, [first, first + m), in *first and *m.
-  void at(long i, long* first, long* m) const {
+  void get_rows(long i, long* first, long* m) const {
     long end = (i + 1) * max_rows_;
     *first = i * max_rows_;
     if (divides_evenly_) {
@@ -151,7 +151,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
     for (long i = 0; i < blocks; i++)
       for (long g = 0; g < groups; g++) {
         long first, m, p0, p1;
-        row_blocks.at(i, &first, &m);
+        row_blocks.get_rows(i, &first, &m);
         share(panels, groups, g, &p0, &p1);
         Prefetcher ahead(ceil_div(m, STRIPE) * (p1 - p0));
         const bool has_one_slice = slice_words(words) == words;
@@ -290,7 +290,7 @@ inline long rows_summed(long k) {
 template <class E>
 long gradient_words(long max_rows, long k) {
   return padded(k) * E::words(max_rows) +
-         DZ_COLUMNS / MR * tile_words<E>(max_rows);
+         DZ_COLUMNS / MR * column_block_words<E>(max_rows);
 }
 
 // The largest number of words that a thread may need: it gets K columns of X or
@@ -327,8 +327,8 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
       std::memset(dW + c * K + k0, 0, 4 * (k1 - k0));
   own.clear();  // arrays of an earlier pass are not needed any more
   word<E>* x_panels = own.take<word<E>>(padded(k1 - k0) * E::words(max_rows));
-  word<E>* dz_tiles =
-      own.take<word<E>>(DZ_COLUMNS / MR * tile_words<E>(max_rows));
+  word<E>* dz_blocks =
+      own.take<word<E>>(DZ_COLUMNS / MR * column_block_words<E>(max_rows));
   for (long first = 0; first < R; first += step) {
     const long m = std::min(step, R - first), words = E::words(m);
     if (dW) pack<E>(X + first * K + k0, K, m, k1 - k0, x_panels);
@@ -337,7 +337,7 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
       const float* dz_part = dz + first * N + c;
       if (db) add_rows_to(db + c, dz_part, N, m, n);
       if (!dW) continue;
-      pack_column_blocks<E>(dz_part, N, m, n, dz_tiles);
+      pack_column_blocks<E>(dz_part, N, m, n, dz_blocks);
       for (long p = p0; p < p1; p++) {
         const word<E>* x_panel = x_panels + (p - p0) * NR * words;
         float* to = dW + c * K + p * NR;
@@ -346,8 +346,9 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
             prefetch_output(to + r * K + NR, K, std::min<long>(MR, n - r));
           multiply_panel<E>(true, std::min<long>(MR, n - r),
                             std::min<long>(NR, K - p * NR), words,
-                            dz_tiles + r / MR * tile_words<E>(m), TILE_LD,
-                            x_panel, to + r * K, K, first ? ADD : ZERO);
+                            dz_blocks + r / MR * column_block_words<E>(m),
+                            TILE_LD, x_panel, to + r * K, K,
+                            first ? ADD : ZERO);
         }
       }
     }
@@ -386,7 +387,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
 #pragma omp for schedule(static)
     for (long i = 0; i < row_blocks.count(); i++) {
       long first, m;
-      row_blocks.at(i, &first, &m);
+      row_blocks.get_rows(i, &first, &m);
       activation_gradient(act, m, N, dY + first * N, saved + first * N,
                           dZ ? dZ + first * N : nullptr, nullptr);
       if (!dX) continue;

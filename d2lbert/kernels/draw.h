@@ -14,9 +14,9 @@
 namespace {
 
 // The Mersenne Twister, with methods that draw the numbers of CPython's
-// random.Random. state: random.getstate()[1], that is 624 numbers of 32 bits and
-// a position. The methods change the 624 numbers, and the destructor writes the
-// new position.
+// random.Random. state: random.getstate()[1], that is 624 numbers of 32 bits
+// and a position. The methods change the 624 numbers, and the destructor writes
+// the new position.
 class Twister {
  public:
   explicit Twister(uint32_t* state)

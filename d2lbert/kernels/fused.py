@@ -124,7 +124,9 @@ def _product(X, weights, biases, precision, grad_req, **attrs):
     The other arguments are as for `ops.joined_dense`.
     """
     are_frozen = _are_frozen(grad_req, *weights)
-    if are_frozen:      # then the operator computes no gradient of the weights
+    if are_frozen:
+        # The operator then leaves the gradients of the weights unwritten, so
+        # the weights must not be part of the recorded graph
         weights = [weight.detach() for weight in weights]
     return call('dense', [
         _guarded(X), *_parameters(grad_req, *weights, *biases)],

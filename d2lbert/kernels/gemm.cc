@@ -158,7 +158,7 @@ void pack_column_blocks<Fp32>(const float* a, long ld, long k, long m,
     for (long j = 0; j < m; j += FLOATS_PER_LINE)
       __builtin_prefetch(a + PREFETCH_ROWS * ld + j);
     float* block = to;
-    for (long j = 0; j < m; j += MR, block += tile_words<Fp32>(k))
+    for (long j = 0; j < m; j += MR, block += column_block_words<Fp32>(k))
       for (long v = 0; v < std::min<long>(MR, m - j); v += VL)
         store(block + v, load(a + j + v, m - j - v));
   }
@@ -255,7 +255,7 @@ void pack_column_blocks<Bf16>(const float* a, long ld, long k, long m,
                               uint32_t* to) {
   for (long i = 0; i < k; i += 2, a += 2 * ld, to += TILE_LD) {
     uint32_t* block = to;
-    for (long j = 0; j < m; j += MR, block += tile_words<Bf16>(k))
+    for (long j = 0; j < m; j += MR, block += column_block_words<Bf16>(k))
       store(block,
             pair_rows(a + j, i + 1 < k ? a + ld + j : nullptr, m - j));
   }

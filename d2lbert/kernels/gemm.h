@@ -270,7 +270,7 @@ const uint32_t* as_rows(const float* a, long& ld, long m, long k,
 // Like `as_rows`, for a matrix that is read many times. If ld is a multiple of
 // 1,024, the rows of a tile have addresses that differ by multiples of 4 KiB.
 // Such addresses compete for a few places, 8 or 12, of the first-level cache.
-// So for such an ld fp32 also copies the rows, with ROW_GAP unused words after
+// So for such an ld, fp32 copies the rows, too, with ROW_GAP unused words after
 // each, and sets ld.
 constexpr long ROW_GAP = 16;
 inline const float* conflict_free_rows(const float* a, long& ld, long m,
@@ -287,11 +287,11 @@ inline const uint32_t* conflict_free_rows(const float* a, long& ld, long m,
 }
 
 // Pack A = a^T, a (k x m), for many passes over A. Each block of MR rows of A,
-// which one row of tiles needs, becomes a matrix of tile_words(k) words in the
-// layout "columns". Its columns begin TILE_LD words apart.
+// which one row of tiles needs, becomes a matrix of column_block_words(k) words
+// in the layout "columns". Its columns begin TILE_LD words apart.
 constexpr long TILE_LD = (MR + VL - 1) / VL * VL;
 template <class E>
-inline long tile_words(long k) {
+inline long column_block_words(long k) {
   // + 16: without a gap, blocks may be a power of two apart, and would compete
   // for places in the cache
   return E::words(k) * TILE_LD + 16;

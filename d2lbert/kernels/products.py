@@ -114,7 +114,7 @@ def use(choice):
 
 
 def _find_tiles(library, policy):
-    """Return (True if tiles can be used, else False; the reason).
+    """Return (True, reason) if tiles can be used, else (False, reason).
 
     policy: the value of D2LBERT_AMX.
     """
@@ -259,7 +259,7 @@ def resume(before, precision, fused=True):
     if product == current['product']:
         return None
     if (old_cpu == current['cpu'] and current['product'] != 'mxnet'
-            and mode() == 'auto' and product in _possible(precision)):
+            and mode() == 'auto' and product in _possible_kernels(precision)):
         use(_State.choice._replace(
             **{precision: product},
             why=f'{_State.choice.why}; {precision} as in the resumed run'))
@@ -268,7 +268,7 @@ def resume(before, precision, fused=True):
             f'and are by {describe(current["product"])} on {current["cpu"]}')
 
 
-def _possible(precision):
+def _possible_kernels(precision):
     """The names of the kernels that can compute a precision on this CPU."""
     names = {'fp32': ['plain'], 'bf16': ['plain', 'pairs']}[precision]
     if _State.library.d2lbert_tiles() == 2:
