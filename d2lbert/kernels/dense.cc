@@ -347,8 +347,8 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
           multiply_panel<E>(true, std::min<long>(MR, n - r),
                             std::min<long>(NR, K - p * NR), words,
                             dz_blocks + r / MR * column_block_words<E>(m),
-                            TILE_LD, x_panel, to + r * K, K,
-                            first ? ADD : ZERO);
+                            TILE_LD, x_panel,
+                            to + r * K, K, first ? ADD : ZERO);
         }
       }
     }
