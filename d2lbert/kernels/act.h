@@ -9,10 +9,9 @@ namespace d2lbert {
 // approximation of GELU by tanh.
 enum Act { NONE, RELU, TANH, GELU, GELU_NEW };
 
-// Store the activation of an operator call in *act: the attribute `act` has its
-// name. Fail for an unknown name. MXNet first calls the operator's attribute
-// parser, which calls this function. So later callers need not check for a
-// failure.
+// Set *act to the activation with the name that the attribute `act` gives. Fail
+// for an unknown name. MXNet first calls the operator's attribute parser, which
+// calls this function. So later callers need not check for a failure.
 inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   const std::string name = text(attrs, "act", "none");
   const char* names[] = {"none", "relu", "tanh", "gelu", "gelu_new"};

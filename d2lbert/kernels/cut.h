@@ -94,7 +94,7 @@ struct Secret {
           std::chrono::steady_clock::now().time_since_epoch().count());
     }
     start = uint64_t{random[0]} << 32 | random[1];
-    // The constant is a good factor, also if random[2] and random[3] are 0
+    // If random[2] and random[3] are 0, the factor is 0x9e37..., a good factor
     factor = (uint64_t{random[2]} << 32 | random[3]) ^ 0x9e3779b97f4a7c15u;
     factor |= 1;  // an odd factor loses no bits
   }

@@ -229,7 +229,7 @@ def _state_of(rng):
 
     If the `with` block raises no exception, `rng` gets the changed state.
     """
-    version, state, gauss_next = rng.getstate()
-    state = onp.array(state, 'uint32')
+    version, numbers, gauss_next = rng.getstate()
+    state = onp.array(numbers, 'uint32')
     yield state
     rng.setstate((version, tuple(state.tolist()), gauss_next))

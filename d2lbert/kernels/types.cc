@@ -56,7 +56,8 @@ void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
   T* next = to;
   int64_t i = 0;
   for (int64_t s = 0; s <= num_ends; ++s) {
-    // Copy the words before ends[s], or finally the words after all ends
+    // Copy the entries of the words before ends[s], and in the last pass the
+    // entries of the words after all ends
     const int64_t end = s < num_ends ? ends[s] : size;
     for (; i < end; ++i) {
       const T* from = table + begins[types[i]];
