@@ -116,9 +116,9 @@ def check_out(out, force, example, reads=(), flag='--out'):
     """Raise ValueError or FileExistsError if `out` must not be written.
 
     Call this before a long computation. force: if true, `out` may be replaced.
-    reads: paths of files and folders that the command reads; an existing `out`
-    must be none of these files, and no file in these folders. out, example,
-    flag: as for `check_out_path`.
+    reads: paths of files and folders that the command reads; `out` must not be
+    one of these files, or an existing file in one of these folders. out,
+    example, flag: as for `check_out_path`.
     """
     check_out_path(out, example, flag)
     if not Path(out).is_file():

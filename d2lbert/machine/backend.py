@@ -54,7 +54,7 @@ def _check_wheels():
         raise ImportError(
             'both mxnet and mxnet-cu112 are installed, and their files are '
             'in the same folder: the wheel that was installed last is used, '
-            f'and to uninstall one removes files of both: {_REINSTALL}')
+            f'and uninstalling one removes files of both: {_REINSTALL}')
     for wheel, version in wheels.items():
         if version.split('+')[0] != MXNET_VERSION:
             raise ImportError(

@@ -198,8 +198,8 @@ def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
     finally:
         transfer.is_abandoned = True
         shutil.rmtree(temporary, ignore_errors=True)
-        # Empty only after a failure. A user who lists the folders of data
-        # would take an empty folder for data
+        # The new folders are empty if the download failed. A user would take
+        # an empty folder for data
         remove_empty(new_folders)
 
 
@@ -207,8 +207,8 @@ class ArchiveError(OSError):
     """An archive cannot be unpacked; the message is one sentence."""
 
 
-#: Exceptions of zipfile, tarfile and the decompressors for archives that are
-#: damaged, or encrypted or compressed in a way that zipfile does not know. An
+#: Exceptions that zipfile, tarfile and the decompressors raise if an archive
+#: is damaged or encrypted, or if zipfile does not know its compression. An
 #: OSError may have another cause, see `_is_damage`.
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
            struct.error, EOFError, NotImplementedError, RuntimeError,

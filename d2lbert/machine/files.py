@@ -112,7 +112,8 @@ def new_folder(path):
 
     Raises FileExistsError if `path` exists and is not an empty folder. On
     failure, the temporary folder and new parents of `path` are removed. An
-    OSError about this folder or a file in it names `path`.
+    OSError about one of these folders, or about a file in the temporary
+    folder, names `path`.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path) and not _is_empty_folder(path):

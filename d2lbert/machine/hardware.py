@@ -212,7 +212,8 @@ def mxnet_folders():
 
 
 def mxnet_wheels():
-    """{wheel: version} of the wheels whose MXNet `import mxnet` would use."""
+    """{wheel: version} of the installed wheels that `import mxnet` would use.
+    """
     parents = {folder.resolve().parent for folder in mxnet_folders()}
     found = {}
     for wheel in WHEELS.values():

@@ -116,10 +116,10 @@ def parameter_string(value):
 def adopt_parameter(block, name, parameter):
     """Let `block.collect_params()` find a Parameter that is an attribute.
 
-    block: a Gluon block with `self.NAME = parameter`, where NAME is `name`.
-    The stock MXNet 1.9.1 finds only parameters that `block.params` created,
-    and neither initializes nor trains other parameters. A `parameter.name`
-    that equals NAME gets the block's prefix.
+    block: a Gluon block whose attribute `name` is `parameter`. The stock MXNet
+    1.9.1 finds only parameters that `block.params` created, and neither
+    initializes nor trains other parameters. If `parameter.name` equals `name`,
+    the block's prefix is put before it.
     """
     collected = block.params._params
     if any(other is parameter for other in collected.values()):

@@ -260,7 +260,7 @@ def _check_openmp(openmp):
     openmp: the result of `_loaded_openmp`. libgomp read its environment
     variables when it was loaded, so it is too late to correct them.
     """
-    answers = []    # of `ask`: true if there may be too few threads
+    answers = []    # `ask` adds one; true: there may be too few threads
 
     def ask():
         answers.append(openmp.omp_get_dynamic()

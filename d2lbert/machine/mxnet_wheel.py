@@ -171,7 +171,7 @@ def _pip_settings(environ):
     environ = dict(environ)
 
     def translate(pip_name, *uv_names):
-        """Unless pip's variable is set, give it the first value of uv's."""
+        """Copy the first variable of uv that is set, unless pip's is set."""
         value = next((environ[name] for name in uv_names if environ.get(name)),
                      '')
         # uv separates values by commas, pip by spaces. Only uv accepts a name

@@ -94,13 +94,14 @@ def earlier_than(path):
             if other.name < path.name]
 
 
-def save(run, step, state, arrays, kept=3):
+def save(run, step, state, arrays, num_kept=3):
     """Write the checkpoint of `step`, then remove others; return its path.
 
-    state: a dictionary that JSON can hold. arrays: {name: NumPy array}. kept:
-    the number of checkpoints to keep, with the new one; 0 keeps all of earlier
-    steps. Checkpoints of later steps are removed. If writing fails, raises
-    `CheckpointError`, and all other checkpoints stay.
+    state: a dictionary that JSON can hold. arrays: {name: NumPy array}.
+    num_kept: the number of checkpoints to keep, including the new one; 0 keeps
+    all checkpoints of earlier steps. Checkpoints of later steps are always
+    removed. If writing fails, raises `CheckpointError`, and all other
+    checkpoints stay.
     """
     path = path_of(run, step)
     state = dict(state, format=FORMAT, step=step)
@@ -121,8 +122,8 @@ def save(run, step, state, arrays, kept=3):
             f'the checkpoint {path} cannot be written ({error.strerror}): '
             f'make room and {advice}') from None
     # Checkpoints of later steps were written before the run was resumed at an
-    # earlier step. With kept=0, [-0:] keeps the whole list
-    kept_paths = [*earlier_than(path), path][-kept:]
+    # earlier step. With num_kept=0, [-0:] keeps the whole list
+    kept_paths = [*earlier_than(path), path][-num_kept:]
     for old in set(all_of(run)) - set(kept_paths):
         with contextlib.suppress(OSError):
             old.unlink()
@@ -185,8 +186,9 @@ def check_net_sizes(path, config, shapes):
     try:
         check_sizes(config, _without_prefix(shapes, 'param/').values())
     except ValueError as error:
-        raise CheckpointError(f'{path} is damaged, or its run is: {error}'
-                              + remedy(path)) from None
+        raise CheckpointError(
+            f'{path} or the config.json of its run is damaged: {error}'
+            + remedy(path)) from None
 
 
 def remedy(path):

@@ -36,8 +36,8 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
         checked_corpus = complete(dict(corpus=corpus))['corpus']
         # 'book' fits only the book's format, and this text may have another
         split = 'auto' if settings['split'] == 'book' else settings['split']
-        # The setting `vocab` is no path here: if it is not None,
-        # `read_corpus` uses its second argument and builds no vocabulary
+        # The setting `vocab` is no path here: with any value except None,
+        # `read_corpus` uses the vocabulary that it is given, and builds none
         other_settings = dict(
             BOOK, corpus=checked_corpus, vocab='of the run',
             text_field=text_field, split=split,

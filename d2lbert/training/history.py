@@ -29,6 +29,7 @@ FIRST_CHECKED_STEP = 10
 class RunHistory(History, Stateful):
     """A `History` with held-out figures and log lines.
 
+    The attribute `step` is the list of the logged steps, see `History`.
     losses: the names of the losses. figures_type: the named tuple type of the
     held-out figures. wanted: dict(corpus=, reason=), the corpus that the user
     wanted and why it could not be had; None if the run has the wanted corpus.
@@ -97,9 +98,10 @@ class RunHistory(History, Stateful):
                 getattr(self, name).pop()
 
     def entry(self, step):
-        """The numbers of `step`, the latest: {column of losses.csv: number}.
+        """The numbers of the latest step, {column of losses.csv: number}.
 
-        Waits for the losses. An evaluated step also has held-out figures.
+        step: the number of the latest step. Waits for the losses. An evaluated
+        step also has held-out figures.
         """
         self.read_losses()
         numbers = dict(zip(self.columns,
@@ -123,7 +125,10 @@ class RunHistory(History, Stateful):
             for step in sorted({*index_of, *self.held_out}))
 
     def last_csv_row(self, step, has_held_out):
-        """The row of `step`, the latest; '' if neither logged nor evaluated.
+        """The row of the latest step in losses.csv.
+
+        step: the number of the latest step. Returns '' if the step is neither
+        logged nor evaluated.
         """
         is_logged = self.step[-1:] == [step]
         if not is_logged and step not in self.held_out:

@@ -128,8 +128,9 @@ def _joined_texts(texts):
 def _make_objective(settings, vocab, teacher=None):
     """Make the `Objective` of a run, with a teacher if `settings` name one.
 
-    vocab: from the checkpoint of a resumed run; None for a new run. teacher:
-    the `Teacher`, if it is loaded already.
+    vocab: from the checkpoint of a resumed run, or None if the checkpoint has
+    no vocabulary; None for a new run. teacher: the `Teacher`, if it is loaded
+    already.
     """
     is_new = vocab is None
     make = functools.partial(OBJECTIVES[settings['objective']], settings,

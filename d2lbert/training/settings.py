@@ -45,8 +45,8 @@ class Setting(NamedTuple):
     share: bool = False     # True if the value must be below 1
     several: bool = False   # True if a list of paths is allowed
     changeable: bool = False    # True if the value may change on resume
-    instead: Any = None     # name of another setting; this setting has no
-                            # effect if the other setting has a value
+    replaced_by: Any = None     # name of another setting; this setting has no
+                                # effect if the other setting has a value
     earlier: str = ''       # an earlier name, which is still accepted
 
     @property
@@ -231,7 +231,7 @@ GROUPS = {
                 'computed, to save memory (gradient accumulation)', 'K',
                 least=1),
         Setting('num_steps', int, 50, 'training steps', learn=4000,
-                least=1, changeable=True, instead='minutes'),
+                least=1, changeable=True, replaced_by='minutes'),
         Setting('minutes', float, None, 'training time in minutes, instead '
                 'of num_steps; learning rate and batch size then follow the '
                 'clock', least=0, changeable=True),
@@ -411,9 +411,9 @@ def check_clock(minutes, num_workers):
     The clocks of the workers would differ, and hence the numbers of steps.
     """
     if minutes is not None and num_workers > 1:
-        raise ValueError(f'minutes={minutes:g} is for one worker, whose clock '
-                         f'counts, not for {num_workers}: give num_steps '
-                         '(--num-steps) in place of it')
+        raise ValueError(f'minutes={minutes:g} is for one worker, since the '
+                         f'clocks of {num_workers} workers differ: give '
+                         'num_steps (--num-steps) in place of minutes')
 
 
 def checked_values(settings, defaults, keywords):
@@ -421,7 +421,7 @@ def checked_values(settings, defaults, keywords):
 
     settings: {name: `Setting`}, among them seed, batch_size and accumulate.
     A missing seed is drawn. A setting that another one replaces
-    (`Setting.instead`) gets the value None.
+    (`Setting.replaced_by`) gets the value None.
     """
     unknown = sorted(set(keywords) - set(settings))
     if unknown:
@@ -431,16 +431,16 @@ def checked_values(settings, defaults, keywords):
     values = {**defaults, **keywords}
     if values['seed'] is None:
         values['seed'] = int.from_bytes(os.urandom(4), 'little')
-    # {setting: the setting with a value that replaces it}
-    replaced = {name: setting.instead for name, setting in settings.items()
-                if setting.instead is not None
-                and values.get(setting.instead) is not None}
-    for name, instead in replaced.items():
+    # {setting without effect: the setting that replaces it}
+    replaced = {name: setting.replaced_by for name, setting in settings.items()
+                if setting.replaced_by is not None
+                and values.get(setting.replaced_by) is not None}
+    for name, other in replaced.items():
         if keywords.get(name) is not None:
             raise ValueError(
-                f'{name} (--{_flag(name)}) and {instead} '
-                f'(--{_flag(instead)}) both set the length of a run: give one '
-                'of them, and to a resumed run the one that it began with')
+                f'{name} (--{_flag(name)}) and {other} (--{_flag(other)}) '
+                'both set the length of a run: give only one of them, and '
+                'for a resumed run the setting that the run began with')
     values = {name: None if name in replaced else setting.checked(values[name])
               for name, setting in settings.items()}
     if values['batch_size'] % values['accumulate']:
@@ -492,8 +492,8 @@ def takes_settings(groups):
 def _bracketed_default(setting):
     """The default in brackets, for `help`: ' [512; 64 in learn]'.
 
-    ' [True in learn]' for a bool that only this recipe sets; '' for any other
-    bool, and without a default.
+    ' [True in learn]' for a bool that only the recipe learn sets; '' for any
+    other bool, and without a default.
     """
     if setting.default is None or setting.kind is bool:
         return ' [True in learn]' if setting.learn else ''

@@ -1,4 +1,4 @@
-"""Define `Stateful`, and objects of a run whose state checkpoints store."""
+"""Define `Stateful`, and objects of a run that checkpoints store."""
 import contextlib
 import math
 
@@ -293,7 +293,10 @@ class BestWeights(Stateful):
 
 
 def best_step(history, score):
-    """The first step with the highest score; None without any score."""
+    """The first step with the highest score; None without any evaluation.
+
+    score: a function from the held-out figures of a step to a number.
+    """
     scores = {step: score(figures)
               for step, figures in history.held_out.items()}
     # NaN is worse than any number; max returns the first of equals

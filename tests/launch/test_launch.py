@@ -640,7 +640,7 @@ def test_hosts_come_from_a_list_or_a_file(tmp_path):
     (1, '--root-uri 192.0.2.1 -- pretrain', 'cannot listen at 192.0.2.1:0'),
     (2, '--workers 2', 'the command of the workers is missing'),
     (2, '-- train', 'the command of the workers is missing'),
-    (2, '-- pretrain --minutes 3', 'minutes=3 is for one worker, whose clock'),
+    (2, '-- pretrain --minutes 3', 'minutes=3 is for one worker, since'),
 ])
 def test_invalid_jobs_are_refused_in_one_sentence(
         command, status, args, sentence):

@@ -211,12 +211,12 @@ def test_a_full_disk_loses_no_checkpoint_and_leaves_no_half_one(copy, full):
 
 def test_no_later_checkpoint_is_called_the_one_before(tmp_path):
     for step in 2, 4, 6:
-        checkpoints.save(tmp_path, step, {}, {}, kept=0)
+        checkpoints.save(tmp_path, step, {}, {}, num_kept=0)
     for step, named in (3, '2'), (4, '2'), (5, '4'):
         with no_room('os.fsync'), pytest.raises(
                 CheckpointError, match='the checkpoint before it, '
                                        rf'\S+step-0000000{named}.npz, is'):
-            checkpoints.save(tmp_path, step, {}, {}, kept=0)
+            checkpoints.save(tmp_path, step, {}, {}, num_kept=0)
     path = checkpoints.path_of(tmp_path, 2)
     assert checkpoints.earlier_than(path) == []
     assert steps(tmp_path) == [2, 4, 6]

@@ -185,7 +185,7 @@ def test_more_minutes_go_on_and_fewer_than_were_used_are_refused(
     with pytest.raises(ValueError, match=r'minutes=0.01 is less than the '
                                          r'0.0\d minutes that were used'):
         d2l.pretrain(resume=again, minutes=0.01)
-    with pytest.raises(ValueError, match='the one that it began with'):
+    with pytest.raises(ValueError, match='the setting that the run began'):
         d2l.pretrain(resume=again, num_steps=100)
     rates = rates_of(monkeypatch)
     clock(itertools.repeat(0.1))
@@ -240,7 +240,7 @@ def test_the_steps_of_a_recipe_make_way_for_minutes():
 
 def test_several_workers_have_no_clock_in_common(monkeypatch):
     monkeypatch.setenv('D2LBERT_NUM_WORKERS', '2')
-    with pytest.raises(ValueError, match='minutes=1 is for one worker, whose '
-                                         'clock counts, not for 2'):
+    with pytest.raises(ValueError, match='minutes=1 is for one worker, since '
+                                         'the clocks of 2 workers differ'):
         loops.prepared(pretraining._make_objective,
                        complete(dict(TINY, minutes=1)))
