@@ -89,7 +89,7 @@ def _settings_of(folder):
     try:
         config = dict(read_config(folder))
         settings = dict(config['training'])
-        settings.pop('devices', None)   # stored among them, but no setting
+        settings.pop('devices', None)   # `config_of` adds them to the settings
         return complete_saved(settings), config['fingerprint']
     except RunError:        # a ValueError with a whole message
         raise

@@ -58,7 +58,7 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     or a fine-tuned model as `transformers`, sentence-transformers or
     `save_pretrained` write it. ctx, heads, trainable and precision are as
     for `load_pretrained`; with trainable=False a net takes half the memory.
-    heads is ignored unless a pretrained model is loaded. task_head=False: of a
+    heads has an effect only on a pretrained model. task_head=False: of a
     fine-tuned model load only the pretrained model, and raise an error for a
     run of `finetune`. Raises `RunError` or `PretrainedError`, both
     ValueErrors.

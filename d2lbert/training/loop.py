@@ -47,7 +47,8 @@ class Run:
     def __init__(self, make_objective, settings, devices, stop=None,
                  wanted=None, callback=None):
         self.make_objective, self.settings = make_objective, settings
-        self.devices, self.stop = parse_devices(devices), stop or StopRequest()
+        self.devices = parse_devices(devices)
+        self.stop = stop or StopRequest()
         self.wanted, self.checkpoint = wanted, None
         self.folder = None      # a `RunFolder` in the first worker
         self.resumed_step = 0   # the step of the restored checkpoint

@@ -49,13 +49,13 @@ class RunFolder:
 
     path: the folder. is_new: False if a run is resumed, and after `finish`.
     new_parents: folders above `path` that were made for this run, and are
-    removed if the run is not kept. moved: the new path of an earlier run
-    folder that was moved aside from `path`, or None.
+    removed if the run is not kept. moved_path: the new path of an earlier
+    run folder that was moved aside from `path`, or None.
     """
 
-    def __init__(self, path, is_new, new_parents=(), moved=None):
-        self.path, self.is_new, self.moved = Path(path), is_new, moved
-        self._new_parents = new_parents
+    def __init__(self, path, is_new, new_parents=(), moved_path=None):
+        self.path, self.is_new = Path(path), is_new
+        self.moved_path, self._new_parents = moved_path, new_parents
         self._is_finished = (self.path / 'model.params').is_file()
         self._lock = _lock(self.path)
         self._failed = set()    # names of files that could not be written
@@ -74,20 +74,21 @@ class RunFolder:
             new_parents = missing_folders(RUNS)
             return cls(new_run_folder(), is_new=True, new_parents=new_parents)
         check_free(out, force)
-        out, moved = Path(out), None
+        out, moved_path = Path(out), None
         if _was_given_up(out):      # use the folder again
             checkpoints.remove_temporary_files(out)
             return cls(out, is_new=True)
         if os.path.lexists(out) and force:
             _check_no_input(out, inputs)
-            moved = move_aside(out)
+            moved_path = move_aside(out)
         new_parents = missing_folders(out.parent)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.mkdir()
         except FileExistsError:     # another process has just made it
             raise _taken_error(out) from None
-        return cls(out, is_new=True, new_parents=new_parents, moved=moved)
+        return cls(out, is_new=True, new_parents=new_parents,
+                   moved_path=moved_path)
 
     @classmethod
     def reopen(cls, path):
@@ -186,9 +187,9 @@ class RunFolder:
         self._is_finished = self._is_finished and has_model
         if self.is_new and not keep:
             shutil.rmtree(self.path, ignore_errors=True)
-            if self.moved is not None:
+            if self.moved_path is not None:
                 with contextlib.suppress(OSError):
-                    os.rename(self.moved, self.path)
+                    os.rename(self.moved_path, self.path)
             remove_empty(self._new_parents)
         elif self._is_finished:
             # `_lock` makes this file even if the resumed run was finished

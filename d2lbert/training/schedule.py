@@ -104,17 +104,17 @@ class ClockSchedule(Stateful):
                 f'to {path}: give more minutes, or an earlier checkpoint')
 
 
-def grown_batch_size(full_size, growing, progress):
+def grown_batch_size(full_size, growing_share, progress):
     """The number of examples in a batch, at a progress from 0 to 1.
 
-    growing: the share of the run with smaller batches. This share has three
+    growing_share: the share of the run with smaller batches. This share has three
     equal phases. Their batches have an eighth, a quarter and half of
     `full_size`, rounded up.
     """
-    if progress >= growing:
+    if progress >= growing_share:
         return full_size
-    # progress < growing, but rounding may raise the quotient to 3
-    phase = min(int(3 * progress / growing), 2)
+    # progress < growing_share, but rounding may raise the quotient to 3
+    phase = min(int(3 * progress / growing_share), 2)
     divisor = (8, 4, 2)[phase]
     return math.ceil(full_size / divisor)
 

@@ -67,6 +67,7 @@ class Conditions(Stateful):
                         *self._product_arguments()))
 
     def restore(self, checkpoint):
+        """Choose the recorded kernel again, and warn of changed conditions."""
         path, state, _ = checkpoint
         for name, now in (('devices', self.num_devices),
                           ('workers', workers.num_workers())):

@@ -144,7 +144,8 @@ class Updater(Stateful):
         accumulate = self.settings['accumulate']
         if accumulate > 1:
             zero_gradients(self.net, self.devices)
-        terms_of_loss, num_used = [[] for _ in batch_counts], 0
+        terms_of_loss = [[] for _ in batch_counts]
+        num_used = 0    # number of devices with a shard of the last part
         for k in range(accumulate):
             part = part_of(worker_batch, k, accumulate)
             if not len(part[0]):    # there are fewer rows than parts
