@@ -107,8 +107,8 @@ class ClockSchedule(Stateful):
 def grown_batch_size(full_size, growing_share, progress):
     """The number of examples in a batch, at a progress from 0 to 1.
 
-    growing_share: the share of the run with smaller batches. This share has three
-    equal phases. Their batches have an eighth, a quarter and half of
+    growing_share: the share of the run with smaller batches. This share has
+    three equal phases. Their batches have an eighth, a quarter and half of
     `full_size`, rounded up.
     """
     if progress >= growing_share:

@@ -42,7 +42,7 @@ class Setting(NamedTuple):
     least: Any = None       # an int must be at least this; a float must be
                             # above this, not equal
     choices: tuple = ()     # the allowed values; (): all of the type
-    share: bool = False     # True if the value must be below 1
+    is_share: bool = False  # True if the value must be below 1
     several: bool = False   # True if a list of paths is allowed
     changeable: bool = False    # True if the value may change on resume
     replaced_by: Any = None     # name of another setting; this setting has no
@@ -86,7 +86,7 @@ class Setting(NamedTuple):
                 value <= self.least):
             raise ValueError(f'{self.name} must be above {self.least}, not '
                              f'{value}')
-        if self.share and value >= 1:
+        if self.is_share and value >= 1:
             raise ValueError(f'{self.name} is a share and must lie below 1, '
                              f'not {value}')
         return value
@@ -166,14 +166,14 @@ GROUPS = {
                 several=True, changeable=True),
         Setting('valid_share', float, 0.05, 'share of the articles to hold '
                 'out for eval_every if valid is not given', 'SHARE',
-                share=True),
+                is_share=True),
         Setting('fill_sequences', bool, False, 'fill sequences with several '
                 'sentences, as the published BERT does', earlier='fill'),
         Setting('dynamic', bool, False, 'draw new masks and pairs in each '
                 'epoch', learn=True),
         Setting('mask_share', float, 0.15, 'share of the tokens to predict '
                 '(objective denoise: 0.3, the share of tokens with noise)',
-                'SHARE', least=0, share=True),
+                'SHARE', least=0, is_share=True),
         Setting('whole_word_masking', bool, False, 'mask all pieces of a '
                 'word or none'),
     ),
@@ -226,7 +226,7 @@ GROUPS = {
                 'or sequences', learn=64, least=1),
         Setting('grow_batch', float, 0.0, 'share of the run with smaller '
                 'batches: an eighth, a quarter and half of batch_size, for '
-                'a third of it each', 'SHARE', share=True),
+                'a third of it each', 'SHARE', is_share=True),
         Setting('accumulate', int, 1, 'number of parts in which a batch is '
                 'computed, to save memory (gradient accumulation)', 'K',
                 least=1),
@@ -238,7 +238,7 @@ GROUPS = {
         Setting('lr', float, 0.01, 'highest learning rate of Adam', 'RATE',
                 learn=0.0015),
         Setting('warmup', float, 0.0, 'share of the run in which the '
-                'learning rate rises', 'SHARE', learn=0.1, share=True),
+                'learning rate rises', 'SHARE', learn=0.1, is_share=True),
         Setting('decay', str, 'none', 'none, linear or cosine: how the '
                 'learning rate falls', 'NAME', learn='linear',
                 choices=('none', 'linear', 'cosine')),
@@ -250,7 +250,7 @@ GROUPS = {
                 'limit', 'NORM', learn=1.0),
         Setting('average', float, 0.0, 'decay of an exponential moving '
                 'average of the weights, for example 0.999; the average is '
-                'evaluated and saved; 0: no average', 'SHARE', share=True),
+                'evaluated and saved; 0: no average', 'SHARE', is_share=True),
         Setting('initializer', str, 'xavier', 'initial weights: xavier, '
                 'normal, mimetic (tokens first attend to tokens like '
                 'themselves) or topical (also to tokens of the same topics)',
