@@ -30,10 +30,11 @@ SORTED_TEXTS = 1 << 12
 #: The number of texts per call of the tokenizer.
 TOKENIZED_TEXTS = 1 << 8
 
-#: The largest number of tokens in a forward pass if batch_size is None: of an
-#: MXNet net, and of a quantized encoder. The MXNet net rearranges its weights
-#: for each product of matrices, which pays off only with many tokens. The
-#: quantized encoder rearranges its weights once, when it is constructed.
+#: The largest number of tokens in a forward pass if batch_size is None. The
+#: first is for an MXNet net, the second for a quantized encoder. The MXNet net
+#: rearranges its weights for each product of matrices, which pays off only with
+#: many tokens. The quantized encoder rearranges its weights once, when it is
+#: constructed.
 MAX_TOKENS, QUANTIZED_MAX_TOKENS = 1 << 13, 1 << 12
 
 #: The poolings that a quantized encoder computes itself: {modes of `Pooling`:
@@ -91,12 +92,13 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     Longer texts are truncated. The first call that truncates with a tokenizer
     issues a `TextWarning`; later calls log it to the logger d2lbert. overlap:
     encode a long text in windows of max_len tokens instead. Each window shares
-    this number of tokens with the next; the last two may share more. The
-    vector of a token is from the window in which the nearer end is farthest
-    from the token. The vector of a special token is the mean over all windows.
+    this number of tokens with the next; the last two may share more. For a
+    token in several windows, the vector is from the window in which the token
+    is farthest from the nearer end. The vector of a special token is the mean
+    over all windows.
 
     batch_size: texts or windows per forward pass. By default a pass has up to
-    8,192 tokens, or 4,096 of a quantized encoder. With the C++ operators, the
+    8,192 tokens, or 4,096 with int8 weights. With the C++ operators, the
     vector of a text does not depend on the other texts, their order or the
     number of threads, to the last bit. So batch_size changes the speed alone.
     With MXNet's operators it changes the rounding, too. Those operators
@@ -288,7 +290,8 @@ class TextEncoder:
         unfinished = {}     # {index of a text: {index of a window: vectors}}
         inputs = self._inputs(texts, encoded)
         for batch, arrays in self._forward(inputs):
-            # X: the token vectors or, if `_forward` has pooled, a vector
+            # X: the token vectors of `item` or, if `_forward` has pooled them,
+            # the pooled vector
             for item, X in zip(batch, arrays):
                 k = item.text_index
                 begins = self._windows.begins(encoded[k])
@@ -352,7 +355,8 @@ class TextEncoder:
     def _raise_too_long(self, texts):
         """Raise ValueError for the first of the texts that is too long.
 
-        The text that `_inputs` found may be a later one, since it sorts them.
+        `_inputs` sorts the texts, so the text that it found may be a later
+        text.
         """
         for text in texts:
             T = len(self._tokenize([text])[0].ids)

@@ -206,7 +206,7 @@ def test_words_are_counted_and_rare_pairs_left_alone(monkeypatch):
     tokens = WordPiece.of_counts(counts, 50).idx_to_token
     assert tokens[5:] == ['a', 'b', 'c', 'x', 'y', '##b', '##c', '##y',
                           'ab', 'abc']
-    monkeypatch.setattr(word_pieces, 'MAX_WORDS', 1000)
+    monkeypatch.setattr(word_pieces, 'MAX_TRAINING_WORDS', 1000)
     many = {word: count * 1000 for word, count in counts.items()}
     assert sum(text.count(' ') + 1
                for text in word_pieces._texts_of(many)) == 1000
@@ -225,7 +225,7 @@ def test_packed_and_several_files_are_read(tmp_path, small):
 def test_beyond_the_limit_the_rarest_words_are_dropped(tmp_path, monkeypatch):
     text = tmp_path / 'text.txt'
     text.write_text(' '.join(f'w{k} often' for k in range(60)))
-    monkeypatch.setattr(word_pieces, 'MAX_TYPES', 20)
+    monkeypatch.setattr(word_pieces, 'MAX_DIFFERENT_WORDS', 20)
     text.write_text('\n'.join(f'w{k} often' for k in range(60)))
     counts = word_pieces.count_words(text)
     assert counts['often'] == 60 and len(counts) <= 20

@@ -102,6 +102,7 @@ class _ConfigFile:
             self.fields['generation_fields'] = _read_generation_fields(
                 self.path, self.fields)
         num_skipped = num_skipped_rows(family, ids['pad_token_id'])
+        # So far, max_len has been the field max_position_embeddings
         keywords['max_len'] = self._num_positions(keywords['max_len'],
                                                   num_skipped)
         if family.ffn_factor:

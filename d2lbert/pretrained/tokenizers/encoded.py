@@ -54,7 +54,7 @@ def is_word_alone(char):
 class Details(NamedTuple):
     """The T tokens of an `Encoded`, and their places in the text.
 
-    In a pair, offsets and words count in the text of the token.
+    In a pair, offsets and words are counted within the text of the token.
     """
 
     tokens: List[str]
@@ -119,7 +119,7 @@ class Encoded:
         return self.details.text_indices
 
 
-class Tokens:
+class BaseTokenizer:
     """The base class of tokenizers: the tokens, their ids, and `encode`.
 
     A subclass defines `encode_batch` and `num_special`.

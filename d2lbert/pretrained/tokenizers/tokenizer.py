@@ -17,9 +17,9 @@ from d2lbert.pretrained.tokenizers import bpe, word_pieces
 from d2lbert.pretrained.tokenizers.encoded import (
     DEFAULT_TOKENS,
     ROLES,
+    BaseTokenizer,
     Details,
     Encoded,
-    Tokens,
     as_list,
     check_pairs,
     check_text,
@@ -58,10 +58,12 @@ LONG_CHARS = 1 << 20
 NO_LIMIT = 1 << 30
 
 
-class WordPiece(Tokens):
-    """A tokenizer of the library `tokenizers`: word pieces, a BPE or others.
+class WordPiece(BaseTokenizer):
+    """A tokenizer of the library `tokenizers`, with word pieces or without.
 
-    `train` and `load` construct a `WordPiece`. Threads may share it.
+    `train` and `load` construct a `WordPiece`. `train` makes word pieces. `load`
+    also loads byte pair encodings (BPE) and others. Threads may share a
+    `WordPiece`.
     """
 
     def __init__(self, tokenizer, special, max_len=None, config=None,
@@ -141,11 +143,11 @@ class WordPiece(Tokens):
                   strip_accents=None, min_frequency=2, max_len=512):
         """Train on {word: count} as `train` does on files."""
         special = {role: DEFAULT_TOKENS[role][0] for role in ROLES}
-        normalizer = dict(lowercase=lowercase, strip_accents=strip_accents)
+        options = dict(lowercase=lowercase, strip_accents=strip_accents)
         tokens = word_pieces.train_pieces(counts, vocab_size,
-                                          list(special.values()), normalizer,
+                                          list(special.values()), options,
                                           min_frequency)
-        return cls(word_pieces.bert_tokenizer(tokens, special, **normalizer),
+        return cls(word_pieces.bert_tokenizer(tokens, special, **options),
                    special, max_len)
 
     @classmethod
@@ -164,8 +166,8 @@ class WordPiece(Tokens):
         """Write tokenizer.json, tokenizer_config.json and vocab.txt.
 
         AutoTokenizer of transformers loads these files. vocab.txt is written
-        only for word pieces with BERT's normalizer. PhoBERT and FlauBERT get
-        their original files in place of tokenizer.json and vocab.txt.
+        only for word pieces with BERT's normalizer. A tokenizer of PhoBERT or
+        FlauBERT is written as tokenizer_config.json and its original files.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -325,7 +327,7 @@ def _join(tokenizer, first, second, max_tokens):
     return tokenizer.post_process(first, second)
 
 
-class WholeWords(Tokens):
+class WholeWords(BaseTokenizer):
     """A tokenizer with the `Vocab` of a run: each lower-case word is a token.
 
     White space separates words. A mark is a character of punctuation, a symbol

@@ -32,11 +32,11 @@ MAX_ALPHABET = 1000
 
 # The largest number of different words to count. If the text files have more,
 # the rarer half of the words so far is dropped
-MAX_TYPES = 1 << 21
+MAX_DIFFERENT_WORDS = 1 << 21
 
 # The largest number of words to train on, repeated words included. If the text
 # files have more, all counts are scaled down
-MAX_WORDS = 1 << 23
+MAX_TRAINING_WORDS = 1 << 23
 
 # `WordCutter` gives a thread about this number of bytes at a time
 TASK_BYTES = 1 << 19
@@ -93,7 +93,7 @@ def whole_word_tokenizer(tokens, special, marks_are_words=False):
     """Make a tokenizer that lower-cases text and splits it at white space.
 
     tokens: a list by id. special: {role: token}. marks_are_words: also make a
-    word of each mark, see `encoded.is_word_alone`.
+    word of each punctuation mark, symbol and Chinese character.
     """
     t = library()
     tokenizer = t.Tokenizer(t.models.WordLevel(
@@ -154,9 +154,9 @@ def count_words(paths):
             raise FileNotFoundError(f'{path} is no file: name a text file')
         for line in text_files.lines(path):
             counts.update(line.split())
-            if len(counts) > MAX_TYPES:
+            if len(counts) > MAX_DIFFERENT_WORDS:
                 counts = collections.Counter(dict(
-                    counts.most_common(MAX_TYPES // 2)))
+                    counts.most_common(MAX_DIFFERENT_WORDS // 2)))
     return counts
 
 
@@ -164,9 +164,10 @@ def train_pieces(counts, vocab_size, special_tokens, options,
                  min_frequency=2):
     """Train word pieces on {word: count}; returns the list of tokens.
 
-    The list has special_tokens, then all letters as pieces that begin a word,
-    then letters that continue a word, and then longer pieces in the order of
-    training. A letter is any character. Equal arguments give equal lists.
+    The list has special_tokens, then letters as pieces that begin a word, then
+    letters that continue a word, and then longer pieces in the order of
+    training. A letter is any character; the list has the `MAX_ALPHABET` most
+    frequent letters. Equal arguments give equal lists.
     options: {name: value} for BERT's normalizer. min_frequency: the least
     number of times that a longer piece must occur.
     """
@@ -224,7 +225,7 @@ def _normalized(counts, options):
         if word == UNK:     # WikiText's token for omitted words
             continue
         if word.isascii() and word.isalnum():
-            # BERT only changes the case of such words
+            # The normalizer changes only the case of such words
             if len(word) <= MAX_WORD_CHARS:
                 normalized[word.lower() if to_lowercase else word] += count
             continue
@@ -239,11 +240,11 @@ def _texts_of(counts):
     """Yield texts to train on: each has copies of one word of {word: count}.
 
     In all texts together, a word occurs `count` times. If the sum of the
-    counts is above `MAX_WORDS`, all counts are scaled down.
+    counts is above `MAX_TRAINING_WORDS`, all counts are scaled down.
     """
     max_copies = 1 << 14        # of the word in a text, to save memory
     total = sum(counts.values())
-    divisor = -(-total // MAX_WORDS)        # rounded up
+    divisor = -(-total // MAX_TRAINING_WORDS)       # rounded up
     for word, count in counts.items():
         scaled = (count + divisor // 2) // divisor      # rounded
         for begin in range(0, scaled, max_copies):
@@ -393,8 +394,8 @@ def library_errors(what='this text', may_panic=False):
 def has_expressions(tokenizer):
     """True if a tokenizer has regular expressions, which may panic.
 
-    The number of steps of an expression depends on the text. So whether it
-    panics, see `library_errors`, cannot be checked in advance.
+    An expression panics if it takes too many steps, see `library_errors`. The
+    number of steps depends on the text, so it cannot be checked in advance.
     """
     parts = tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder
     return any(part is not None and b'"Regex"' in part.__getstate__()
@@ -446,6 +447,7 @@ class WordCutter:
                 whole_line = rb'(?m)^%b$' % re.escape(word.encode())
                 starts = [match.start()
                           for match in re.finditer(whole_line, lines)]
+                # The indices of the lines that consist of this word
                 indices = onp.searchsorted(ends, starts)
                 counts, ids = _replace_ids(counts, ids, indices,
                                            [word_ids] * len(indices))
