@@ -105,7 +105,8 @@ class OpenFolder(NamedTuple):
     def tokenizer(self):
         """Load the tokenizer and set its `pooling`.
 
-        Raises `PretrainedError`, also for more tokens than the net has.
+        Raises `PretrainedError` if this fails, or if the tokenizer has more
+        tokens than the net.
         """
         folder, vocab_size = self.folder, self.keywords['vocab_size']
         try:
@@ -312,8 +313,8 @@ def warn_of_differences(pretrained, heads):
         more = f' and {len(unused) - 4} more' if len(unused) > 4 else ''
         notes.append(f'left over and not used: {", ".join(unused[:4])}{more}')
     if notes:
-        warn(f'{pretrained.folder}: {"; ".join(notes)} (net.pretrained has '
-             'the table)')
+        warn(f'{pretrained.folder}: {"; ".join(notes)} '
+             '(print(net.pretrained) lists these tensors)')
 
 
 class QuantizedModel(NamedTuple):

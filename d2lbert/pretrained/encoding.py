@@ -32,9 +32,9 @@ TOKENIZED_TEXTS = 1 << 8
 
 #: The largest number of tokens in a forward pass if batch_size is None. The
 #: first is for an MXNet net, the second for a quantized encoder. The MXNet net
-#: rearranges its weights for each product of matrices, which pays off only with
-#: many tokens. The quantized encoder rearranges its weights once, when it is
-#: constructed.
+#: rearranges its weights for each product of matrices, which pays off only
+#: with many tokens. The quantized encoder rearranges its weights once, when it
+#: is constructed.
 MAX_TOKENS, QUANTIZED_MAX_TOKENS = 1 << 13, 1 << 12
 
 #: The poolings that a quantized encoder computes itself: {modes of `Pooling`:

@@ -257,7 +257,8 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     of the tokenizer is written as the files of sentence-transformers. A net
     with precision='int8' is written with int8 weights, in about a quarter of
     the size; other libraries cannot load such a folder. parts: the parts of
-    the net to write, keys of `tensor_names.PARTS`; None for all.
+    the net to write: keys of `tensor_names.PARTS`, or 'head' for a task head;
+    None for all.
 
     Raises FileExistsError if `folder` exists and is not an empty folder.
     Raises `PretrainedError` if the format cannot represent the net. The format

@@ -78,7 +78,7 @@ class GenerationConfig(NamedTuple):
                                           and 0 <= value < V):
                 raise ValueError(f'{name} must be one of the {V} token ids, '
                                  f'not {value!r}')
-        # The net never reads the last token, so it needs no position
+        # The last token needs no position, because the net never reads it
         if self.max_len > positions + 1:
             raise ValueError(f'max_len={self.max_len} must be at most '
                              f'{positions + 1}, the {positions} positions of '
@@ -174,8 +174,8 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
 
     num_beams: 1, the default, for greedy search; more for beam search.
     max_len: maximum number of tokens of a result, with the start token. The
-    default is the most that the net can generate or, for a run, that it was
-    trained with. min_len: minimum number of tokens, without the end token; the
+    default is the limit of the net or, for a run, the largest length in
+    training. min_len: minimum number of tokens, without the end token; the
     default is 0. length_penalty: beam search divides the log-probability of a
     text by the text's length to this power; the default is 1.
     no_repeat_ngram: n-grams of this size never occur twice; 0, the default,

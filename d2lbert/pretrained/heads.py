@@ -1,9 +1,9 @@
-"""Task heads on a pretrained encoder. A head has one new layer, or two.
+"""This module has the task heads on a pretrained encoder.
 
-The output layer is new. A hidden layer, if there is one, is the pooler or is
-new, too. The kinds of tasks are as in the paper (Devlin et al. 2018, figure
-4): a label or a number for a text or a pair, a choice of one of several texts,
-a tag for each word, an answer in a text.
+A head has a new output layer. Some heads have a hidden layer before the output
+layer: the pooler, or a new layer. The kinds of tasks are as in the paper
+(Devlin et al. 2018, figure 4): a label or a number for a text or a pair, a
+choice of one of several texts, a tag for each word, an answer in a text.
 
 B: the number of sequences of a batch. C: of texts to choose from. T: of tokens
 of a sequence. H: of hidden units. K: of scores of a text or token. R: of rows,

@@ -308,11 +308,12 @@ def write(path, tensors, displayed_path):
         raise OSError(f'{displayed_path} cannot be written: {error}') from None
 
 
-#: Arguments of models that are lengths of axes of tensors, or smaller. So in a
-#: valid checkpoint none is larger than the longest axis of all tensors.
-SIDES = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
-         'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
-         'start_id')
+#: Arguments of models. In a valid checkpoint, none of these is larger than the
+#: longest axis of all tensors.
+LIMITED_BY_AXES = (
+    'vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
+    'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
+    'start_id')
 
 #: Maximum number of layers of a model whose layers share tensors.
 MAX_SHARED_LAYERS = 1000
@@ -352,7 +353,7 @@ def check_sizes(config, shapes):
     shapes = list(shapes)
     check_layers(config, len(shapes))
     longest = max((size for shape in shapes for size in shape), default=0)
-    for name in SIDES:
+    for name in LIMITED_BY_AXES:
         value = config.get(name)
         if isinstance(value, int) and value > longest:
             raise ValueError(f'{name} is {value}, but no tensor has more '

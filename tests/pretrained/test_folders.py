@@ -228,7 +228,7 @@ def test_missing_heads_are_drawn_and_listed_tensor_by_tensor(tmp_path, capsys):
         f'{folder}: it lacks tensors of the pooler and the masked language '
         'model head and the next sentence head, which are random until they '
         'are trained; left over and not used: classifier.bias, '
-        'classifier.weight (net.pretrained has the table)\n')
+        'classifier.weight (print(net.pretrained) lists these tensors)\n')
     assert [line.split() for line in str(net.pretrained).splitlines()] == [
         ['tensor', 'state', 'expected', 'found'],
         ['bert.pooler.dense.weight', 'missing', '12', 'x', '12'],

@@ -288,6 +288,7 @@ BART_STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
                       num_segments=0, positional='learnable',
                       embedding_norm=True, tie_embeddings=True)
 
+
 def _bart_attention(layer, name):
     """`Family.names` of an attention layer; name: its name in folders."""
     return {f'{layer}.{W}': f'layers.{{i}}.{name}.{W_name}'
@@ -333,7 +334,8 @@ BART = Family(
                'activation_dropout': ('activation_dropout', 0.0)},
     flags={'scale_embedding': ('scale_embedding', False)},
     activation_field=('activation_function', 'gelu'),
-    # config.py sets the other keywords of BART_STRUCTURE, except a default
+    # Of BART_STRUCTURE, config.py sets embedding_norm and tie_embeddings.
+    # `positional` has this value by default
     structure=dict(layer_norm_eps=1e-5, **{
         keyword: BART_STRUCTURE[keyword] for keyword in (
             'family', 'heads', 'mlm_hidden', 'num_segments')}),

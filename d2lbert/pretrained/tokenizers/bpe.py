@@ -139,8 +139,9 @@ def _phobert(folder, config, special_of):
     """Load PhoBERT: words between white space; BPE merges characters."""
     t, path = library(), folder / VOCAB
     # These four tokens have the first ids, but are not in vocab.txt
-    first_tokens = [configured_token(config, *role) for role in (
-        ('bos', '<s>'), ('pad', '<pad>'), ('eos', '</s>'), ('unk', '<unk>'))]
+    first_tokens = [configured_token(config, role, default)
+                    for role, default in (('bos', '<s>'), ('pad', '<pad>'),
+                                          ('eos', '</s>'), ('unk', '<unk>'))]
     vocab = {token: idx for idx, token in enumerate(first_tokens)}
     for number, line in enumerate(_read_lines(path), 1):
         token, blank, _count = line.strip().rpartition(' ')

@@ -61,9 +61,8 @@ NO_LIMIT = 1 << 30
 class WordPiece(BaseTokenizer):
     """A tokenizer of the library `tokenizers`, with word pieces or without.
 
-    `train` and `load` construct a `WordPiece`. `train` makes word pieces. `load`
-    also loads byte pair encodings (BPE) and others. Threads may share a
-    `WordPiece`.
+    `train` makes word pieces. `load` loads word pieces, byte pair encodings
+    (BPE) and others. Threads may share a `WordPiece`.
     """
 
     def __init__(self, tokenizer, special, max_len=None, config=None,
