@@ -43,8 +43,9 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
     Returns a list with one list of `Guess` for each mask, the likeliest
     first. All masks are predicted independently, in one forward pass.
     Raises ValueError for a text without a mask, for a text with more tokens
-    than the net has positions, and for a net without a trained head for
-    masked words. Words outside the vocabulary cause a warning.
+    than the net has positions, and for a model without a mask token or without
+    a trained head for masked words. Words outside the vocabulary cause a
+    warning.
     """
     tokenizer = as_tokenizer(tokenizer)
     check_model(net, tokenizer)

@@ -219,8 +219,8 @@ def _list_file(path):
 def _digests(metadata, header):
     """{name: digest} from a file's metadata; {} if it has no digests.
 
-    header: {name: entry} of all tensors. Raises ValueError unless each tensor
-    has a digest.
+    header: {name: entry} of all tensors. Raises ValueError if the digests are
+    not of exactly these tensors.
     """
     if DIGESTS not in metadata:
         return {}
@@ -240,7 +240,7 @@ def _digest(array):
 def read(tensor):
     """Read the values of a `StoredTensor` as a float32 NumPy array.
 
-    Raises `PretrainedError` if its bytes do not match their digest.
+    Raises `PretrainedError` if bytes are missing or do not match the digest.
     """
     values = _read_flat(tensor, TYPES[tensor.dtype])
     if tensor.dtype == 'BF16':      # the integers are the upper halves
@@ -251,8 +251,8 @@ def read(tensor):
 def read_quantized(matrix):
     """Read a `StoredTensor` with scales as a `QuantizedWeight`.
 
-    Raises `PretrainedError` if its bytes do not match their digest, if a
-    weight is -128, or if a scale is negative, infinite or NaN.
+    Raises `PretrainedError` as `read` does, and also if a weight is -128, or
+    if a scale is negative, infinite or NaN.
     """
     weight = QuantizedWeight(
         _read_flat(matrix, 'int8').reshape(matrix.shape), read(matrix.scale))
@@ -268,7 +268,7 @@ def read_quantized(matrix):
 def _read_flat(tensor, dtype):
     """Read the values of a `StoredTensor`: a 1-D array of this NumPy dtype.
 
-    Raises `PretrainedError` if their bytes do not match the digest.
+    Raises `PretrainedError` if bytes are missing or do not match the digest.
     """
     with open(tensor.path, 'rb') as file:
         file.seek(tensor.begin)

@@ -27,7 +27,8 @@ class TensorSpec(NamedTuple):
     name: str               # in the folder
     param_name: str         # of the parameter, in the net
     shape: tuple            # in the folder. The shape of the parameter may
-                            # have one leading 1 more, or one less
+                            # have one leading 1 more, or one less, and fewer
+                            # rows: see num_skipped_rows
     part: str               # a key of PARTS, or 'head' in a fine-tuned net
     is_reversed: bool = False   # True if the folder has the rows in the
                                 # reverse order of the parameter's

@@ -109,6 +109,7 @@ def whole_word_tokenizer(tokens, special, marks_are_words=False):
 def has_whole_words(tokenizer):
     """True if `whole_word_tokenizer` could have made this tokenizer."""
     t = library()
+    # Pre-tokenizers with the same settings are not ==, but their states are
     return (isinstance(tokenizer.model, t.models.WordLevel)
             and isinstance(tokenizer.normalizer, t.normalizers.Lowercase)
             and tokenizer.pre_tokenizer is not None
@@ -336,9 +337,9 @@ def has_word_pieces(tokenizer):
 def description(tokenizer):
     """The settings that ids depend on besides the tokens: a list for JSON.
 
-    If the tokenizer splits as BERT's, these are the options of the normalizer
-    and the largest length of a word. For any other tokenizer, the list has the
-    whole JSON text, tokens included.
+    If the tokenizer splits text as BERT's does, these are the options of the
+    normalizer and the largest length of a word. For any other tokenizer, the
+    list has the whole JSON text, tokens included.
     """
     if not splits_as_bert(tokenizer):
         return [tokenizer.to_str()]
