@@ -78,11 +78,11 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
     return likeliest(probabilities, tokenizer, int(top))
 
 
-def probabilities_at(net, ids, segments, text_indices, positions):
+def probabilities_at(net, ids, segments, text_of_mask, positions):
     """Probabilities of all tokens at M masks: (M, V) float64.
 
     ids, segments (B, T) int32: B texts of T tokens each, without padding. Mask
-    m is at position positions[m] of text text_indices[m], both (M,). All
+    m is at position positions[m] of text text_of_mask[m], both (M,). All
     arrays are on the host. The probabilities for a text do not depend on the
     other texts of the batch.
     """
@@ -90,7 +90,7 @@ def probabilities_at(net, ids, segments, text_indices, positions):
         encoded = packed.encode(net, ids, segments,
                                 onp.full(len(ids), ids.shape[1]))
         X = encoded.X       # (B*T, H), for the tokens of all texts
-        rows = on_device(encoded.begins[text_indices] + positions, X.ctx,
+        rows = on_device(encoded.begins[text_of_mask] + positions, X.ctx,
                          'int32')
         scores = net.mlm.mlp(X.take(rows, axis=0))      # (M, V)
     scores = scores.asnumpy().astype('float64')

@@ -121,9 +121,9 @@ class Caches:
 def _take_sequences(X, indices, num_sequences):
     """Take the keys or values of the sequences with these indices.
 
-    X (B*N, T, D): the keys or values of num_sequences = B sequences.
+    X (B*N, S or T, D): the keys or values of B = num_sequences sequences.
     """
-    rows = X.reshape(num_sequences, -1)     # (B, N*T*D)
+    rows = X.reshape(num_sequences, -1)     # (B, N*S*D or N*T*D)
     indices = on_device(indices, X.ctx, 'int32')
     return rows.take(indices, axis=0).reshape(-1, *X.shape[1:])
 
