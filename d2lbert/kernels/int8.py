@@ -144,7 +144,9 @@ class Encoder:
                           _address(segments), positions,
                           ctypes.byref(handle))
         self._handle, self._num_hiddens = handle, H
-        weakref.finalize(self, compiled.int8_free, handle)
+        free = weakref.finalize(self, compiled.int8_free, handle)
+        # At the end of the process, another thread may still use the handle
+        free.atexit = False
         for b, (layers, norms) in enumerate(blocks):
             for i, layer in enumerate(layers):
                 self._put_dense(4 * b + i, *layer)

@@ -24,8 +24,10 @@ def home(tmp_path_factory):
     home.mkdir()
     shutil.copy(hub.sample_dir() / hub.TRAIN_FILE, home / '文.txt')
     if kernels.load():      # compiling takes too long for a test
+        # Another process may be compiling into a folder *.part
         shutil.copytree(kernels.OPERATORS.path.parent,
-                        home / '.cache' / 'd2lbert' / 'kernels')
+                        home / '.cache' / 'd2lbert' / 'kernels',
+                        ignore=shutil.ignore_patterns('*.part'))
     return home
 
 
