@@ -246,7 +246,8 @@ def load_weights(path, net):
     """Load the weights of a checkpoint into a model; returns the step.
 
     If the run averages its weights, the averages are loaded. Some objectives
-    train a larger net, whose attribute `bert` is the model.
+    train a larger net, whose attribute `bert` is the model. A model that was
+    quantized is in float32 afterwards.
     """
     state, arrays = load(path)
     params, prefix = named_parameters(net), ''
@@ -258,6 +259,7 @@ def load_weights(path, net):
     for name, array in _without_prefix(arrays, f'average/{prefix}').items():
         if name in params:
             set_weights(path, {name: params[name]}, {name: array})
+    net.encoder.quantized = None    # it has the weights before
     return state['step']
 
 

@@ -4,6 +4,8 @@ import pytest
 import sentences
 
 import d2lbert as d2l
+from d2lbert.kernels import int8
+from d2lbert.nn.precision import set_precision
 from d2lbert.pictures import sample_texts
 from d2lbert.pictures import senses as pictures
 from d2lbert.training import checkpoints
@@ -95,6 +97,21 @@ def test_a_report_has_each_checkpoint_and_the_last_is_the_model(settings,
     other = sentences.build_net(30)
     with pytest.raises(checkpoints.CheckpointError, match='another model'):
         checkpoints.load_weights(checkpoints.all_of(run)[0], other)
+
+
+def test_each_checkpoint_is_quantized_for_itself(tmp_path):
+    if int8.library() is None:
+        pytest.skip(int8.INT8.reason or 'D2LBERT_KERNELS is off')
+    run = d2l.pretrain(**TINY, num_steps=3, save_every=1, keep=0, lr=0.1,
+                       architecture='published', out=tmp_path / 'run')
+    report = pictures.sense_report(run, ['crane', 'bark'], 'int8')
+    for path, found in zip(checkpoints.all_of(run), report.steps.values()):
+        net, _ = d2l.load_run(run)
+        checkpoints.load_weights(path, net)
+        wanted = d2l.sense_accuracy(set_precision(net, 'int8'),
+                                    ['crane', 'bark'])
+        onp.testing.assert_array_equal(found.rates, wanted.rates)
+    assert (report.steps[1].rates != report.steps[3].rates).any()
 
 
 def test_lines_differ_without_colours_and_chance_has_a_line(small):
