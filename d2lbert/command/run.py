@@ -92,7 +92,7 @@ def _output_paths(files, out, force):
                              'them alone')
         for file in files:
             if path.exists() and Path(file).exists() and path.samefile(file):
-                raise ValueError(f'--out {path} is the page itself: choose '
+                raise ValueError(f'--out {path} is a page to run: choose '
                                  'another name')
         if len(files) > 1 and not target.exists():
             # `_write` creates the folder `target`: check only its parent
@@ -118,7 +118,8 @@ def _check_stored_outputs(pages):
 def _write(notebook, out, force):
     """Write a notebook to the path `out`; force: replace a file."""
     import nbformat
-    with failures_of('--out', out, 'written'):  # an OSError names --out
+    # An OSError becomes a ValueError that begins with --out
+    with failures_of('--out', out, 'written'):
         out.parent.mkdir(exist_ok=True)
     with writing(out, force) as temporary:      # renamed to `out` at the end
         with open(temporary, 'w', encoding='utf-8') as file:

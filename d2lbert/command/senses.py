@@ -23,7 +23,7 @@ def add(commands):
     add = senses.add_argument
     add('folders', nargs='+', metavar='RUN|FOLDER', help='a run folder, of '
         'pretrain or finetune, or a folder of a pretrained model; several '
-        'share the figure of --out')
+        'models share one figure --out')
     add('--word', dest='words', action='append', metavar='WORD', help='one '
         'of the 32 words with annotated senses, for example crane; several '
         'may be given (default: all)')
@@ -39,9 +39,9 @@ def add(commands):
 
 
 def run(args):
-    """Print a table for each model, and draw the figure --out.
+    """Print a table or, with --json, a line of JSON for each model.
 
-    Returns the exit status.
+    Then draw the figure --out. Returns the exit status.
     """
     from d2lbert.pictures.senses import (
         as_dict,

@@ -41,10 +41,10 @@ def add(commands):
     add('--text', dest='texts', action=_TextAction, metavar='TEXT',
         help="a text to show, for example 'a crane is flying'; several may "
         "be given (default: the book's texts with the word crane)")
-    # SUPPRESS: `_PairAction` stores the text in `args.texts`
+    # SUPPRESS: no `args.pair`; `_PairAction` changes `args.texts`
     add('--pair', action=_PairAction, metavar='TEXT',
         default=argparse.SUPPRESS,
-        help='the second text of a pair; give it after the first, --text')
+        help='the second text of a pair; give it after --text, the first')
     add('--word', dest='words', action='append', metavar='WORD', help='a '
         'word whose vectors in many sentences are shown; several may be '
         'given (default: words of the texts that occur often enough)')

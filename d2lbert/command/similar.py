@@ -13,11 +13,11 @@ from d2lbert.command.flags import (
 
 def add(commands):
     """Add this sub-command to the parser."""
-    similar = commands.add_parser(
+    parser = commands.add_parser(
         'similar', help='find the texts of a file that are nearest to a query',
         description='Print the lines of a file that are nearest to a query, '
         'each after its cosine similarity, the nearest first.')
-    add = similar.add_argument
+    add = parser.add_argument
     add('folder', metavar='FOLDER|RUN',
         help='the folder of a pretrained model, or a run folder')
     add('query', help="for example 'a bird in the sky'")
@@ -36,8 +36,8 @@ def add(commands):
     add_device(add)
     add_json(add, 'a line for each text that is found, with its similarity '
              'and its index among the texts, from 0')
-    similar.set_defaults(run=run, check=check_folders,
-                         needs='d2lbert.command.vectors')
+    parser.set_defaults(run=run, check=check_folders,
+                        needs='d2lbert.command.vectors')
 
 
 def run(args):

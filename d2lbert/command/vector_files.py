@@ -1,12 +1,12 @@
 """Write vectors to files, and read .npy files of vectors.
 
 H: the size of a vector. The extension of the file's name selects a class from
-`FORMATS`. All these classes have the interface of `Npy`. Arguments: `file` is
-an open binary file, and `title` the title of the column of texts or tokens, if
-the format has such a column. The method `add` appends the vectors `rows`, an
-array (n, H), and `texts`, a list of n texts or tokens. The attribute `about`
-is None or a dictionary about the vectors, which only .npy files store. The
-method `close` completes the content, but does not close the file.
+`FORMATS`. All these classes have the interface of `Npy`. The constructor gets
+`file`, an open binary file, and `title`, the title of the column of texts or
+tokens, if the format has such a column. The method `add` appends the vectors
+`rows`, an array (n, H), and `texts`, a list of n texts or tokens. The
+attribute `about` is None or a dictionary about the vectors, which only .npy
+files store. The method `close` completes the content, but leaves `file` open.
 """
 import contextlib
 import csv
@@ -73,7 +73,7 @@ def read_npy(path, flag):
     """Return (rows, about) from a .npy file.
 
     rows: the vectors (n, H), memory-mapped; about: the dictionary that `Npy`
-    stored, or {}. Raises ValueError if the file does not contain vectors;
+    stored, or {}. Raises ValueError if vectors cannot be read from the file;
     flag: the flag that named the file, for this error.
     """
     try:
@@ -133,7 +133,7 @@ class Csv:
         self._title, self._has_header = title, False
 
     def add(self, texts, rows):
-        """Append a line for each vector."""
+        """Append a line for each vector; the first call adds a header."""
         if not self._has_header:
             self._writer.writerow([self._title, *range(rows.shape[1])])
             self._has_header = True
@@ -144,7 +144,7 @@ class Csv:
     def close(self):
         """Write the lines that are still in the buffer."""
         self._text_file.flush()
-        # Otherwise the end of this object would close the binary file, too
+        # A wrapper that is not detached closes the binary file when deleted
         self._text_file.detach()
 
 
@@ -224,7 +224,7 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
     """
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
-    # A pipe or a device needs no extension: its default format is .npy
+    # A pipe or a file in /dev needs no extension: its default is .npy
     is_special = path.exists() and not path.is_file()
     if not is_special and path.suffix.lower() not in FORMATS:
         raise UsageError(f'{flag} {out} has no extension of a format for '

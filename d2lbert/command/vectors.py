@@ -35,9 +35,9 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     see `_encoder`. Raises an error for invalid arguments, if possible before
     loading the net.
     """
-    # The vectors of the texts of a file become one array (N, H)
-    is_array = file is not None and out is not None
-    pooling = _pooling(folder, pool, is_array)
+    # Each text of --file becomes one row of --out
+    row_per_text = file is not None and out is not None
+    pooling = _pooling(folder, pool, row_per_text)
     _check_arguments(text, pair, file, pooling, out)
     lines, num_texts = None, None
     if file is not None:
@@ -82,11 +82,11 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
             text_field=None, skip_empty=False, is_json=False, **options):
     """Print the `top` texts of a file that are nearest to a query.
 
-    Each printed line has the cosine similarity of the pooled vectors, and the
-    text. Texts with equal similarities keep the order of the file. vectors:
-    the path of a .npy file with the vectors of the texts, which is written if
-    it is missing. pool: 'own', 'cls' or 'mean'; None means 'own'. The other
-    arguments are as for `encode`.
+    Each printed line has the cosine similarity of the pooled vectors, the text
+    and, as JSON, its index. Texts with equal similarities keep the order of
+    the file. vectors: the path of a .npy file with the vectors of the texts,
+    which is written if it is missing. pool: 'own', 'cls' or 'mean'; None means
+    'own'. The other arguments are as for `encode`.
     """
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
@@ -161,7 +161,8 @@ def _read_vectors(path, num_texts, digest):
     """Return the vectors in the file --vectors, or None without such a file.
 
     path: the value of --vectors, or None. num_texts, digest: from
-    `_count_and_digest`. Raises ValueError if the vectors are of other texts.
+    `_count_and_digest`. Raises ValueError if the path does not end in .npy, or
+    if the file has no vectors, or vectors of other texts.
     """
     if path is None:
         return None
@@ -202,7 +203,7 @@ def _check_vectors(path, rows, encoder, lines):
 
 
 def _cosine(x, y):
-    """Return the cosine similarity of two vectors; 0 for a zero vector."""
+    """Return the cosine similarity of two vectors; 0 if one is zero."""
     x, y = x.astype('float64'), y.astype('float64')
     norm_product = onp.sqrt((x @ x) * (y @ y))
     return float(x @ y / norm_product) if norm_product else 0.0
@@ -210,17 +211,17 @@ def _cosine(x, y):
 
 # The model and the flags
 
-def _pooling(folder, pool, is_array):
+def _pooling(folder, pool, row_per_text):
     """Return the argument `pooling` of `TextEncoder` for the flag --pool.
 
     The result None means one vector for each token. It is the default for a
-    run, unless the texts of a file become one array (is_array). Otherwise the
+    run, unless row_per_text: each text must have one vector. Otherwise the
     default is 'own': the pooling that the folder stores, or the mean.
     """
     if pool is not None:
         return None if pool == 'none' else pool
     is_pretrained = Path(folder).is_dir() and not is_run(Path(folder))
-    return 'own' if is_pretrained or is_array else None
+    return 'own' if is_pretrained or row_per_text else None
 
 
 def _encoder(folder, precision=None, devices='auto', **options):
@@ -242,8 +243,8 @@ def _encoder(folder, precision=None, devices='auto', **options):
         loaded = load(folder, device_of(devices), heads=(), trainable=False,
                       precision=precision)[1:]
     net, tokenizer = loaded
-    # A run of `pretrain` stores no pooling, and does not truncate texts: a
-    # text that is too long is an error
+    # Runs of `pretrain` and `finetune` store no pooling, and do not truncate
+    # texts: a text that is too long is an error
     return TextEncoder(net, tokenizer, truncates=tokenizer.pooling is not None,
                        **options)
 
@@ -281,9 +282,9 @@ def _check_arguments(text, pair, file, pooling, out):
 
 # Writing and printing vectors
 
-# Arguments: text is the user's text; `encoding.text` may add a prompt to it.
-# unknown_words is an `UnknownWords`. Its method `readable_tokens` returns the
-# tokens, with unknown words as the text spells them
+# Arguments: text is the user's text; in `encoding.text` it may have a prompt
+# or be lower-cased. unknown_words is an `UnknownWords`, whose method
+# `readable_tokens` returns tokens, with unknown words as the text spells them
 
 def _output_function(writer, unknown_words, is_json, pooling, has_file):
     """Return output(encoding, text), which writes or prints the vectors.

@@ -247,9 +247,9 @@ def test_out_never_overwrites_a_file(old, tmp_path, capsys, nothing_runs):
     (tmp_path / 'again' / 'page.md').write_text(OLD)
     before = page.read_bytes()
     for args, sentence in [
-            (['page.ipynb', '--out', page, '--force'], 'is the page itself'),
+            (['page.ipynb', '--out', page, '--force'], 'is a page to run'),
             (['page.ipynb', '--out', 'link.ipynb', '--force'],
-             'is the page itself'),
+             'is a page to run'),
             (['page.ipynb', '--out', 'there.ipynb'], 'exists already'),
             (['page.ipynb', '--out', 'x.html'], 'does not end in .ipynb'),
             (['page.ipynb', '--out', 'chapter'],
@@ -258,7 +258,7 @@ def test_out_never_overwrites_a_file(old, tmp_path, capsys, nothing_runs):
             (['page.ipynb', old, '--out', 'there.ipynb'],
              'is a file: 2 pages need a folder'),
             (['page.ipynb', old, '--out', '.', '--force'],
-             'is the page itself'),
+             'is a page to run'),
             (['page.ipynb', 'again/page.md', '--out', 'new'],
              'would both be written to new/page.ipynb'),
             (['page.ipynb', old, '--out', 'no/new'],
