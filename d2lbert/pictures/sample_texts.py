@@ -1,10 +1,10 @@
 """Load the model, the tokenizer and the sample of sentences for a picture.
 
 The page of `d2lbert show` searches the sample for the uses of a word, and for
-tokens with vectors similar to a given one. For a run of `pretrain`, the sample
-comes from the training text. For other models, it comes from the sample corpus
-that is bundled with d2lbert. The flag `--file` names another text. In the
-sample corpus, the senses of some words have labels.
+tokens similar to a token of the page's texts. For a run of `pretrain`, the
+sample comes from the training text. For other models, it comes from the sample
+corpus that is bundled with d2lbert. The flag `--file` names another text. In
+the sample corpus, the senses of some words have labels.
 """
 import collections
 import csv
@@ -40,9 +40,9 @@ def open_model(model, precision=None, ctx=None):
 
 
 def tokenizer_of(net, tokenizer=None, vocab=None):
-    """Return `tokenizer`; if None, a tokenizer of whole words.
+    """Return `as_tokenizer` of `tokenizer` or, if None, of a vocabulary.
 
-    net, vocab: as for `vocab_of`, which returns the vocabulary of these words.
+    net, vocab: as for `vocab_of`, which returns this vocabulary.
     """
     if tokenizer is None:
         tokenizer = vocab_of(net, vocab)
@@ -71,7 +71,7 @@ def short_label(name, max_letters=14):
 
 #: Limits of `pick_sentences`: sentences from the whole sample, and sentences
 #: with each word.
-MAX_SENTENCES, MAX_SENTENCES_OF_WORD = 250, 20
+MAX_SENTENCES, MAX_PER_WORD = 250, 20
 
 #: Limits of `sentences_of`: characters in all, and words of a sentence.
 MAX_CHARS, MAX_SENTENCE_WORDS = 1 << 24, 48
@@ -105,11 +105,11 @@ class Use(NamedTuple):
 def sample_of_run(folder):
     """Return the `Sample` of the training text of the run in `folder`.
 
-    If that text is no longer on this machine, this logs a warning and returns
-    `bundled_sample()`.
+    If that text is no longer on this machine, or came from standard input or a
+    pipe, this logs a warning and returns `bundled_sample()`.
     """
     settings = dict(read_config(Path(folder)).get('training', {}))
-    corpus = settings.get('corpus')
+    corpus = settings.get('corpus')     # a name, a path or several paths
     if corpus == 'wikitext-2':
         # data_dir holds the file, or the folder wikitext-2 with the file
         data_dir = settings.get('data_dir') or hub.find_wikitext2()
@@ -144,7 +144,8 @@ def sample_of_file(path, text_field=None):
     """Return the `Sample` whose sentences are the lines of a file.
 
     Empty lines are left out. text_field: the field that holds the text, if
-    the lines are JSON. Raises ValueError for an invalid line.
+    the lines are JSON. Raises ValueError for an invalid line, and for a file
+    that has no text or cannot be read.
     """
     lines = text_sources.Lines(path, text_field, skip_empty=True,
                                single_pass=True)
@@ -152,7 +153,7 @@ def sample_of_file(path, text_field=None):
 
 
 def sentences_of(paths):
-    """Return the sentences in the first MAX_CHARS characters of text files.
+    """Return the sentences of text files, up to MAX_CHARS characters in all.
 
     The paragraph that exceeds the limit is left out, with all that follows.
     Very short and very long sentences are left out, see `_split_sentences`.
@@ -186,8 +187,8 @@ def pick_sentences(sample, words):
     """Pick sentences at even distances, and more that contain given words.
 
     sample: a `Sample`; words: lower-case strings, each of which gets up to
-    MAX_SENTENCES_OF_WORD sentences. Returns a list without repetitions, in
-    the order of the text.
+    MAX_PER_WORD sentences. Returns a list without repetitions, in the order of
+    the text.
     """
     sentences = sample.sentences
     picked = set(_pick_evenly(range(len(sentences)), MAX_SENTENCES))
@@ -197,7 +198,7 @@ def pick_sentences(sample, words):
             if word in indices_of:
                 indices_of[word].append(k)
     for indices in indices_of.values():
-        picked.update(_pick_evenly(indices, MAX_SENTENCES_OF_WORD))
+        picked.update(_pick_evenly(indices, MAX_PER_WORD))
     return list(dict.fromkeys(sentences[k] for k in sorted(picked)))
 
 

@@ -3,8 +3,8 @@
 `plot_senses` draws the vectors as points. `sense_accuracy` measures, for each
 layer, how well the vectors separate the senses of words in the sample corpus.
 
-L: the number of layers; H: the number of hidden units; n: the number of uses
-of a word; W: the number of words.
+L: the number of layers; H: the number of hidden units; n: a number of uses of
+words; W: the number of words.
 """
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -59,13 +59,13 @@ def sense_points(net, tokenizer, word, uses):
     and uses in the part that is cut off are left out. Raises ValueError if
     fewer than three uses remain.
     """
-    uses, layers = vectors_of(net, tokenizer, uses)
+    uses, layer_vectors = vectors_of(net, tokenizer, uses)
     if len(uses) < 3:
         raise ValueError(f'{len(uses)} uses of {word!r} are in the first '
                          f'{min(net.encoder.max_len, MAX_LENGTH)} tokens of '
                          'the sentences: a picture needs at least three')
     points = []
-    for X in layers:
+    for X in layer_vectors:
         points.append(_align(_principal_components(X),
                              points[-1] if points else None))
     return SensePoints(word, onp.stack(points), uses)
@@ -76,27 +76,28 @@ def vectors_of(net, tokenizer, uses):
 
     uses: a list of `sample_texts.Use`, of one word or several. The vector of
     a use is the mean of the hidden states of its tokens. Returns (uses,
-    layers): the n uses that are left after long sentences are truncated, and
-    a generator of L + 1 arrays (n, H) float32, the embeddings first.
+    layer_vectors): the n uses left after long sentences are truncated, and a
+    generator of L + 1 arrays (n, H) float32, the embeddings first.
     """
     sentences = list(dict.fromkeys(use.sentence for use in uses))
     encoded = tokenizer.encode_batch(
         sentences, max_len=min(net.encoder.max_len, MAX_LENGTH))
     index_of = {sentence: k for k, sentence in enumerate(sentences)}
     kept = []           # the uses that are left
-    positions = []      # for each, the index of its sentence, and its tokens
+    kept_tokens = []    # for each, the indices of its sentence and its tokens
     for use in uses:
         k = index_of[use.sentence]
-        words = encoded[k].words    # of special tokens, the word is None
+        word_indices = encoded[k].words     # None for special tokens
         # The tokens that have a character of the use
         tokens = [t for t, (begin, end) in enumerate(encoded[k].offsets)
-                  if words[t] is not None
+                  if word_indices[t] is not None
                   and begin < use.end and end > use.begin]
         if tokens:
             kept.append(use)
-            positions.append((k, tokens))
+            kept_tokens.append((k, tokens))
     return kept, (
-        onp.stack([states[k][tokens].mean(axis=0) for k, tokens in positions])
+        onp.stack([states[k][tokens].mean(axis=0)
+                   for k, tokens in kept_tokens])
         for states in vectors_by_layer(net, encoded, tokenizer.pad_id))
 
 
@@ -129,11 +130,12 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     sentences: strings; the first use of the word in a sentence is drawn, for
     at most 60 of the sentences that contain the word. Default: all labelled
     uses in the sample corpus. senses: a label for each of the `sentences`, or
-    None. tokenizer: the tokenizer of `load_model`; default: whole words of
-    `vocab`, or of the net's vocabulary. layer: index of the layer, 0 for the
-    embeddings, -1 for the last; or a list of indices, one panel for each.
-    label: write the word before and the word after a use beside its point if
-    there is space.
+    None; ignored without `sentences`. tokenizer: the tokenizer of
+    `load_model`; default: made from `vocab`, or from the net's vocabulary.
+    layer: index of the layer, 0 for the embeddings, -1 for the last layer, -2
+    for the one before it; or a list of indices, one panel for each. label:
+    write the word before and the word after a use beside its point if there is
+    space.
 
     Returns a matplotlib figure. The axes are the two principal components of
     a layer, rotated or mirrored, so only distances between points have a
@@ -145,7 +147,7 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     uses = _uses_to_draw(word, sentences, senses)
     found = sense_points(net, tokenizer_of(net, tokenizer, vocab), word, uses)
     layers = _layers_to_draw(layer, len(found.points))
-    # The different senses, sorted; first None, for uses without a label
+    # The different senses, sorted; None, for uses without a label, is first
     sense_names = sorted({use.sense for use in found.uses},
                          key=lambda sense: sense or '')
     fig = Picture(figsize=figsize or (PANEL_INCHES * len(layers) + 0.2,
@@ -196,14 +198,15 @@ def _uses_to_draw(word, sentences, senses):
 def _layers_to_draw(layers, count):
     """Return the indices of layers as a list, each from 0 to count - 1.
 
-    layers: an index or indices, where -1 is the last layer; count: L + 1, as
-    the embeddings count as a layer. Raises ValueError for an invalid index.
+    layers: an index or indices from -count, where -1 is the last layer; count:
+    L + 1, as the embeddings count as a layer. Raises ValueError for an invalid
+    index, and for an empty list.
     """
     layers = [layers] if isinstance(layers, int) else list(layers)
     for number in layers:
         if number not in range(-count, count):
-            raise ValueError(f'layer must be 0 (the embeddings) to {count - 1}'
-                             f', or -1 for the last, not {number!r}')
+            raise ValueError(f'layer must be {-count} to {count - 1} (0: the '
+                             f'embeddings, -1: the last), not {number!r}')
     if not layers:
         raise ValueError(f'layer is empty: give some from 0 to {count - 1}')
     return [number % count for number in layers]
@@ -230,8 +233,8 @@ def _label_points(ax, renderer, points, uses):
     """
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
-    # The space of a marker: a square of half its markersize of 6, and 1 for
-    # its edge, to each side. Both are in 1/72 inch
+    # A marker occupies a square around its center: from there to each side,
+    # half the markersize of 6, and 1 for the edge. Both are in 1/72 inch
     half_side = (6 / 2 + 1) * renderer.points_to_pixels(1)
     occupied = [(x - half_side, y - half_side, x + half_side, y + half_side)
                 for x, y in centers]
@@ -290,7 +293,7 @@ class SenseAccuracy(NamedTuple):
     def all_rates(self):
         """The mean of `rates` over the uses of all words: (L + 1,).
 
-        It is the row `all` of the command's table.
+        For several words, it is the row `all` of the command's table.
         """
         return self.rates @ self.counts / self.counts.sum()
 
@@ -302,8 +305,8 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     words: a word or a list of words (default: all 32 words with labelled
     senses); all forms of a word count as its uses. tokenizer, vocab: as for
     `plot_senses`. Raises ValueError for a word that is not one of the 32, and
-    if a model of few positions truncates all but one of a word's sentences
-    before the word.
+    if fewer than two sentences still have a word after long sentences are
+    truncated.
 
     Each use is compared with the nearest other use of the word, by cosine
     similarity. Uses in the same sentence are not compared, since their tokens
@@ -313,8 +316,8 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     """
     uses_of_word = _labelled_uses_of(words)
     all_uses = [use for uses in uses_of_word.values() for use in uses]
-    kept, layers = vectors_of(net, tokenizer_of(net, tokenizer, vocab),
-                              all_uses)
+    kept, layer_vectors = vectors_of(
+        net, tokenizer_of(net, tokenizer, vocab), all_uses)
     kept = set(kept)        # without the uses in truncated parts of sentences
     uses_of_word = {word: [use for use in uses if use in kept]
                     for word, uses in uses_of_word.items()}
@@ -322,9 +325,9 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
         if len({use.sentence for use in uses}) < 2:
             raise ValueError(
                 f'{word!r} is in fewer than two sentences of the sample '
-                f'corpus, cut at {min(net.encoder.max_len, MAX_LENGTH)} '
+                f'corpus, each cut at {min(net.encoder.max_len, MAX_LENGTH)} '
                 'tokens: there is nothing to compare with')
-    return _compute_accuracy(uses_of_word, layers)
+    return _compute_accuracy(uses_of_word, layer_vectors)
 
 
 def _labelled_uses_of(words):
@@ -341,11 +344,11 @@ def _labelled_uses_of(words):
     return {word.lower(): labelled[word.lower()] for word in words}
 
 
-def _compute_accuracy(uses_of_word, layers):
+def _compute_accuracy(uses_of_word, layer_vectors):
     """Return the `SenseAccuracy` for {word: list of `Use`s}.
 
-    layers: for each layer an array with H columns. Its rows are the vectors of
-    all uses, in the order of `uses_of_word`.
+    layer_vectors: for each layer an array with H columns. Its rows are the
+    vectors of all uses, in the order of `uses_of_word`.
     """
     senses = []         # for each word (n,), the labels of its uses
     comparable = []     # for each word (n, n), True for different sentences
@@ -357,9 +360,9 @@ def _compute_accuracy(uses_of_word, layers):
     counts = onp.array([len(labels) for labels in senses])
     ends = onp.cumsum(counts)       # the row after the last use of each word
     rates = []
-    for vectors in layers:
-        vectors_of_word = onp.split(vectors, ends[:-1])
-        rates.append(list(map(_nearest_accuracy, vectors_of_word, senses,
+    for vectors in layer_vectors:
+        vectors_by_word = onp.split(vectors, ends[:-1])
+        rates.append(list(map(_nearest_accuracy, vectors_by_word, senses,
                               comparable)))
     chances = onp.array([
         onp.unique(labels, return_counts=True)[1].max() / len(labels)
@@ -469,20 +472,20 @@ def plot_reports(reports):
     num_panels = 2 if has_steps else 1
     fig = Picture(figsize=(4.6 * num_panels, 3.6), layout='constrained')
     axes = fig.subplots(1, num_panels, squeeze=False, sharey=True)[0]
-    lines = []      # (panel, index of the report, x, rates)
+    curves = []     # (panel, index of the report, x, rates)
     for k, report in enumerate(reports):
-        lines.append((axes[0], k, range(len(report.accuracy.rates)),
-                      report.accuracy.all_rates))
+        curves.append((axes[0], k, range(len(report.accuracy.rates)),
+                       report.accuracy.all_rates))
         if report.steps:
-            lines.append((axes[1], k, list(report.steps), [
+            curves.append((axes[1], k, list(report.steps), [
                 accuracy.all_rates[-1]
                 for accuracy in report.steps.values()]))
-    for ax, k, x, rates in lines:
+    for ax, k, x, rates in curves:
         ax.plot(x, rates, MODEL_MARKERS[k % len(MODEL_MARKERS)], markersize=5,
                 label=reports[k].name, **STYLES[k % len(STYLES)])
     # A word has two senses, so the line of chance is at 0.5 or above: keep it
     # off the lower edge
-    lowest = min(0.4, *(rate for *_, rates in lines for rate in rates))
+    lowest = min(0.4, *(rate for *_, rates in curves for rate in rates))
     axes[0].set(xlabel='layer (0: embeddings)',
                 title='nearest other use has the same sense',
                 ylabel='share of uses', ylim=(lowest, 1.01))
@@ -494,7 +497,8 @@ def plot_reports(reports):
             axes[1].set_xscale('log')
             axes[1].xaxis.set_major_formatter('{x:g}')
     for ax in axes:
-        # One line of chance is enough: all reports are about the same words
+        # The first report's chance only: all reports are about the same words,
+        # and chances differ only if models truncate sentences differently
         ax.axhline(reports[0].accuracy.chance, color='0.4', linewidth=1,
                    linestyle=(0, (1, 2)), label='chance')
         ax.grid(alpha=0.3)

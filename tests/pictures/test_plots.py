@@ -156,7 +156,7 @@ def test_labels_of_senses_do_not_overlap_and_senses_differ_in_shape(small):
     (['crane', 'a crane'], {}, 'must be a list of strings'),
     (['crane', ['a crane']], dict(senses=[]), '0 senses for 1 sentences'),
     (['crane', ['a crane', 'an old crane']], {}, "2 uses of 'crane' are"),
-    (['crane'], dict(layer=3), 'must be 0 .* to 2, or -1 for the last, not'),
+    (['crane'], dict(layer=3), r'must be -3 to 2 \(0: .* last\), not'),
     (['crane'], dict(layer=[]), 'layer is empty')])
 def test_invalid_arguments_of_senses_are_refused(arguments, choices, said,
                                                  small):
