@@ -1,11 +1,11 @@
 // This file declares the choice of a kernel for each matrix product (amx.cc),
-// and has the kernel for AMX. That kernel computes C = A B by tiles: registers
-// of 16 rows of 64 bytes.
+// and has the kernel for AMX. That kernel computes C = A B by tiles: blocks of
+// 16 rows of 64 bytes, in memory and in the registers of AMX.
 //
 // P: the number of bfloat16 parts of an fp32 number. With P = 1 the number is
-// rounded. With P = 3 the number is the sum of three parts. Six products of
-// parts, instead of all nine, give the accuracy of fp32 (Henry, Tang and
-// Heinecke 2019).
+// rounded. With P = 3 the number is the sum of three parts. A product of two
+// numbers has nine products of parts, and six of these give the accuracy of
+// fp32 (Henry, Tang and Heinecke 2019).
 //
 // A and B are packed: copied into contiguous tiles of words. A word is a pair
 // of bfloat16. Of every 32 numbers of a row of A or a column of B, numbers i
@@ -40,7 +40,7 @@ Kernel kernel_in_use(bool bf16, long min_dim);
 // this process use them. The first call in a process requests the permission.
 bool tiles_permitted();
 
-// The `min_dim` for code that has no version for tiles. It never selects tiles.
+// A `min_dim` that never selects tiles.
 constexpr long NO_TILES = 0;
 
 // Return the function for the kernel in use. All four functions compute the
@@ -99,7 +99,7 @@ inline long packed_bytes(long n, long k) {
 // The operand of LDTILECFG, the instruction that configures tiles: palette 1,
 // eight tiles of 16 rows of 64 bytes.
 struct Config {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
@@ -217,8 +217,8 @@ inline void transpose_tile(const vu* from, char* to) {
 enum Factor { LEFT, RIGHT };
 
 // Pack x (n x k), whose rows begin ld numbers apart, for a sum over k. The rows
-// of x become the rows of A (LEFT) or the columns of B (RIGHT). Zeros replace
-// each row r of x with skip[r] set; skip may be null. to: memory of
+// of x become the rows of A (LEFT) or the columns of B (RIGHT). If skip[r] is
+// not 0, row r of x is packed as zeros; skip may be null. to: memory of
 // packed_bytes<P>(n, k).
 template <int P, Factor F>
 void pack_rows(const float* x, long ld, long n, long k, char* to,
@@ -228,7 +228,7 @@ void pack_rows(const float* x, long ld, long n, long k, char* to,
   alignas(64) vu untransposed[TRANSPOSED ? P * SIDE : 1];
   for (long i = 0; i < n; i += SIDE)
     for (long d = 0; d < k; d += DEPTH, to += P * TILE_BYTES) {
-      vu* tile = TRANSPOSED ? untransposed : (vu*)to;
+      vu* tiles = TRANSPOSED ? untransposed : (vu*)to;  // one for each part
       for (long r = 0; r < SIDE; r++) {
         vu word[P] = {};
         if (i + r < n && !(skip && skip[i + r])) {
@@ -236,7 +236,7 @@ void pack_rows(const float* x, long ld, long n, long k, char* to,
           pair_words<P>(load_or_zeros(from, k - d),
                         load_or_zeros(from + SIDE, k - d - SIDE), word);
         }
-        for (int p = 0; p < P; p++) store(tile + p * SIDE + r, word[p]);
+        for (int p = 0; p < P; p++) store(tiles + p * SIDE + r, word[p]);
       }
       for (int p = 0; TRANSPOSED && p < P; p++)
         transpose_tile(untransposed + p * SIDE, to + p * TILE_BYTES);
@@ -244,7 +244,7 @@ void pack_rows(const float* x, long ld, long n, long k, char* to,
 }
 
 // Like `pack_rows`, but the columns of x (k x n) become the rows of A or the
-// columns of B. `skip` has k marks, for rows of x.
+// columns of B. `skip` has k elements, for rows of x.
 template <int P, Factor F>
 void pack_columns(const float* x, long ld, long k, long n, char* to,
                   const char* skip = nullptr) {
@@ -263,12 +263,12 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
     for (long i = first; has_all_rows && skip && i < first + DEPTH; i++)
       has_all_rows = !skip[i];
     for (long j = 0; j < n; j += SIDE) {
-      char* to_tile = to + (j / SIDE * sum_tiles + d) * P * TILE_BYTES;
-      vu* tile = TRANSPOSED ? untransposed : (vu*)to_tile;
-      auto store_words = [&](long r, vf x_row, vf y_row) {
+      char* to_tiles = to + (j / SIDE * sum_tiles + d) * P * TILE_BYTES;
+      vu* tiles = TRANSPOSED ? untransposed : (vu*)to_tiles;
+      auto store_words = [&](long r, vf row, vf later_row) {
         vu word[P];
-        pair_words<P>(x_row, y_row, word);
-        for (int p = 0; p < P; p++) store(tile + p * SIDE + r, word[p]);
+        pair_words<P>(row, later_row, word);
+        for (int p = 0; p < P; p++) store(tiles + p * SIDE + r, word[p]);
       };
       const float* from = x + first * ld + j;
       if (has_all_rows && j + SIDE <= n) {
@@ -279,7 +279,7 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
           store_words(r, load_row(first + r, j), load_row(first + SIDE + r, j));
       }
       for (int p = 0; TRANSPOSED && p < P; p++)
-        transpose_tile(untransposed + p * SIDE, to_tile + p * TILE_BYTES);
+        transpose_tile(untransposed + p * SIDE, to_tiles + p * TILE_BYTES);
     }
   }
 }
@@ -292,16 +292,17 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
 // last, because each addition to a large sum loses some accuracy.
 template <int P, bool HAS_LOWER, bool HAS_RIGHT>
 inline void add_product(const char* a, const char* b, long sum_tiles) {
-  const long to_next_tile = sum_tiles * P * TILE_BYTES;
+  // The bytes of SIDE packed rows of A, or columns of B
+  const long side_bytes = sum_tiles * P * TILE_BYTES;
   auto load_rows = [&](long d, int part) {
     const char* tile = a + (d * P + part) * TILE_BYTES;
     load_tile<4>(tile, 64);
-    if (HAS_LOWER) load_tile<5>(tile + to_next_tile, 64);
+    if (HAS_LOWER) load_tile<5>(tile + side_bytes, 64);
   };
   auto load_columns = [&](long d, int part) {
     const char* tile = b + (d * P + part) * TILE_BYTES;
     load_tile<6>(tile, 64);
-    if (HAS_RIGHT) load_tile<7>(tile + to_next_tile, 64);
+    if (HAS_RIGHT) load_tile<7>(tile + side_bytes, 64);
   };
   auto add = [&] {
     dot<0, 4, 6>();
@@ -356,7 +357,7 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
               long ldc, Start start, const float* bias = nullptr,
               Prefetcher* ahead = nullptr) {
   const long sum_tiles = tiles_along(k);
-  const long tile_row_bytes = sum_tiles * P * TILE_BYTES;  // of a row of tiles
+  const long side_bytes = sum_tiles * P * TILE_BYTES;  // as in `add_product`
   // With three parts, C is added after the sum of all products, because each
   // addition to a large sum loses some accuracy
   const bool adds_c_last = P == 3 && start == ADD;
@@ -367,14 +368,14 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
       const long rows = std::min(2 * SIDE, m - i);
       const long columns = std::min(2 * SIDE, n - j);
       const bool has_whole_tiles = rows % SIDE == 0 && columns % SIDE == 0;
-      // A block of whole tiles, which is copied to C afterwards
-      alignas(64) float edge[4 * SIDE * SIDE];
-      const bool uses_edge = adds_c_last || !has_whole_tiles;
-      float *c_block = c + i * ldc + j, *to = uses_edge ? edge : c_block;
-      const long ld = (uses_edge ? 2 * SIDE : ldc) * 4;  // bytes
-      if (uses_edge && adds_c_first)
+      // A block of whole tiles, which is copied or added to C afterwards
+      alignas(64) float buffer[4 * SIDE * SIDE];
+      const bool uses_buffer = adds_c_last || !has_whole_tiles;
+      float *c_block = c + i * ldc + j, *to = uses_buffer ? buffer : c_block;
+      const long ld = (uses_buffer ? 2 * SIDE : ldc) * 4;  // bytes
+      if (uses_buffer && adds_c_first)
         for (long r = 0; r < rows; r++)
-          std::memcpy(edge + r * 2 * SIDE, c_block + r * ldc, columns * 4);
+          std::memcpy(buffer + r * 2 * SIDE, c_block + r * ldc, columns * 4);
       const float* start_block = start == BIAS  ? bias + j
                                  : adds_c_first ? to
                                                 : nullptr;
@@ -384,12 +385,11 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
                                 : multiply_block<P, true, false>
                     : has_right ? multiply_block<P, false, true>
                                 : multiply_block<P, false, false>;
-      multiply_these(a + i / SIDE * tile_row_bytes,
-                     b + j / SIDE * tile_row_bytes, sum_tiles, to, ld,
-                     start_block, adds_c_first ? ld : 0);
-      for (long r = 0; uses_edge && r < rows; r++)
+      multiply_these(a + i / SIDE * side_bytes, b + j / SIDE * side_bytes,
+                     sum_tiles, to, ld, start_block, adds_c_first ? ld : 0);
+      for (long r = 0; uses_buffer && r < rows; r++)
         for (long q = 0; q < columns; q += VL) {
-          vf sums = load(edge + r * 2 * SIDE + q);
+          vf sums = load(buffer + r * 2 * SIDE + q);
           if (adds_c_last) sums += load(c_block + r * ldc + q, columns - q);
           store(c_block + r * ldc + q, sums, columns - q);
         }
@@ -420,17 +420,18 @@ struct Range {
 
 // The `top`, and the `low` minus 1, of each lane of many vectors.
 struct LaneRanges {
-  vu top = {}, low = ~vu{};
+  vu top = {}, low_minus_1 = ~vu{};
   void add(vf x) {
     const __m512i magnitude = (__m512i)((vu)x & 0x7fffffffu);
     top = (vu)_mm512_max_epu32((__m512i)top, magnitude);
     // 0 - 1 is the largest integer, so zeros do not count for `low`
-    low = (vu)_mm512_min_epu32((__m512i)low, (__m512i)((vu)magnitude - 1u));
+    low_minus_1 = (vu)_mm512_min_epu32((__m512i)low_minus_1,
+                                       (__m512i)((vu)magnitude - 1u));
   }
   Range range() const {
     Range r;
     r.top = _mm512_reduce_max_epu32((__m512i)top);
-    r.low = _mm512_reduce_min_epu32((__m512i)low);
+    r.low = _mm512_reduce_min_epu32((__m512i)low_minus_1);
     if (r.low != ~0u) r.low++;  // else all numbers are zero
     if (r.top) r.least_top = r.top;
     return r;
@@ -478,8 +479,8 @@ inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
 template <int P>
 constexpr long min_exponent() { return P == 3 ? -102 : -126; }
 
-// The numbers of a factor must be below 2^MAX_EXPONENT. The largest number of a
-// row times the largest number of a column must have an exponent of at least
+// The numbers of a factor must be below 2^MAX_EXPONENT. The exponents of the
+// largest numbers of a row and of a column must add up to at least
 // MIN_PRODUCT_EXPONENT, since sums near 2^-126 would lose digits.
 constexpr long MAX_EXPONENT = 60, MIN_PRODUCT_EXPONENT = -60;
 

@@ -21,15 +21,14 @@ bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   // V is multiplied by the weights. Before dropout, the largest weight of a
   // query is between 1 / n and 1, so its product with a number of V has about
   // the exponent of that number. So the exponent of the largest number of each
-  // nonzero column of V must be at least MIN_PRODUCT_EXPONENT, the least
-  // exponent of a product.
+  // nonzero column of V must be at least MIN_PRODUCT_EXPONENT.
   return tiles_can_multiply<P>(q, k, D) && in_tile_range<P>(v) &&
          v.least_top >= bits_of_power(MIN_PRODUCT_EXPONENT);
 }
 
-// Like `can_attend`, for the gradients of q, k and v. `backward` also computes
-// the weights once more. d_out: the gradient of the output of this head, with
-// rows H numbers apart.
+// Like `can_attend`, for the gradients of q, k and v, and for the weights,
+// which `backward` computes again. d_out: the gradient of the output of this
+// head, with rows H numbers apart.
 template <int P>
 bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
                      long H, long m, long n, long D) {
@@ -41,7 +40,7 @@ bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
   // The gradient of the scores is multiplied by K and Q, so its numbers must
   // stay below 2^MAX_EXPONENT. A number of d_out times a number of V is below
   // 2^product_exponent. 2^20 leaves room for the sum of D such products, and
-  // for the factor of dropout.
+  // for the scale of dropout.
   const long product_exponent = exponent(d.top) + exponent(v.top) + 2;
   return product_exponent < MAX_EXPONENT - 20;
 }

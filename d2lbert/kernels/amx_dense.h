@@ -6,14 +6,14 @@ namespace tiled {
 
 using namespace amx;
 
-// Rows or columns that are multiplied at a time: the side of a block of 2 x 2
-// tiles. (STRIPE in gemm.h is for vectors.)
+// Rows or columns that are multiplied at a time: the side of 2 x 2 tiles.
+// (STRIPE in gemm.h is for vectors.)
 constexpr long STRIP = 2 * SIDE;
 
 // The number of rows in a block: whole strips, 8 at most. A block takes
 // row_bytes for each row. A block of more than two strips takes at most 600 kB,
-// less than half of the second-level cache of a CPU with AMX (2 MB). Each
-// thread gets two blocks or more, if there are enough rows.
+// less than half of the second-level cache of a CPU with AMX (2 MB). Except
+// for rounding up, each thread gets two blocks or more.
 inline long tile_block_rows(long rows, int threads, double row_bytes) {
   const long max_strips = std::max(2L, (long)(600e3 / row_bytes) / STRIP);
   const long strips = ceil_div(ceil_div(rows, 2 * threads), STRIP);
@@ -37,7 +37,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
   std::fill(bias, bias + strips * STRIP, 0.f);
   if (b) std::copy(b, b + N, bias);
   const bool bias_fits = can_start_sum(range_of(bias, N));
-  float* const out = Z ? Z : Y;  // without Z, z is computed in the memory of Y
+  float* const out = Z ? Z : Y;  // without Z, Y holds Z before the activation
   Range weight_range;
   ExcludedRows excluded(R);
   ThreadScratch& scratch = thread_scratch(
@@ -104,13 +104,13 @@ void forward(long R, long K, long N, const float* X, const float* W,
   if (Z) excluded.scatter(z, Z, N);
 }
 
-// True if tiles can multiply one row dz (N,) of dZ and the same row x (K,) of X
-// for the gradients that are wanted. dX = dZ W, and W has the range
+// True if dz (N,) and x (K,), rows of dZ and X with the same index, are in the
+// range of tiles for the wanted gradients. dX = dZ W, and W has the range
 // weight_range. dW = dZ^T X is a sum over R rows.
 template <int P>
-bool tiles_can_add_row(const float* dz, long N, const float* x, long K, long R,
-                       const Range& weight_range, bool wants_dX,
-                       bool wants_dW) {
+bool tiles_can_multiply_row(const float* dz, long N, const float* x, long K,
+                            long R, const Range& weight_range, bool wants_dX,
+                            bool wants_dW) {
   const Range dz_range = range_of(dz, N);
   if (wants_dX && !tiles_can_multiply<P>(dz_range, weight_range, N))
     return false;
@@ -172,9 +172,10 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       const float* dz = act == NONE ? dy : dZ;
       char* marks = excluded->marks() + first;
       for (long r = 0; r < m; r++)
-        marks[r] = !tiles_can_add_row<P>(dz + r * N, N, X + (first + r) * K, K,
-                                         R, weight_range, dX != nullptr,
-                                         dW != nullptr);
+        marks[r] = !tiles_can_multiply_row<P>(dz + r * N, N,
+                                              X + (first + r) * K, K, R,
+                                              weight_range, dX != nullptr,
+                                              dW != nullptr);
       if (dX) {
         pack_rows<P, LEFT>(dz, N, m, N, dz_rows, marks);
         multiply<P>(m, K, N, dz_rows, packed, dX + first * K, K, ZERO);
@@ -207,7 +208,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
   const int threads = team(4.0 * R * K * N);
   const long block = tile_block_rows(R, threads, 2.0 * P * N);
   const long blocks = ceil_div(R, block);
-  const long chunk = P == 1 ? 512 : 256;  // rows that a product for dW sums
+  const long chunk = P == 1 ? 512 : 256;  // rows of dZ in a product for dW
   // Columns of dZ, which are rows of dW, for each thread
   const long columns = ceil_div(ceil_div(N, threads), STRIP) * STRIP;
   Scratch& shared = team_scratch();
@@ -234,10 +235,10 @@ void backward_by_columns(long R, long K, long N, const float* X,
                           dZ ? dZ + first * N : nullptr, nullptr);
       char* marks = excluded->marks() + first;
       for (long r = 0; r < m; r++)
-        marks[r] = !tiles_can_add_row<P>(dz + (first + r) * N, N,
-                                         X + (first + r) * K, K, R,
-                                         weight_range, dX != nullptr,
-                                         dW != nullptr);
+        marks[r] = !tiles_can_multiply_row<P>(dz + (first + r) * N, N,
+                                              X + (first + r) * K, K, R,
+                                              weight_range, dX != nullptr,
+                                              dW != nullptr);
       if (!dX) continue;
       pack_rows<P, LEFT>(dz + first * N, N, m, N, dz_rows, marks);
       multiply<P>(m, K, N, dz_rows, packed, dX + first * K, K, ZERO);

@@ -63,7 +63,7 @@ inline float number(const uint8_t* half) {  // a bfloat16
 
 inline void configure(const Config& config) {
   if (allowed != getpid()) fault("tiles in a process without permission");
-  if (config.palette != 1 || config.start) fault("an unknown palette");
+  if (config.palette != 1 || config.start_row) fault("an unknown palette");
   for (int i = 0; i < 16; i++)
     if (config.rows[i] > (i < 8 ? 16 : 0) ||
         config.row_bytes[i] > (i < 8 ? 64 : 0) ||
