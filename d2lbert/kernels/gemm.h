@@ -92,8 +92,8 @@ bool is_after_fork();
 // Scratch memory of the calling thread, for arrays that its OpenMP team shares.
 Scratch& team_scratch();
 
-// The type of the elements of A and B, the argument E of templates. words(k):
-// the number of words for k numbers along the sum.
+// The precision of a product, the argument E of templates. words(k): the number
+// of words for k numbers in a row of A or in a column of B.
 struct Fp32 {
   typedef float word;
   static constexpr long PER_WORD = 1;  // numbers per word
@@ -140,18 +140,18 @@ enum Start { ZERO, BIAS, ADD };
 
 extern const float zeros[NR];
 
-// Compute C (m x n) for one panel of B, b, with n <= NR columns. columns: true
-// if A has the layout "columns". bias: NR numbers, if start is BIAS. The other
-// arguments are as for `MicroKernel`.
+// Compute C (m x n) for b, a panel of B that has n <= NR columns. by_columns:
+// true if A has the layout "columns". bias: NR numbers, if start is BIAS. The
+// other arguments are as for `MicroKernel`.
 template <class E>
-inline void multiply_panel(bool columns, long m, long n, long k,
+inline void multiply_panel(bool by_columns, long m, long n, long k,
                            const word<E>* a, long lda, const word<E>* b,
                            float* c, long ldc, Start start,
                            const float* bias = nullptr) {
   const int nv = (int)ceil_div(n, VL);
-  const MicroKernel<E>* kernels = columns ? MicroKernels<E>::columns[nv - 1]
-                                          : MicroKernels<E>::rows[nv - 1];
-  const long a_step = columns ? MR : MR * lda;  // to the next MR rows of A
+  const MicroKernel<E>* kernels = (
+      by_columns ? MicroKernels<E>::columns : MicroKernels<E>::rows)[nv - 1];
+  const long a_step = by_columns ? MR : MR * lda;  // to the next MR rows of A
   const float* start_row = start == BIAS ? bias : zeros;
   for (long i = 0; i < m; i += MR, a += a_step) {
     const int num_rows = (int)std::min<long>(MR, m - i);
@@ -180,7 +180,7 @@ inline void multiply_panel(bool columns, long m, long n, long k,
   }
 }
 
-// Prefetches the memory of the next block during the work on the present block.
+// Prefetches memory that is needed next, in steps between parts of other work.
 // add() registers a range of memory, at most four times. Each call of step()
 // prefetches a part of every range, and `steps` calls prefetch all ranges.
 class Prefetcher {
@@ -209,8 +209,8 @@ class Prefetcher {
 
 constexpr long STRIPE = 2 * MR;  // rows of C between two calls of step()
 
-// The `steps` of a `Prefetcher` for `multiply`: the number of stripes in the
-// panels of C (m x n).
+// The `steps` of a `Prefetcher` for `multiply`, whose C is (m x n): `multiply`
+// calls step() once for each stripe of STRIPE rows and NR columns of C.
 inline long num_stripes(long m, long n) {
   return ceil_div(m, STRIPE) * ceil_div(n, NR);
 }
@@ -219,24 +219,24 @@ inline long num_stripes(long m, long n) {
 // numbers. k: the number of words in a row of A. ahead: prefetches other memory
 // meanwhile; may be null. The other arguments are as for `multiply_panel`.
 template <class E>
-inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
-                     long lda, const word<E>* b, float* c, long ldc,
-                     Start start, Prefetcher* ahead = nullptr,
+inline void multiply(bool by_columns, long m, long n, long k,
+                     const word<E>* a, long lda, const word<E>* b, float* c,
+                     long ldc, Start start, Prefetcher* ahead = nullptr,
                      const float* bias = nullptr) {
   const long stripe = ahead ? STRIPE : m;
   for (long j = 0; j < n; j += NR)
     for (long i = 0; i < m; i += stripe) {
       if (ahead) ahead->step();
-      multiply_panel<E>(columns, std::min(stripe, m - i),
+      multiply_panel<E>(by_columns, std::min(stripe, m - i),
                         std::min<long>(NR, n - j), k,
-                        a + (columns ? i : i * lda), lda, b + j * k,
+                        a + (by_columns ? i : i * lda), lda, b + j * k,
                         c + i * ldc + j, ldc, start,
                         bias ? bias + j : nullptr);
     }
 }
 
-// Pack columns of B, b (k x n) with n <= NR, as one panel. The rows of b begin
-// ld floats apart. Zeros fill the last vector of each row of the panel.
+// Pack columns of B, b (k x n floats) with n <= NR, as one panel. The rows of b
+// begin ld floats apart. Zeros complete the ceil_div(n, VL) vectors of a row.
 template <class E>
 void pack_panel(const float* b, long ld, long k, long n, word<E>* to);
 // Pack the same panel from the transpose of these columns, b (n x k).

@@ -90,10 +90,10 @@ struct Norm {
   }
 };
 
-// While such an object exists, its thread rounds to nearest and does not turn
-// denormal numbers into 0, whatever the caller has set. 0x1f80 and 0 are the
-// default modes. With clang on Arm, and on processors other than x86 and Arm,
-// the object has no effect.
+// While an object of this class exists, its thread rounds to nearest and does
+// not turn denormal numbers into 0, whatever the caller has set. 0x1f80 and 0
+// are the default modes. With clang on Arm, and on processors other than x86
+// and Arm, the object has no effect.
 struct StandardRounding {
 #if defined(__SSE2__)
   const unsigned callers_mode = _mm_getcsr();
@@ -173,13 +173,13 @@ constexpr long CHUNK_ROWS = 96, FFN_ROWS = 96;
 enum OutputRows { ALL, FIRST, MEAN };
 
 // Arguments of int8_encode. Sequence b has the rows [offsets[b],
-// offsets[b + 1]) of ids and segments. order (layers,): the indices of the
+// offsets[b + 1]) of ids and segments. order (num_applied,): the indices of the
 // blocks to apply. out: (R, H) for ALL; (B, H) for FIRST and MEAN.
 struct Batch {
   long B;
   const int64_t* offsets;
   const int32_t *ids, *segments;
-  long layers;
+  long num_applied;
   const int32_t* order;
   OutputRows output_rows;
   float* out;
@@ -198,16 +198,16 @@ struct Chunk {
 // Memory of a team, for a chunk. qkv (rows, 3H). context (rows, H): the outputs
 // of all heads. hidden: the output of ffn1, for FFN_ROWS rows. y (rows, H): the
 // output of attention_out, of ffn2, or of the projection. Here and in OwnMemory
-// the rows have padding (`row_length`).
+// the rows of tokens have padding (`row_length`).
 struct SharedMemory {
   float *qkv, *context, *y, *hidden;
 };
 
 // Memory of a thread. x (rows, H): the vectors of a chunk. Each thread has its
-// own copy, which saves barriers. inputs, scale: quantized rows. q (D, LANES):
-// LANES queries, transposed. scores (T, LANES): the scores of these queries.
+// own copy, which saves barriers. inputs, scale: quantized rows. queries (D,
+// LANES): LANES queries, transposed. scores (T, LANES): their scores.
 struct OwnMemory {
-  float *x, *scale, *q, *scores;
+  float *x, *scale, *queries, *scores;
   Input* inputs;
 };
 
@@ -239,7 +239,7 @@ class Encoder {
 
   // Throw if the encoder lacks a token, segment, position or block of a batch,
   // if the batch has no sequence, if the offsets do not begin with 0, or if a
-  // sequence is empty.
+  // sequence is empty. Without a table of segments, any segments are allowed.
   void check(const Batch& batch) const {
     const int64_t* offsets = batch.offsets;
     require(batch.B > 0 && offsets[0] == 0);
@@ -249,7 +249,7 @@ class Encoder {
     require_range(batch.ids, offsets[batch.B], 0, sizes_.vocabulary);
     if (sizes_.segments)
       require_range(batch.segments, offsets[batch.B], 0, sizes_.segments);
-    require_range(batch.order, batch.layers, 0, sizes_.blocks);
+    require_range(batch.order, batch.num_applied, 0, sizes_.blocks);
   }
 
   // The bytes of OwnMemory and SharedMemory, for chunks of at most `rows` rows
@@ -268,7 +268,7 @@ class Encoder {
     own.x = scratch.take<float>(rows * x_length());
     own.scale = scratch.take<float>(rows);
     // `transpose_rows` writes D rounded up to whole vectors
-    own.q = scratch.take<float>(LANES * (D_ + VL));
+    own.queries = scratch.take<float>(LANES * (D_ + VL));
     own.scores = scratch.take<float>(LANES * T);
     own.inputs = scratch.take<Input>(rows * inputs_length());
     return own;
@@ -294,7 +294,7 @@ class Encoder {
     // `attend` writes no padding, and `quantize` reads it
     clear_padding(shared.context, member.first(rows), member.last(rows));
     embed(member, shared, own, batch, chunk);
-    for (long k = 0; k < batch.layers; k++)
+    for (long k = 0; k < batch.num_applied; k++)
       apply_block(blocks_[batch.order[k]], member, shared, own, batch, chunk);
     if (batch.output_rows == ALL) {
       for (long r = member.first(rows); r < member.last(rows); r++)
@@ -466,17 +466,17 @@ class Encoder {
     }
   }
 
-  // to (T, D) = the output of a head for a sequence. q (T, D): the queries. In
+  // to (T, D) = the output of a head for a sequence, for queries (T, D). In
   // each row the key is H numbers after the query, and the value is H numbers
   // after the key. A vector of scores belongs to one key and VL queries. So
   // each sum over keys goes from the first key to the last, whatever VL is.
-  void attend(const float* q, long ld, long T, float* to, long ldt,
+  void attend(const float* queries, long ld, long T, float* to, long ldt,
               const OwnMemory& own) const {
-    const float *keys = q + sizes_.H, *values = keys + sizes_.H;
+    const float *keys = queries + sizes_.H, *values = keys + sizes_.H;
     for (long i = 0; i < T; i += LANES) {
       const long num_queries = std::min<long>(LANES, T - i);
-      transpose_rows(q + i * ld, ld, num_queries, own.q);
-      const Lanes max = compute_scores(own.q, keys, ld, T, own.scores);
+      transpose_rows(queries + i * ld, ld, num_queries, own.queries);
+      const Lanes max = compute_scores(own.queries, keys, ld, T, own.scores);
       // Exponentials replace the scores
       Lanes total;
       for (long j = 0; j < T; j++)
@@ -510,10 +510,10 @@ class Encoder {
       }
   }
 
-  // scores (T, LANES) = keys q, for keys (T, D) and transposed queries q (D,
-  // LANES). Return the largest score of each query.
-  Lanes compute_scores(const float* q, const float* keys, long ld, long T,
-                       float* scores) const {
+  // scores (T, LANES) = keys (T, D) times transposed queries (D, LANES). Return
+  // the largest score of each query.
+  Lanes compute_scores(const float* queries, const float* keys, long ld,
+                       long T, float* scores) const {
     constexpr int KEYS = 8 / VECTORS;   // keys at a time: 8 vectors of sums
     Lanes max;
     for (vf& vector : max.vector) vector = splat(-INFINITY);
@@ -526,7 +526,7 @@ class Encoder {
       for (long d = 0; d < D_; d++)
 #pragma GCC unroll 4
         for (int p = 0; p < VECTORS; p++) {
-          const vf x = load(q + d * LANES + p * VL);
+          const vf x = load(queries + d * LANES + p * VL);
 #pragma GCC unroll 8
           for (int n = 0; n < KEYS; n++)
             sums[n][p] = sums[n][p] + splat(key[n][d]) * x;
@@ -587,8 +587,8 @@ class Encoder {
 // Below this number of multiplications, which take half a millisecond, one
 // thread is faster than several. The other threads sleep between calls. They
 // wake on the core of the calling thread, and move to other cores only after
-// some calls. The factor is PER_WORD, since one instruction makes PER_WORD
-// products in each lane.
+// some calls. The number is proportional to PER_WORD, since one instruction
+// makes PER_WORD products in each lane.
 constexpr double MIN_PARALLEL_PRODUCTS = 5e7 * PER_WORD;
 
 // The number of threads for a call with this number of multiplications.
@@ -606,7 +606,7 @@ Scratch& scratch_of(int thread) {
   return all[thread];
 }
 
-// Divide a batch into chunks of whole sequences, of at most max_rows rows.
+// Divide a batch into chunks of at most max_rows rows, of whole sequences.
 // max_rows: at least the length of the longest sequence.
 std::vector<Chunk> divide(const Batch& batch, long max_rows) {
   std::vector<Chunk> chunks;
@@ -731,9 +731,9 @@ int int8_apply(int64_t R, int64_t N, int64_t K, const float* x,
   return failure();
 }
 
-// Construct an encoder without layers. sizes: the fields of `Sizes`. tokens to
-// positions: the fields of `Tables`. The arrays of `Tables` must outlive the
-// encoder.
+// Construct an encoder without layers. sizes: the fields of `Sizes`. The five
+// arguments after epsilon: the fields of `Tables`. The arrays of `Tables` must
+// outlive the encoder.
 int int8_new(const int64_t* sizes, double epsilon, const int8_t* tokens,
              const float* token_scales, double factor, const float* segments,
              const float* positions, void** encoder) try {
@@ -776,12 +776,12 @@ int int8_put_norm(void* encoder, int64_t index, const float* gamma,
 // Encode a `Batch`, with offsets (B + 1,), ids (R,) and segments (R,).
 // row_products: the number of multiplications for one row.
 int int8_encode(const void* encoder, int64_t B, const int64_t* offsets,
-                const int32_t* ids, const int32_t* segments, int64_t layers,
-                const int32_t* order, double row_products, int output_rows,
-                float* out) try {
+                const int32_t* ids, const int32_t* segments,
+                int64_t num_applied, const int32_t* order,
+                double row_products, int output_rows, float* out) try {
   const Encoder& e = *(const Encoder*)encoder;
   require(output_rows >= ALL && output_rows <= MEAN);
-  const Batch batch{B, offsets, ids, segments, layers, order,
+  const Batch batch{B, offsets, ids, segments, num_applied, order,
                     (OutputRows)output_rows, out};
   e.check(batch);
   encode_batch(e, batch, row_products);
