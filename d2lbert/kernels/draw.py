@@ -1,8 +1,8 @@
 """Draw pretraining examples and mask their tokens, by compiled C++ loops.
 
 Each function that shuffles, draws or masks calls a function of draw.cc or
-spans.cc. Its callers also have the loop in Python, with the same results to
-the bit, for the case that `can_draw` returns False.
+spans.cc. If `can_draw` returns False, the callers run a loop in Python
+instead, with the same results to the bit.
 
 A text is an array of word types: equal words have the same type, a number.
 `type_ids` gives the vocabulary index of each type.
@@ -34,17 +34,17 @@ def _open_library(path):
     f32s, f64s, u8s, u32s, i32s, i64s = map(array, (
         'float32', 'float64', 'uint8', 'uint32', 'int32', 'int64'))
     c_int, i32, i64 = ctypes.c_int, ctypes.c_int32, ctypes.c_int64
-    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    pointer, chars = ctypes.c_void_p, ctypes.c_char_p
     out_pointer, out_i64 = ctypes.POINTER(pointer), ctypes.POINTER(i64)
     for name, *argument_types in (
             ('text_new', out_pointer),
-            ('text_cut', pointer, text, i64, c_int, c_int, i64, i64s),
+            ('text_cut', pointer, chars, i64, c_int, c_int, i64, i64s),
             ('text_non_ascii', pointer, u8s, i64),
-            ('text_rename', pointer, text, i64, i64s),
+            ('text_rename', pointer, chars, i64, i64s),
             ('text_copy', pointer, i32s, i64s, i64s, i64s, u8s, i64s),
             ('text_free', pointer),
             ('names_new', out_pointer),
-            ('names_add', pointer, text, i64, pointer, i64, i32s, i64, i64s),
+            ('names_add', pointer, chars, i64, pointer, i64, i32s, i64, i64s),
             ('names_copy', pointer, i64, pointer, out_i64),
             ('names_free', pointer),
             ('count_types', i32s, i64, pointer, i64, i64s),
@@ -52,9 +52,9 @@ def _open_library(path):
             ('spread', pointer, i64, i64, i64s, i32s, i64, i32s, i64, i64s,
              i64, pointer, i64),
             ('first_places', pointer, i64, i64, i64, i64, i64s, i64s, i64s),
-            ('pieces_new', text, i64, i32s, i64, text, i64, i32s, i64, i32,
+            ('pieces_new', chars, i64, i32s, i64, chars, i64, i32s, i64, i32,
              i64, c_int, out_pointer),
-            ('pieces_cut', pointer, text, i64, i32s, i64, i32s, out_i64),
+            ('pieces_cut', pointer, chars, i64, i32s, i64, i32s, out_i64),
             ('pieces_free', pointer),
             ('draw_order', u32s, i64, i32s),
             ('draw_pairs', u32s, i64, i32s, i64, i64, i64s, i64, i64s, i64,
@@ -105,7 +105,7 @@ def library():
 
 
 def can_draw(rng):
-    """True if `library` is not None and its C++ code can replace `rng`.
+    """True if `library()` is not None and its C++ code can replace `rng`.
 
     rng: the module `random`, or a generator. The C++ code draws the numbers of
     CPython's class random.Random, but of no subclass.
@@ -225,7 +225,7 @@ def _address_and_length(array, dtype):
 
 @contextlib.contextmanager
 def _state_of(rng):
-    """Yield a copy of a generator's state, (625,) uint32, for C++ to change.
+    """Yield a copy of the state of `rng`, (625,) uint32, for C++ to change.
 
     If the `with` block raises no exception, `rng` gets the changed state.
     """

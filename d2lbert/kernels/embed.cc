@@ -7,29 +7,29 @@ namespace d2lbert {
 namespace {
 
 // The inputs are three arrays of indices (R,), for tokens, segments and
-// positions, then the three tables in the same order. INDEX: the first array of
-// indices. TABLE: the first table. INPUTS: the number of inputs.
-constexpr int TABLES = 3;
-enum { INDEX, TABLE = TABLES, INPUTS = 2 * TABLES };
+// positions, then the three tables in the same order. INDICES and TABLES: the
+// numbers of the first array of indices and of the first table.
+constexpr int NUM_TABLES = 3;
+enum { INDICES, TABLES = NUM_TABLES, NUM_INPUTS = 2 * NUM_TABLES };
 
 MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
                          std::vector<int>* out) {
-  for (int k = 0; k < TABLES; k++) {
-    (*in)[INDEX + k] = kInt32;
-    (*in)[TABLE + k] = kFloat32;
+  for (int k = 0; k < NUM_TABLES; k++) {
+    (*in)[INDICES + k] = kInt32;
+    (*in)[TABLES + k] = kFloat32;
   }
   (*out)[0] = kFloat32;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
-  const Shape tokens = (*in)[INDEX], table = (*in)[TABLE];
+  const Shape tokens = (*in)[INDICES], table = (*in)[TABLES];
   if (tokens.empty() || table.size() != 2)
     return fail("embed needs tokens (R,) and tables (V, H)");
   const unsigned H = table[1];
-  for (int k = 1; k < TABLES; k++) {
-    (*in)[INDEX + k] = tokens;
-    if ((*in)[TABLE + k].size() == 2) (*in)[TABLE + k][1] = H;
+  for (int k = 1; k < NUM_TABLES; k++) {
+    (*in)[INDICES + k] = tokens;
+    if ((*in)[TABLES + k].size() == 2) (*in)[TABLES + k][1] = H;
   }
   (*out)[0] = tokens;
   (*out)[0].push_back(H);
@@ -38,15 +38,15 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
 
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
                           const OpResource&) {
-  const long R = (*in)[INDEX].size(), H = (*in)[TABLE].shape[1];
-  const int32_t* index[TABLES];
-  const float* table[TABLES];
-  long num_rows[TABLES];
-  for (int k = 0; k < TABLES; k++) {
-    index[k] = ints((*in)[INDEX + k]);
-    table[k] = floats((*in)[TABLE + k]);
-    num_rows[k] = (*in)[TABLE + k].shape[0];
-    if ((*in)[TABLE + k].shape.size() != 2 || (R && !num_rows[k]))
+  const long R = (*in)[INDICES].size(), H = (*in)[TABLES].shape[1];
+  const int32_t* index[NUM_TABLES];
+  const float* table[NUM_TABLES];
+  long num_rows[NUM_TABLES];
+  for (int k = 0; k < NUM_TABLES; k++) {
+    index[k] = ints((*in)[INDICES + k]);
+    table[k] = floats((*in)[TABLES + k]);
+    num_rows[k] = (*in)[TABLES + k].shape[0];
+    if ((*in)[TABLES + k].shape.size() != 2 || (R && !num_rows[k]))
       return fail("embed needs tables (V, H) of at least one row");
   }
   float* Y = floats((*out)[0]);
@@ -67,17 +67,18 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
                            const OpResource&) {
   const BackwardArrays arrays(*in, 1);
   const float* dY = floats(arrays.gradients[0]);
-  const long R = arrays.inputs[INDEX].size(), H = arrays.inputs[TABLE].shape[1];
-  for (int k = 0; k < TABLES; k++) zero_gradient((*out)[INDEX + k]);
+  const long R = arrays.inputs[INDICES].size();
+  const long H = arrays.inputs[TABLES].shape[1];
+  for (int k = 0; k < NUM_TABLES; k++) zero_gradient((*out)[INDICES + k]);
   const int threads = team(3.0 * R * H);
 #pragma omp parallel num_threads(threads)
   {
     const int t = omp_get_thread_num(), team_size = omp_get_num_threads();
-    for (int k = 0; k < TABLES; k++) {
-      float* dW = floats((*out)[TABLE + k]);  // the gradient of table k
+    for (int k = 0; k < NUM_TABLES; k++) {
+      float* dW = floats((*out)[TABLES + k]);  // the gradient of table k
       if (!dW) continue;
-      const int32_t* index = ints(arrays.inputs[INDEX + k]);
-      const long num_rows = arrays.inputs[TABLE + k].shape[0];
+      const int32_t* index = ints(arrays.inputs[INDICES + k]);
+      const long num_rows = arrays.inputs[TABLES + k].shape[0];
       // Each thread computes a part of dW: some of the rows, or some of the
       // columns if the table has few rows. The thread goes through all rows of
       // dY, and adds the numbers that belong to this part. So each sum has the
@@ -116,7 +117,7 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
 REGISTER_OP(d2lbert_embed)
     .setForward(Caught<run_forward>::call, "cpu")
     .setBackward(Caught<run_backward>::call, "cpu")
-    .setParseAttrs(Caught<fixed_counts<INPUTS, 1>>::call)
+    .setParseAttrs(Caught<fixed_counts<NUM_INPUTS, 1>>::call)
     .setInferType(Caught<infer_type>::call)
     .setInferShape(Caught<infer_shape>::call);
 

@@ -2,7 +2,7 @@
 // LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)). A group of rows at a time
 // goes through all steps, which is fast if W1 and W2 stay in cache. R: the
 // number of rows. H: numbers in a row. F: numbers in a row between the two
-// products. E, a template argument, words and panels: see gemm.h.
+// products. gemm.h explains words, panels, tiles and the template argument E.
 #include "act.h"
 #include "sublayer.h"
 
@@ -32,48 +32,48 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   const int threads = team(4.0 * R * H * F);
   const long group_rows = rows_at_a_time(R, threads, H + F);
   const long num_groups = ceil_div(R, group_rows);
-  const long h_words = E::words(H), f_words = E::words(F);
-  // Panels of a matrix with F columns, and of a matrix with H columns
-  const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
+  const long num_h_words = E::words(H), num_f_words = E::words(F);
+  // Panels of W1^T (H, F), and of W2^T (F, H)
+  const long num_W1_panels = ceil_div(F, NR), num_W2_panels = ceil_div(H, NR);
   Scratch& shared = team_scratch();
   // A word or float has 4 bytes. + 256: each array may need up to 64 bytes more
   // for alignment
-  shared.reset(4 * (padded(F) * (h_words + 1) + padded(H) * (f_words + 1)) +
-               256);
-  word<E>* packed_W1 = shared.take<word<E>>(padded(F) * h_words);
-  word<E>* packed_W2 = shared.take<word<E>>(padded(H) * f_words);
+  shared.reset(4 * (padded(F) * (num_h_words + 1) +
+                    padded(H) * (num_f_words + 1)) + 256);
+  word<E>* packed_W1 = shared.take<word<E>>(padded(F) * num_h_words);
+  word<E>* packed_W2 = shared.take<word<E>>(padded(H) * num_f_words);
   const float* b1 = padded_copy(job.b1, F, shared);
   const float* b2 = padded_copy(job.b2, H, shared);
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
-      threads, 4 * group_rows * (F + H + h_words + f_words) + 256);
+      threads, 4 * group_rows * (F + H + num_h_words + num_f_words) + 256);
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = scratch.mine();
     float* hidden = own.take<float>(group_rows * F);
     float* out = own.take<float>(group_rows * H);
-    word<E>* x_words = own.take<word<E>>(group_rows * h_words);
-    word<E>* hidden_words = own.take<word<E>>(group_rows * f_words);
-    packing.complete(num_f_panels + num_h_panels, [&](long p) {
-      const bool has_f_columns = p < num_f_panels;
-      const long column = (has_f_columns ? p : p - num_f_panels) * NR;
-      if (has_f_columns)
+    word<E>* x_words = own.take<word<E>>(group_rows * num_h_words);
+    word<E>* hidden_words = own.take<word<E>>(group_rows * num_f_words);
+    packing.complete(num_W1_panels + num_W2_panels, [&](long p) {
+      const bool is_of_W1 = p < num_W1_panels;
+      const long column = (is_of_W1 ? p : p - num_W1_panels) * NR;
+      if (is_of_W1)
         pack_panel_t<E>(job.W1 + column * H, H, H,
                         std::min<long>(NR, F - column),
-                        packed_W1 + column * h_words);
+                        packed_W1 + column * num_h_words);
       else
         pack_panel_t<E>(job.W2 + column * F, F, F,
                         std::min<long>(NR, H - column),
-                        packed_W2 + column * f_words);
+                        packed_W2 + column * num_f_words);
     });
 #pragma omp for schedule(dynamic, chunk_size(num_groups, threads)) nowait
     for (long i = 0; i < num_groups; i++) {
       const long first = i * group_rows, m = std::min(group_rows, R - first);
       const float* x = job.X + first * H;
-      Prefetcher ahead(num_stripes(m, F));
-      ahead.add(x + m * H, std::min(group_rows, R - first - m) * H * 4);
-      multiply_rows<E>(x, m, H, x_words, packed_W1, F, hidden, F, BIAS, &ahead,
-                       b1);
+      Prefetcher next_group(num_stripes(m, F));
+      next_group.add(x + m * H, std::min(group_rows, R - first - m) * H * 4);
+      multiply_rows<E>(x, m, H, x_words, packed_W1, F, hidden, F, BIAS,
+                       &next_group, b1);
       float* to_save = saved.hidden ? saved.hidden + first * F : nullptr;
       const bool saves_argument = needs_argument(job.act);
       for (long j = 0, size = m * F; j < size; j += VL) {
@@ -89,7 +89,7 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   }
 }
 
-// Memory for the gradients of the inputs; null if a gradient is not needed.
+// Memory for each gradient of an input; null if that gradient is not needed.
 struct Gradients {
   float *X, *W1, *b1, *W2, *b2, *gamma, *beta;
 };
@@ -101,88 +101,93 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   const long R = job.R, H = job.H, F = job.F;
   const int threads = team(8.0 * R * H * F);
   const long group_rows = rows_at_a_time(R, threads, H + F);
-  const long h_words = E::words(H), f_words = E::words(F);
-  const long group_words = E::words(group_rows);  // of a column of a group
-  // Panels of a matrix with F columns, and of a matrix with H columns
-  const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
+  const long num_h_words = E::words(H), num_f_words = E::words(F);
+  const long num_group_words = E::words(group_rows);  // of a column
+  // Panels of W2 (H, F), and of W1 (F, H)
+  const long num_W2_panels = ceil_div(F, NR), num_W1_panels = ceil_div(H, NR);
   const bool saves_argument = needs_argument(job.act);
   Scratch& shared = team_scratch();
-  shared.reset(4 * (padded(F) * h_words + padded(H) * f_words) + 128 +
+  shared.reset(4 * (padded(F) * num_h_words + padded(H) * num_f_words) + 128 +
                2 * Sums::bytes(F * H, threads) + Sums::bytes(F, threads) +
                Sums::bytes(H, threads) + TeamNormSums::bytes(H, threads));
-  word<E>* packed_W2 = shared.take<word<E>>(padded(F) * h_words);
-  word<E>* packed_W1 = shared.take<word<E>>(padded(H) * f_words);
+  word<E>* packed_W2 = shared.take<word<E>>(padded(F) * num_h_words);
+  word<E>* packed_W1 = shared.take<word<E>>(padded(H) * num_f_words);
   const Sums sums_W1(shared, F * H, threads), sums_W2(shared, F * H, threads);
   const Sums sums_b1(shared, F, threads), sums_b2(shared, H, threads);
   const TeamNormSums team_norm_sums(shared, H, threads);
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
-      threads, 4 * (group_rows * (2 * H + 2 * F + std::max(h_words, f_words)) +
-      group_words * (padded(H) + padded(F) + std::max(H, F))) + 512);
+      threads,
+      4 * (group_rows * (2 * H + 2 * F + std::max(num_h_words, num_f_words)) +
+           num_group_words * (padded(H) + padded(F) + std::max(H, F))) + 512);
 #pragma omp parallel num_threads(threads)
   {
     float *dW1 = sums_W1.cleared(), *dW2 = sums_W2.cleared();
     float *db1 = sums_b1.cleared(), *db2 = sums_b2.cleared();
     const NormSums norm_sums = team_norm_sums.cleared();
     Scratch& own = scratch.mine();
-    // Gradients. dx: of X through the residual connection alone. dz: of
-    // W2 act(W1 X + b1) + b2. dh: first of act(W1 X + b1), then of W1 X + b1
+    // Gradients. dx: of X through the residual connection alone. d_out: of
+    // W2 act(W1 X + b1) + b2. d_hidden: of act(W1 X + b1), then overwritten by
+    // the gradient of W1 X + b1
     float* dx = own.take<float>(group_rows * H);
-    float* dz = own.take<float>(group_rows * H);
-    float* dh = own.take<float>(group_rows * F);
+    float* d_out = own.take<float>(group_rows * H);
+    float* d_hidden = own.take<float>(group_rows * F);
     // act(W1 X + b1), computed again if `saved` has the argument of act
     float* activated = own.take<float>(saves_argument ? group_rows * F : 0);
-    // Left factors: words of dz or dh, in the layouts "rows" and "columns"
+    // Left factors: words of d_out or d_hidden, by rows and by columns (gemm.h)
     word<E>* row_words =
-        own.take<word<E>>(group_rows * std::max(h_words, f_words));
-    word<E>* column_words = own.take<word<E>>(group_words * std::max(H, F));
-    word<E>* x_panels = own.take<word<E>>(group_words * padded(H));
-    word<E>* h_panels = own.take<word<E>>(group_words * padded(F));
-    packing.complete(num_f_panels + num_h_panels, [&](long p) {
-      const bool has_f_columns = p < num_f_panels;
-      const long column = (has_f_columns ? p : p - num_f_panels) * NR;
-      if (has_f_columns)
+        own.take<word<E>>(group_rows * std::max(num_h_words, num_f_words));
+    word<E>* column_words =
+        own.take<word<E>>(num_group_words * std::max(H, F));
+    word<E>* x_panels = own.take<word<E>>(num_group_words * padded(H));
+    word<E>* hidden_panels = own.take<word<E>>(num_group_words * padded(F));
+    packing.complete(num_W2_panels + num_W1_panels, [&](long p) {
+      const bool is_of_W2 = p < num_W2_panels;
+      const long column = (is_of_W2 ? p : p - num_W2_panels) * NR;
+      if (is_of_W2)
         pack_panel<E>(job.W2 + column, F, H, std::min<long>(NR, F - column),
-                      packed_W2 + column * h_words);
+                      packed_W2 + column * num_h_words);
       else
         pack_panel<E>(job.W1 + column, H, F, std::min<long>(NR, H - column),
-                      packed_W1 + column * f_words);
+                      packed_W1 + column * num_f_words);
     });
     // The threads divide tiles of MR rows, not groups: a few groups could not
     // be divided evenly
-    long begin, end;
+    long begin_tile, end_tile;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
-          &begin, &end);
-    end = std::min(end * MR, R);
-    for (long first = begin * MR; first < end; first += group_rows) {
+          &begin_tile, &end_tile);
+    const long end = std::min(end_tile * MR, R);
+    for (long first = begin_tile * MR; first < end; first += group_rows) {
       const long m = std::min(group_rows, end - first);
       const long next_m = std::min(group_rows, end - first - m);
       const float *x = job.X + first * H, *hidden = saved.hidden + first * F;
       add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
-                            norm_sums, dx, dz);
-      add_rows_to(db2, dz, H, m, H);
-      Prefetcher ahead(num_stripes(m, F));
-      ahead.add(hidden, m * F * 4);
-      ahead.add(x, m * H * 4);
-      multiply_rows<E>(dz, m, H, row_words, packed_W2, F, dh, F, ZERO, &ahead);
+                            norm_sums, dx, d_out);
+      add_rows_to(db2, d_out, H, m, H);
+      Prefetcher this_group(num_stripes(m, F));
+      this_group.add(hidden, m * F * 4);
+      this_group.add(x, m * H * 4);
+      multiply_rows<E>(d_out, m, H, row_words, packed_W2, F, d_hidden, F, ZERO,
+                       &this_group);
       for (long j = 0, size = m * F; j < size; j += VL) {
-        const vf h = load(hidden + j, size - j);
-        if (saves_argument) store(activated + j, apply(job.act, h), size - j);
-        store(dh + j, gradient(job.act, load(dh + j, size - j), h), size - j);
+        const vf v = load(hidden + j, size - j);
+        const vf d = load(d_hidden + j, size - j);
+        if (saves_argument) store(activated + j, apply(job.act, v), size - j);
+        store(d_hidden + j, gradient(job.act, d, v), size - j);
       }
-      add_rows_to(db1, dh, F, m, F);
-      add_transposed<E>(dz, H, saves_argument ? activated : hidden, F, m,
-                        column_words, h_panels, dW2);
+      add_rows_to(db1, d_hidden, F, m, F);
+      add_transposed<E>(d_out, H, saves_argument ? activated : hidden, F, m,
+                        column_words, hidden_panels, dW2);
       if (grads.X) {
         float* const dX = grads.X + first * H;
         std::copy(dx, dx + m * H, dX);
-        Prefetcher later(num_stripes(m, H));
-        later.add(dY + (first + m) * H, next_m * H * 4);
-        later.add(saved.normalized.hat + (first + m) * H, next_m * H * 4);
-        multiply_rows<E>(dh, m, F, row_words, packed_W1, H, dX, H, ADD,
-                         &later);
+        Prefetcher next_group(num_stripes(m, H));
+        next_group.add(dY + (first + m) * H, next_m * H * 4);
+        next_group.add(saved.normalized.hat + (first + m) * H, next_m * H * 4);
+        multiply_rows<E>(d_hidden, m, F, row_words, packed_W1, H, dX, H, ADD,
+                         &next_group);
       }
-      add_transposed<E>(dh, F, x, H, m, column_words, x_panels, dW1);
+      add_transposed<E>(d_hidden, F, x, H, m, column_words, x_panels, dW1);
     }
 #pragma omp barrier
     sums_W1.add_up(grads.W1);
@@ -193,7 +198,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   }
 }
 
-// noise: the random bits of dropout.
+// noise: the seed of dropout, 64 numbers for one random bit each.
 struct Inputs : IndexedInputs {
   const int X, W1, b1, W2, b2, gamma, beta, noise;
   explicit Inputs(const Attrs& attrs)

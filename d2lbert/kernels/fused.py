@@ -71,7 +71,7 @@ def _parameters(grad_req, *arrays):
 
 
 def _requests(grad_req, count):
-    """A list or tuple: the request of each of `count` parameters."""
+    """A list of `count` requests for a string; any other grad_req itself."""
     return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
@@ -89,10 +89,10 @@ def _are_frozen(grad_req, *arrays):
 def _dropout(X, p):
     """(rate, noise) for an operator with dropout of rate p, on X's device.
 
-    noise: in training, if p is not 0, a list with one array, an input of the
-    operator: 64 random bits, which seed the operator's dropout. Otherwise the
-    rate is 0 and the list is empty. The bits are MXNet's own dropout of 64
-    ones, so they depend on MXNet's seed.
+    noise: a list of one array, or of none, for the inputs of the operator. The
+    array seeds the operator's dropout by 64 random bits. It is MXNet's own
+    dropout of 64 ones, so it depends on MXNet's seed. If p is 0, or outside of
+    training, the rate is 0 and the list is empty.
     """
     if not p or not autograd.is_training():
         return 0, []
@@ -165,13 +165,13 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
     # The largest weight in C++ joins the weights of queries, keys and values
     if not _is_faster_as_one(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
-    weights_p, weights_noise = _dropout(X, p)
+    attention_p, attention_noise = _dropout(X, p)
     output_p, output_noise = _dropout(X, norm.p)
     return call('self_attention', [
         _guarded(X), *_parameters(grad_req, *weights, *biases, norm.gamma,
                                   norm.beta),
-        rows.offsets, rows.lens, *weights_noise, *output_noise],
-        num_heads=num_heads, weights_p=weights_p, p=output_p, eps=norm.eps,
+        rows.offsets, rows.lens, *attention_noise, *output_noise],
+        num_heads=num_heads, weights_p=attention_p, p=output_p, eps=norm.eps,
         precision=precision, bias=int(bool(biases)), causal=int(causal),
         grad=int(autograd.is_recording()))[0]
 

@@ -1,5 +1,5 @@
 // This file has the micro-kernels that gemm.h declares, each of which computes
-// one tile of a product, and the functions that pack the operands.
+// one tile (gemm.h) of a product, and the functions that pack the operands.
 #include "gemm.h"
 
 #include "fork.h"
@@ -31,9 +31,9 @@ inline void multiply_add(vf& c, uint32_t a, vu b) {
 inline vu load_words(const uint32_t* b) { return load<vu>(b); }
 #endif
 
-// The `MicroKernel` for a tile of M rows of N vectors. COLUMNS: true if A has
-// the layout "columns".
-template <class E, bool COLUMNS, int M, int N>
+// The `MicroKernel` for a tile of M rows of N vectors. COLS: true if A has the
+// layout "columns".
+template <class E, bool COLS, int M, int N>
 void micro_kernel(long k, const word<E>* a, long lda, const word<E>* b,
                   float* c, long ldc, const float* start, long start_ld) {
   vf sums[M][N];
@@ -46,13 +46,13 @@ void micro_kernel(long k, const word<E>* a, long lda, const word<E>* b,
 #pragma GCC unroll 2  // one iteration has only twelve multiplications
 #endif
   // k: the number of words that are left
-  for (; k; k--, b += NR, a += COLUMNS ? lda : 1) {
+  for (; k; k--, b += NR, a += COLS ? lda : 1) {
     decltype(load_words(b)) b_row[N];
 #pragma GCC unroll 3
     for (int j = 0; j < N; j++) b_row[j] = load_words(b + j * VL);
 #pragma GCC unroll 14
     for (int i = 0; i < M; i++) {
-      const word<E> a_word = COLUMNS ? a[i] : a[i * lda];
+      const word<E> a_word = COLS ? a[i] : a[i * lda];
 #pragma GCC unroll 3
       for (int j = 0; j < N; j++) multiply_add(sums[i][j], a_word, b_row[j]);
     }
@@ -65,9 +65,9 @@ void micro_kernel(long k, const word<E>* a, long lda, const word<E>* b,
 
 }  // namespace
 
-// The tables of `MicroKernels` for E and one layout of A ("columns" if COLS).
-// FOUR_KERNELS has tiles of M to M + 3 rows of N vectors. MR_KERNELS has tiles
-// of 1 to MR rows of N vectors. KERNEL_TABLE has tiles of 1 to NV vectors.
+// KERNEL_TABLE is the table of `MicroKernels` for E and one layout of A
+// ("columns" if COLS). Its rows are MR_KERNELS, for tiles of 1 to MR rows of N
+// vectors. FOUR_KERNELS is a part of MR_KERNELS, for M to M + 3 rows.
 #define FOUR_KERNELS(E, COLS, M, N)                             \
   micro_kernel<E, COLS, M, N>, micro_kernel<E, COLS, M + 1, N>, \
       micro_kernel<E, COLS, M + 2, N>, micro_kernel<E, COLS, M + 3, N>
@@ -117,13 +117,13 @@ namespace {
 constexpr long PREFETCH_ROWS = 12;
 constexpr long FLOATS_PER_LINE = 16;  // in a cache line of 64 bytes
 
-// Pack `columns` columns of B, whole panels, in one pass over the rows of B.
-template <long columns>
+// Pack n columns of B, whole panels, in one pass over the rows of B.
+template <long n>
 inline void pack_whole_panels(const float* b, long ld, long k, float* to) {
   for (long i = 0; i < k; i++, b += ld, to += NR) {
-    for (long j = 0; j < columns; j += FLOATS_PER_LINE)
+    for (long j = 0; j < n; j += FLOATS_PER_LINE)
       __builtin_prefetch(b + PREFETCH_ROWS * ld + j);
-    for (long j = 0; j < columns; j += NR)
+    for (long j = 0; j < n; j += NR)
 #pragma GCC unroll 3
       for (long v = 0; v < NR; v += VL)
         store(to + j * k + v, load(b + j + v));
@@ -171,7 +171,7 @@ namespace {
 inline void pack_transposed(const uint32_t* b, long ld, long n, long words,
                             uint32_t* to) {
   const uint32_t* row[VL];
-  uint32_t block[VL * VL];
+  uint32_t transposed[VL * VL];
   uint32_t row_ends[VL * VL];  // the last words of each row, then zeros
   for (long i = 0; i < words; i += VL) {
     const long left = std::min<long>(VL, words - i);
@@ -186,9 +186,9 @@ inline void pack_transposed(const uint32_t* b, long ld, long n, long words,
       transpose(row, to + i * NR, NR);
       continue;
     }
-    transpose(row, block, VL);  // `to` has fewer than VL rows left
+    transpose(row, transposed, VL);  // `to` has fewer than VL rows left
     for (long r = 0; r < left; r++)
-      store(to + (i + r) * NR, load<vu>(block + r * VL));
+      store(to + (i + r) * NR, load<vu>(transposed + r * VL));
   }
 }
 
@@ -269,13 +269,13 @@ void pack_panel_t<Bf16>(const float* b, long ld, long k, long n,
   const long words = Bf16::words(k);
   for (int j = 0; j * VL < n; j++)
     for (long i = 0; i < words; i += MAX_WORDS) {
-      const long row_words = std::min<long>(MAX_WORDS, words - i);
+      const long num_words = std::min<long>(MAX_WORDS, words - i);
       for (long r = 0; r < std::min<long>(VL, n - j * VL); r++)
-        for (long c = 0; c < row_words; c += VL)
+        for (long c = 0; c < num_words; c += VL)
           store(rows + r * MAX_WORDS + c,
                 pair_neighbours(b + (j * VL + r) * ld + 2 * (i + c),
                                 k - 2 * (i + c)));
-      pack_transposed(rows, MAX_WORDS, n - j * VL, row_words,
+      pack_transposed(rows, MAX_WORDS, n - j * VL, num_words,
                       to + i * NR + j * VL);
     }
 }
