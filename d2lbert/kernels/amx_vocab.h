@@ -10,11 +10,11 @@ using namespace amx;
 constexpr long VOCAB_BLOCK = 256;  // vocabulary words in a block
 constexpr long CHUNK_ROWS = 256;   // rows of X in a chunk, at most
 
-// db[j] += sum over r of factor[r] * e[r, j]. e: the columns of exponentials (m
-// x n), packed as a left factor with P = 1. `factor` has zeros after its m
+// db[j] += sum over r of row_scale[r] * e[r, j]. e: the columns of exponentials
+// (m x n), packed as a left factor with P = 1. row_scale has zeros after its m
 // numbers, up to a multiple of 32.
 inline void add_weighted_rows(const char* e, long m, long n,
-                              const float* factor, float* db) {
+                              const float* row_scale, float* db) {
   const long sum_tiles = tiles_along(m);
   for (long j = 0; j < n; j++) {
     // Column j is a row of 64 bytes in each of sum_tiles tiles
@@ -23,29 +23,28 @@ inline void add_weighted_rows(const char* e, long m, long n,
     vf total{};
     for (long d = 0; d < sum_tiles; d++) {
       const vu pair = load<vu>(column + d * TILE_BYTES);
-      total += (vf)(pair << 16) * load(factor + d * DEPTH) +
-               (vf)(pair & 0xffff0000u) * load(factor + d * DEPTH + SIDE);
+      total += (vf)(pair << 16) * load(row_scale + d * DEPTH) +
+               (vf)(pair & 0xffff0000u) * load(row_scale + d * DEPTH + SIDE);
     }
     db[j] += sum(total);
   }
 }
 
-// Like `vocab_loss` below, but all rows must be in the range of tiles. There
-// must be at least one row: the first chunk initializes dW.
+// Like `vocab_loss` below, but rows and weights must be in the range of tiles,
+// and M must not be 0 (see `run_forward`), as the first chunk initializes dW.
 template <int P>
 void loss_in_range(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
   const bool has_grad = job.dW != nullptr;
   const int threads = team(2.0 * M * H * V);
-  const long num_chunks = std::max(1L, ceil_div(M, CHUNK_ROWS));
+  const long num_chunks = ceil_div(M, CHUNK_ROWS);
   const long chunk = ceil_div(ceil_div(M, num_chunks), DEPTH) * DEPTH;  // rows
   // The threads divide pairs of tiles, of 32 vocabulary words each
   const long tile_pairs = ceil_div(V, 2 * SIDE);
-  // With P = 1, W is packed for both products in the first chunk, and kept for
-  // the other chunks. Packed exponentials are kept until dW is computed. With
-  // P = 3, packed W and packed exponentials would take more memory than in
-  // fp32. So W is packed again in each chunk, and the exponentials are kept in
-  // fp32.
+  // With P = 1, W is packed for the logits and for dX in the first chunk, and
+  // kept for the other chunks. Packed exponentials are kept until dW is
+  // computed. With P = 3, packed numbers take more memory than floats. So W is
+  // packed again in each chunk, and the exponentials are kept as floats.
   const bool keeps_packed_W = P == 1 && num_chunks > 1;
   if (has_grad) {
     std::memset(job.dX, 0, 4 * M * H);
@@ -64,10 +63,10 @@ void loss_in_range(const Job& job) {
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
     // Each thread has a part of the vocabulary, at most `widest` words of it,
-    // divided into blocks. The exponentials of num_blocks blocks are kept. A
-    // thread has memory for w_blocks blocks of packed W, for logit_blocks
-    // blocks of logits, which become exponentials in place, and for e_blocks
-    // blocks of packed exponentials.
+    // divided into blocks. With gradients, the exponentials of all num_blocks
+    // blocks are kept: as floats in L (P = 3), or packed in e_columns (P = 1).
+    // w_blocks, logit_blocks and e_blocks: the numbers of blocks for which w_t
+    // and w, L, and e_columns have memory.
     const long widest = ceil_div(tile_pairs, team_size) * 2 * SIDE;
     const long num_blocks = has_grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
     const long w_blocks = keeps_packed_W ? ceil_div(widest, VOCAB_BLOCK) : 1;
@@ -86,10 +85,10 @@ void loss_in_range(const Job& job) {
                    VOCAB_BLOCK) + 2048);
     });
     if (has_memory) {
-      long v0, v1;
-      share(tile_pairs, team_size, t, &v0, &v1);
-      v0 *= 2 * SIDE;
-      v1 = std::min(v1 * 2 * SIDE, V);
+      long pair_begin, pair_end;
+      share(tile_pairs, team_size, t, &pair_begin, &pair_end);
+      const long v0 = pair_begin * 2 * SIDE;
+      const long v1 = std::min(pair_end * 2 * SIDE, V);
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
       // w_t and w: blocks of W^T and of W, packed as right factors. x_rows: the
@@ -106,21 +105,21 @@ void loss_in_range(const Job& job) {
       float* L = own.take<float>(logit_blocks * chunk * VOCAB_BLOCK);
       float* scaled = own.take<float>(chunk * H);
       float* bias = own.take<float>(VOCAB_BLOCK);
-      float* factor = own.take<float>(chunk);
+      float* row_scale = own.take<float>(chunk);
       float* tops = own.take<float>(chunk);
       float* quotients = own.take<float>(chunk);
       for (long first = 0; first < M; first += chunk) {
         const long m = std::min(chunk, M - first);
         const bool packs_W = !keeps_packed_W || first == 0;
         reset_part(mine, m);
-        // tile_padded: the products below compute whole tiles of rows
+        // tile_padded: a product below adds whole tiles of rows to dX
         if (has_grad) std::memset(mine.dX, 0, 4 * tile_padded(m) * H);
         pack_rows<P, LEFT>(job.X + first * H, H, m, H, x_rows);
         for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
           const long n = std::min(VOCAB_BLOCK, v1 - v);
-          const long w_block = keeps_packed_W ? block : 0;
-          char* const block_w_t = w_t + w_block * w_t_bytes;
-          char* const block_w = w + w_block * w_bytes;
+          const long w_slot = keeps_packed_W ? block : 0;
+          char* const block_w_t = w_t + w_slot * w_t_bytes;
+          char* const block_w = w + w_slot * w_bytes;
           float* l = P == 3 && has_grad ? L + block * chunk * VOCAB_BLOCK : L;
           if (packs_W)
             pack_rows<P, RIGHT>(job.W + v * H, H, n, H, block_w_t);
@@ -148,13 +147,13 @@ void loss_in_range(const Job& job) {
 #pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, quotients);
         if (has_grad) {
-          std::fill(factor, factor + chunk, 0.f);
+          std::fill(row_scale, row_scale + chunk, 0.f);
           for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
             const long n = std::min(VOCAB_BLOCK, v1 - v);
             const float* reference = mine.block_references + block * chunk;
-            // Two blocks with the same references have the same factors
+            // Two blocks with the same references have the same row_scale
             if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
-              scale_rows(job, first, m, reference, tops, quotients, factor,
+              scale_rows(job, first, m, reference, tops, quotients, row_scale,
                          scaled);
               pack_columns<P, RIGHT>(scaled, H, m, H, scaled_columns);
             }
@@ -163,10 +162,10 @@ void loss_in_range(const Job& job) {
               const float* l = L + block * chunk * VOCAB_BLOCK;
               pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n, e_columns);
               // A Prefetcher without ranges does nothing
-              d2lbert::add_weighted_rows(l, VOCAB_BLOCK, m, n, factor,
+              d2lbert::add_weighted_rows(l, VOCAB_BLOCK, m, n, row_scale,
                                          job.db + v, Prefetcher(m));
             } else {
-              add_weighted_rows(e, m, n, factor, job.db + v);
+              add_weighted_rows(e, m, n, row_scale, job.db + v);
             }
             Prefetcher ahead(ceil_div(n, 2 * SIDE) * ceil_div(H, 2 * SIDE));
             const long next_n =
@@ -200,26 +199,26 @@ void vocab_loss(const Job& job) {
     w_range.add(own_range);
   }
   ExcludedRows excluded(M);
-  // Tiles also multiply each row times its weight (`scale_rows`), so the weight
-  // must be in the range of tiles, too
+  // Tiles also multiply the rows that `scale_rows` has scaled by their weights,
+  // so the weights must be in the range of tiles, too
   for (long r = 0; r < M; r++)
     excluded.marks()[r] =
         !tiles_can_multiply<P>(range_of(job.X + r * H, H), w_range, H) ||
         !in_tile_range<P>(range_of(job.weights + r, 1));
-  const long n = excluded.count();
-  if (!n) return loss_in_range<P>(job);
+  const long num_excluded = excluded.count();
+  if (!num_excluded) return loss_in_range<P>(job);
   const std::vector<float> x = excluded.gather(job.X, H);
   const std::vector<float> weights = excluded.gather(job.weights, 1);
   const std::vector<int32_t> labels = excluded.gather(job.labels, 1);
-  std::vector<float> losses(n), dx, dw, db;
+  std::vector<float> losses(num_excluded), dx, dw, db;
   Job vector_job = job;
-  vector_job.M = n;
+  vector_job.M = num_excluded;
   vector_job.X = x.data();
   vector_job.weights = weights.data();
   vector_job.labels = labels.data();
   vector_job.row_losses = losses.data();
   if (job.dW) {
-    dx.resize(n * H);
+    dx.resize(num_excluded * H);
     dw.resize(V * H);
     db.resize(V);
     vector_job.dX = dx.data();
@@ -230,12 +229,12 @@ void vocab_loss(const Job& job) {
   // For tiles, zeros replace the excluded rows and their weights
   std::vector<float> tile_X(job.X, job.X + M * H);
   std::vector<float> tile_weights(job.weights, job.weights + M);
-  excluded.scatter(std::vector<float>(n * H), tile_X.data(), H);
-  excluded.scatter(std::vector<float>(n), tile_weights.data(), 1);
+  excluded.scatter(std::vector<float>(num_excluded * H), tile_X.data(), H);
+  excluded.scatter(std::vector<float>(num_excluded), tile_weights.data(), 1);
   Job tile_job = job;
   tile_job.X = tile_X.data();
   tile_job.weights = tile_weights.data();
-  if (n < M) {
+  if (num_excluded < M) {
     loss_in_range<P>(tile_job);
   } else if (job.dW) {  // no row for tiles
     std::memset(job.dW, 0, 4 * V * H);

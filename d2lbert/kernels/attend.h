@@ -1,14 +1,14 @@
 // This file computes scaled dot-product attention of one head over one
 // sequence, and the gradient of attention, for attention.cc and
 // self_attention.cc. The scores of QUERY_BLOCK queries are computed at a time,
-// so that the scores stay in cache. E, a template argument, and words: see
-// gemm.h.
+// so that the scores stay in cache. gemm.h explains words, and the template
+// argument E.
 #pragma once
 #include "op.h"
 
 namespace d2lbert {
 
-// The number of queries whose scores are held at a time: the rows of 8 tiles.
+// Queries whose scores are held at a time: the rows of 8 tiles of gemm.h.
 constexpr long QUERY_BLOCK = 8 * MR;
 
 // Queries, keys and values, or their gradients: three blocks of columns of one
@@ -92,9 +92,9 @@ inline void softmax(float* s, long n, float scale) {
   for (long j = 0; j < n; j += VL) store(s + j, load(s + j) * inverse);
 }
 
-// Prefetches the rows of the head that is computed next: the next head of this
-// sequence, which has rows [first, last), or head 0 of the next sequence. row,
-// column: the position of the next head in a matrix. size: numbers in its rows.
+// Prefetches the rows of the head after `head`: the next head of this sequence,
+// or head 0 of the next sequence. This sequence has rows [first, last). row,
+// column: where the head to prefetch begins in a matrix. size: its columns.
 struct NextHead {
   long row, column, size;
   NextHead(const Problem& p, long head, long first, long last)
@@ -131,7 +131,7 @@ inline void scores_to_weights(const Problem& p, long dropout_row,
 }
 
 // One head of one sequence: the number of the head, its first column, and the
-// rows and keys of the sequence, as `Problem::find_sequence` stores them.
+// rows [first, last) and the number of keys of the sequence.
 struct SequenceHead {
   long head, column, first, last, num_keys;
   // index: counts all heads of sequence 0, then all heads of sequence 1, and so
@@ -174,7 +174,7 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
 // The maximum and the sum of the softmax are computed again, not saved. Other
 // programs save the logarithm of the sum of exp(score). But a large logarithm
 // would be too coarse for weights that add up to 1. Also, the forward pass may
-// have used another kernel.
+// have used another kernel (amx_attention.h).
 inline void backpropagate_scores(const Problem& p, long dropout_row,
                                  long num_visible, long size, float* s,
                                  float* ds) {
@@ -207,8 +207,8 @@ inline void backpropagate_scores(const Problem& p, long dropout_row,
 // rows of the longest sequence. D: numbers in a row of the head.
 template <class E>
 struct AttendMemory {
-  word<E> *keys_t, *values;             // packed K^T and V
-  word<E> *query_words, *weight_words;  // left factors, of QUERY_BLOCK rows
+  word<E> *keys_t, *values;           // packed K^T and V
+  word<E> *query_rows, *weight_rows;  // left factors, of QUERY_BLOCK rows
   float* S;  // scores, then weights, of QUERY_BLOCK rows
   static size_t bytes(const Problem& p, long T) {
     const long D = p.head_size, width = padded(T);
@@ -224,8 +224,8 @@ struct AttendMemory {
     keys_t = own.take<word<E>>(width * d_words);
     values = own.take<word<E>>(padded(D) * t_words);
     S = own.take<float>(QUERY_BLOCK * width);
-    query_words = own.take<word<E>>(QUERY_BLOCK * d_words);
-    weight_words = own.take<word<E>>(QUERY_BLOCK * t_words);
+    query_rows = own.take<word<E>>(QUERY_BLOCK * d_words);
+    weight_rows = own.take<word<E>>(QUERY_BLOCK * t_words);
   }
 };
 
@@ -239,7 +239,7 @@ void attend(const Problem& p, const SequenceHead& part,
   const long first = part.first, last = part.last, n = part.num_keys;
   const long column = part.column, begin = first * in.ld + column;
   if (!n) return part.clear_output(p, out);
-  const long padded_n = ceil_div(n, VL) * VL;  // numbers in a row of scores
+  const long row_size = ceil_div(n, VL) * VL;  // numbers in a row of scores
   const NextHead next(p, part.head, first, last);
   pack_t<E>(in.k + begin, in.ld, D, n, memory.keys_t);
   pack<E>(in.v + begin, in.ld, n, D, memory.values);
@@ -247,19 +247,19 @@ void attend(const Problem& p, const SequenceHead& part,
     const long m = std::min(QUERY_BLOCK, last - i);
     long lda = in.ld;  // `as_rows` changes lda if it copies the rows
     const word<E>* q =
-        as_rows(in.q + i * in.ld + column, lda, m, D, memory.query_words);
-    multiply<E>(false, m, padded_n, d_words, q, lda, memory.keys_t, memory.S,
-                padded_n, ZERO);
+        as_rows(in.q + i * in.ld + column, lda, m, D, memory.query_rows);
+    multiply<E>(false, m, row_size, d_words, q, lda, memory.keys_t, memory.S,
+                row_size, ZERO);
     for (long r = 0; r < m; r++) {
-      float* s = memory.S + r * padded_n;
+      float* s = memory.S + r * row_size;
       const long query = i - first + r;  // the position in the sequence
       const long dropout_row = (i + r) * p.heads + part.head;
       for (const float* x : {in.q, in.k, in.v})
         next.prefetch_row(x, in.ld, query);
       scores_to_weights(p, dropout_row, p.num_visible_keys(query, n), n, s);
     }
-    lda = padded_n;
-    const word<E>* w = as_rows(memory.S, lda, m, n, memory.weight_words);
+    lda = row_size;
+    const word<E>* w = as_rows(memory.S, lda, m, n, memory.weight_rows);
     multiply<E>(false, m, D, E::words(n), w, lda, memory.values,
                 out + i * p.H + column, p.H, ZERO);
   }
@@ -269,7 +269,7 @@ void attend(const Problem& p, const SequenceHead& part,
 template <class E>
 struct AttendBackMemory {
   word<E> *keys_t, *values_t, *keys, *queries, *d_outs;  // packed
-  word<E> *row_words, *column_words;  // left factors, in the two layouts
+  word<E> *left_rows, *left_columns;  // left factors, in the two layouts
   // s and ds of `backpropagate_scores`, for QUERY_BLOCK queries. S: scores,
   // then weights. dS: the gradient of the weights, then of the scores
   float *S, *dS;
@@ -293,8 +293,8 @@ struct AttendBackMemory {
     d_outs = own.take<word<E>>(d_width * q_words);
     S = own.take<float>(QUERY_BLOCK * width);
     dS = own.take<float>(QUERY_BLOCK * width);
-    row_words = own.take<word<E>>(QUERY_BLOCK * std::max(d_words, t_words));
-    column_words = own.take<word<E>>(q_words * width);
+    left_rows = own.take<word<E>>(QUERY_BLOCK * std::max(d_words, t_words));
+    left_columns = own.take<word<E>>(q_words * width);
   }
 };
 
@@ -311,7 +311,7 @@ void attend_back(const Problem& p, const SequenceHead& part,
   const long grad_begin = first * grad.ld + column;
   part.clear_gradients(p, grad);
   if (!n) return;
-  const long padded_n = ceil_div(n, VL) * VL;  // numbers in a row of scores
+  const long row_size = ceil_div(n, VL) * VL;  // numbers in a row of scores
   const long n_words = E::words(n);
   const NextHead next(p, part.head, first, last);
   pack_t<E>(in.k + begin, in.ld, D, n, memory.keys_t);
@@ -326,35 +326,35 @@ void attend_back(const Problem& p, const SequenceHead& part,
     // a: the left factor of each product. `as_rows` and `as_columns` change lda
     // if they copy the factor
     long lda = in.ld;
-    const word<E>* a = as_rows(q, lda, m, D, memory.row_words);
-    multiply<E>(false, m, padded_n, d_words, a, lda, memory.keys_t, memory.S,
-                padded_n, ZERO);
+    const word<E>* a = as_rows(q, lda, m, D, memory.left_rows);
+    multiply<E>(false, m, row_size, d_words, a, lda, memory.keys_t, memory.S,
+                row_size, ZERO);
     lda = p.H;
-    a = as_rows(d_o, lda, m, D, memory.row_words);
-    multiply<E>(false, m, padded_n, d_words, a, lda, memory.values_t,
-                memory.dS, padded_n, ZERO);
+    a = as_rows(d_o, lda, m, D, memory.left_rows);
+    multiply<E>(false, m, row_size, d_words, a, lda, memory.values_t,
+                memory.dS, row_size, ZERO);
     for (long r = 0; r < m; r++) {
-      float* s = memory.S + r * padded_n;
-      float* ds = memory.dS + r * padded_n;
+      float* s = memory.S + r * row_size;
+      float* ds = memory.dS + r * row_size;
       const long query = i - first + r;  // the position in the sequence
       const long dropout_row = (i + r) * p.heads + part.head;
       for (const float* x : {in.q, in.k, in.v})
         next.prefetch_row(x, in.ld, query);
       next.prefetch_row(d_out, p.H, query);
       backpropagate_scores(p, dropout_row, p.num_visible_keys(query, n),
-                           padded_n, s, ds);
+                           row_size, s, ds);
     }
-    lda = padded_n;
-    a = as_rows(memory.dS, lda, m, n, memory.row_words);
+    lda = row_size;
+    a = as_rows(memory.dS, lda, m, n, memory.left_rows);
     multiply<E>(false, m, D, n_words, a, lda, memory.keys,
                 grad.q + i * grad.ld + column, grad.ld, ZERO);
-    lda = padded_n;
-    a = as_columns(memory.S, lda, m, n, memory.column_words);
+    lda = row_size;
+    a = as_columns(memory.S, lda, m, n, memory.left_columns);
     pack<E>(d_o, p.H, m, D, memory.d_outs);
     multiply<E>(true, n, D, m_words, a, lda, memory.d_outs, grad.v + grad_begin,
                 grad.ld, start);
-    lda = padded_n;
-    a = as_columns(memory.dS, lda, m, n, memory.column_words);
+    lda = row_size;
+    a = as_columns(memory.dS, lda, m, n, memory.left_columns);
     pack<E>(q, in.ld, m, D, memory.queries);
     multiply<E>(true, n, D, m_words, a, lda, memory.queries,
                 grad.k + grad_begin, grad.ld, start);

@@ -1,8 +1,8 @@
 // The operator d2lbert_attention_qkv: scaled dot-product attention of several
 // heads. The input is a matrix (R, 3H) with queries, keys and values side by
 // side, H columns each. The R rows of the matrix hold the sequences, one after
-// the other. All rows of sequence b are queries. The first lens[b] rows are
-// keys, and the other rows are padding.
+// the other. All rows of sequence b are queries. Its first lens[b] rows are
+// keys, and its other rows are padding.
 #include "attend.h"
 
 namespace d2lbert {

@@ -1,6 +1,6 @@
 // This file has bounds checks for C++ functions that Python calls by ctypes.
-// If such a function can fail, it checks that no index points outside of an
-// array, catches all exceptions, and returns a Status.
+// A function that can fail checks that no index points outside of an array,
+// catches all exceptions, and returns a Status.
 #ifndef D2LBERT_BOUNDS_CHECK_H_
 #define D2LBERT_BOUNDS_CHECK_H_
 

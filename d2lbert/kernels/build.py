@@ -53,7 +53,7 @@ def _cpu_features():
 
 def _mxnet_parts():
     """MXNet's (include folder, source of the extension interface, version)."""
-    # Imported here, since the other libraries do not need MXNet
+    # Imported here: a library with mxnet=False does not need MXNet
     from d2lbert.machine.backend import mx
     root = pathlib.Path(mx.__file__).parent
     include, source = root / 'include', root / 'src' / 'lib_api.cc'
@@ -85,14 +85,14 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     """Return the path of a shared library; compile it if it is missing.
 
     name: the start of the library's file name. sources: paths of C++ files. If
-    a source or a header (*.h) in its folder has changed, the library counts as
-    missing. mxnet: True to build against the extension interface of MXNet.
+    a source or a header (*.h) beside a source has changed, the library counts
+    as missing. mxnet: True to build against the extension interface of MXNet.
     what, takes: a description of the library and the duration of its
     compilation, for the progress line. compiling=False: return None if the
     library is missing. options: further options of the compiler. Raises
     BuildError if there is no compiler, even if the library exists. Also raises
-    BuildError if the compiler rejects a source, or if the cache folder or
-    MXNet's interface cannot be used.
+    BuildError if the compiler rejects a source, or if the cache folder, the
+    compiled library or MXNet's interface cannot be used.
     """
     command, all_sources, file_name = _recipe(name, sources, mxnet, options)
     try:
@@ -105,7 +105,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
             return None
         with locked(folder / 'build.lock', before_wait=lambda: print_line(
                 'waiting for another process that compiles')) as is_locked:
-            if is_locked:   # then only ended processes own .part folders
+            if is_locked:   # so a .part folder is a leftover
                 for stale in folder.glob('.*.part'):
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it
@@ -122,11 +122,11 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
 def checked(library_path):
     """Check a library's digest, and yield a path that opens this library.
 
-    library_path: the path in the cache. The yielded path begins with an open
-    file descriptor of the folder. The check also fails if any user except root
-    and this user can write to the folder. So no other user can replace the
-    library between the check and the use of the path. Raises BuildError if the
-    check fails.
+    library_path: the path in the cache. On Linux, the yielded path begins with
+    an open file descriptor of the folder. The check also fails if any user
+    except root and this user can write to the folder. So no other user can
+    replace the library between the check and the use of the path. Raises
+    BuildError if the check fails.
     """
     try:
         folder_fd = os.open(library_path.parent, os.O_RDONLY)
@@ -154,27 +154,27 @@ def _recipe(name, sources, mxnet, options=()):
     """Return (compiler command, all sources, file name of the library).
 
     The arguments are as for `library`. With mxnet=True, the source of MXNet's
-    interface is added to the sources. The file name has a digest of everything
+    interface is added to the sources. The file name has a hash of everything
     that the library depends on.
     """
     sources = [pathlib.Path(source) for source in sources]
     command, compiler_version = compiler()
     flags = [*isa_flags(), *FLAGS, *options]
-    digest = hashlib.sha256()
+    hasher = hashlib.sha256()
     hashed_files = list(sources)
     for folder in sorted({source.parent for source in sources}):
         hashed_files += sorted(folder.glob('*.h'))
     for part in [*command, compiler_version, _cpu_features(), *flags]:
-        digest.update(os.fsencode(part) + b'\0')
+        hasher.update(os.fsencode(part) + b'\0')
     if mxnet:
         include, interface, mxnet_version = _mxnet_parts()
         flags.append(f'-I{include}')
-        digest.update(mxnet_version.encode() + b'\0')
+        hasher.update(mxnet_version.encode() + b'\0')
         sources.append(interface)
         hashed_files += [interface, include / 'mxnet' / 'lib_api.h']
     for path in hashed_files:
-        digest.update(path.name.encode() + b'\0' + path.read_bytes())
-    return [*command, *flags], sources, f'{name}-{digest.hexdigest()[:16]}.so'
+        hasher.update(path.name.encode() + b'\0' + path.read_bytes())
+    return [*command, *flags], sources, f'{name}-{hasher.hexdigest()[:16]}.so'
 
 
 def _digest_file(library_path):
