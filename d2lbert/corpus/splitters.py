@@ -3,18 +3,18 @@
 The book's rule ends a sentence at ' . '. There are two rules for running text.
 `prose_sentences` ends sentences at marks that are always an end, in many
 scripts. At . ! and ? it decides by rules (see `_is_end`): for example, the
-full stop of an abbreviation or an initial ends no sentence. NLTK's Punkt (Kiss
-and Strunk 2006) learns from a text which full stops end no sentence. Punkt
-finds an end only before white space, as in Latin script. So
-`split_at_sure_ends` first splits a text at the marks of other scripts.
+full stop of an abbreviation or an initial ends no sentence. From a text,
+NLTK's Punkt (Kiss and Strunk 2006) learns which full stops end no sentence.
+Punkt knows no marks except . ! ?, so `split_at_sure_ends` first splits a text
+at the marks of other scripts.
 
 A cutter is an object whose method `cut` splits the lines of a
 `text_reader.Stretch` into sentences and words. A class of cutters applies one
 rule, or chooses between two for each file.
 
 A blank is any white space. A tokenized text has blanks around each word and
-each punctuation mark. In a file in the book's form, most of the marks . ! ?
-are words between blanks, see `has_books_form`.
+each punctuation mark. A file has spaced marks if most of its marks . ! ? are
+between blanks, see `has_spaced_marks`.
 """
 import contextlib
 import itertools
@@ -66,12 +66,12 @@ CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
           '\u3015\u3017\uff09\uff3d\uff5d\uff63'
 KANA = '\u3041-\u30ff'     # Japanese syllables
 
-# Marks after which a sentence surely ends
+# Marks after which a sentence ends, unless `split_at_sure_ends` skips them
 _END = re.compile(
     rf'(?:[{ENDS}]|{WIDE_STOP}(?!\d))[{ENDS}{WIDE_STOP}{ELLIPSIS}.!?]*'
     rf'[{CLOSING}]*'
-    # ASCII ! and ? before Chinese or Japanese, which has no blank after them.
-    # An ASCII full stop could be a decimal point
+    # ASCII ! and ?, but not the full stop, before Chinese or Japanese, which
+    # has no blank after them
     rf'|[!?]+[{CLOSING}]*(?=[{IDEOGRAPHS}{KANA}])'
     rf'|{ELLIPSIS}+[{CLOSING}]*(?=\s)')
 
@@ -87,12 +87,12 @@ def split_at_sure_ends(text, is_tokenized=False):
     text, in which a mark ends a sentence only before a blank.
     """
     begin = 0
-    for marks in _END.finditer(text):
-        end = marks.end()
+    for match in _END.finditer(text):
+        end = match.end()
         if is_tokenized and not text[end:end + 1].isspace():
             continue
         next_text = text[end:end + LOOK_AHEAD].lstrip()
-        if marks[0][0] == ELLIPSIS and next_text[:1].islower():
+        if match[0][0] == ELLIPSIS and next_text[:1].islower():
             continue        # before a small letter, '…' is only a pause
         yield text[begin:end]
         begin = end
@@ -143,35 +143,36 @@ def prose_sentences(text):
     has_capitals = text != text.lower()
     for piece in split_at_sure_ends(text):
         begin = 0
-        for marks in _MARKS.finditer(piece):
-            if _is_end(piece, begin, marks, has_capitals):
-                yield piece[begin:marks.end()]
-                begin = marks.end()
+        for match in _MARKS.finditer(piece):
+            if _is_end(piece, begin, match, has_capitals):
+                yield piece[begin:match.end()]
+                begin = match.end()
         if piece[begin:].strip():
             yield piece[begin:]
 
 
-def _is_end(piece, begin, marks, has_capitals):
-    """True if the sentence piece[begin:marks.end()] is complete.
+def _is_end(piece, begin, match, has_capitals):
+    """True if a sentence ends at some marks and another begins after them.
 
-    marks: a match of `_MARKS`. has_capitals: True if the paragraph has capital
-    letters; then only ' . ' ends a sentence before a small letter.
+    begin: the begin of the sentence in `piece`. match: the marks, a match of
+    `_MARKS`. has_capitals: True if the paragraph has capital letters; then
+    only ' . ' ends a sentence before a small letter.
     """
-    next_match = _NEXT_CHAR.match(piece, marks.end(),
-                                  marks.end() + LOOK_AHEAD)
+    next_match = _NEXT_CHAR.match(piece, match.end(),
+                                  match.end() + LOOK_AHEAD)
     if not next_match:
         return False            # no word follows that could begin a sentence
     next_char = next_match[1]
-    is_spaced = piece[marks.start() - 1:marks.start()].isspace()
-    if is_spaced and marks[0] == '.':
-        return True             # the book's form: ' . '
+    is_spaced = piece[match.start() - 1:match.start()].isspace()
+    if is_spaced and match[0] == '.':
+        return True             # as by the book's rule
     if next_char.islower() and has_capitals:
         return False
-    if marks[0] != '.':
+    if match[0] != '.':
         return True
     # A single full stop may belong to the last word
     word_match = _LAST_WORD.search(
-        piece, max(begin, marks.start() - LOOK_BACK), marks.start())
+        piece, max(begin, match.start() - LOOK_BACK), match.start())
     if not word_match:
         return True
     word = word_match[0]
@@ -245,34 +246,34 @@ def import_nltk():
 PUNKT_CHARS = 1 << 20
 
 # The begin of the name under which the cache `FileFacts` keeps a result of
-# `has_books_form`. Increase the number in it when the function changes
-FORM_KEY = "the book's form 1"
+# `has_spaced_marks`. Increase the number in it when the function changes
+MARKS_KEY = "the book's form 1"
 
-# The number of bytes at a file's begin that `has_books_form` reads
-FORM_BYTES = 1 << 20
+# The number of bytes at a file's begin that `has_spaced_marks` reads
+MARKS_BYTES = 1 << 20
 
 # A mark between blanks that may end a sentence
 _SPACED_MARK = re.compile(rb'(?<=\s)[.!?](?=\s|$)')
-# The same marks right after a word
+# Such marks right after a word; closing quotation marks may follow
 _ATTACHED_MARK = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 
 
 class Cut(NamedTuple):
     """The output of a cutter: the words of some consecutive paragraphs.
 
-    Paragraphs of a single sentence are left out; by the book's rule these are
-    the paragraphs without ' . '. types, sentences and paragraphs are as in
-    `numbered_text.TokenizedText`.
+    By the book's rule, paragraphs without ' . ' are left out; by the other
+    rules, paragraphs of a single sentence. types, sentences and paragraphs are
+    as in `numbered_text.TokenizedText`.
     """
 
     types: onp.ndarray
     sentences: onp.ndarray
     paragraphs: onp.ndarray
-    articles: onp.ndarray   # (number of articles that begin here,) int64: the
-                            # index of the first paragraph of each
+    articles: onp.ndarray   # (articles that begin here, empty ones too,)
+                            # int64: the index of the first paragraph of each
     names: bytes            # the different words, one per line
     left_out: onp.ndarray   # (2,) int64: the number of left-out paragraphs
-                            # that have words, and the number of their words
+                            # that have words, and of the words between blanks
 
     @classmethod
     def of(cls, paragraphs, kept, kept_sentences, lower):
@@ -321,7 +322,7 @@ class BookCutter:
         self.lower = lower
         # The number of threads in which to call `cut`; None: one per core.
         # Only compiled code gains from threads, since it runs without Python's
-        # global interpreter lock
+        # global interpreter lock. draw.library() is the library of this code
         self.num_threads = 1 if draw.library() is None else None
         self._thread_local = threading.local()
 
@@ -331,8 +332,8 @@ class BookCutter:
         if draw.library() is not None:
             if not hasattr(self._thread_local, 'memory'):
                 self._thread_local.memory = compiled.TextMemory()
-            # Here MAX_WORDS limits the bytes of a paragraph, and so its words.
-            # PARTS: a paragraph is the lines between blank lines
+            # MAX_WORDS limits the bytes here; there are at most as many words.
+            # PARTS: each line is a part of a paragraph
             fields = compiled.text(
                 stretch.all_bytes,
                 compiled.WIKI if stretch.is_wiki else compiled.PARTS,
@@ -352,7 +353,7 @@ class BookCutter:
         """`cut` without compiled code."""
         paragraphs = stretch.paragraphs()
         kept = [STOP in text for text in paragraphs.texts]
-        # This leaves out the same paragraphs, and converts to lower case
+        # `paragraphs_of_lines` also leaves out the paragraphs without STOP
         sentence_lists = paragraphs_of_lines(paragraphs.texts, self.lower)
         return Cut.of(paragraphs, kept, sentence_lists, lower=False)
 
@@ -360,12 +361,12 @@ class BookCutter:
 class ProseCutter:
     """A cutter by `prose_sentences`. Each punctuation mark is a word.
 
-    A file that has WikiText's format (see `text_reader`) and the book's form
-    is cut by the book's rule.
+    A file with a title of WikiText's format (see `text_reader`) and spaced
+    marks is cut by the book's rule.
     """
 
-    remedy = ('expected running text, a blank line between paragraphs, in '
-              'each some sentences that end with a full stop')
+    remedy = ('expected running text, a blank line between paragraphs, and '
+              'paragraphs of several sentences that end with full stops')
 
     @staticmethod
     def version():
@@ -375,7 +376,7 @@ class ProseCutter:
         self.lower, self.num_threads = lower, 1
         self._book = BookCutter(files, progress, lower)
         self._spaced_punctuation = SpacedPunctuation()
-        self._forms = {}        # {path: the result of `has_books_form`}
+        self._spaced_by_path = {}   # {path: the result of `has_spaced_marks`}
 
     def cut(self, stretch):
         if self._uses_books_rule(stretch):
@@ -391,17 +392,17 @@ class ProseCutter:
         return Cut.of(paragraphs, kept, kept_sentences, self.lower)
 
     def _uses_books_rule(self, stretch):
-        return stretch.is_wiki and self._has_books_form(stretch.path)
+        return stretch.is_wiki and self._has_spaced_marks(stretch.path)
 
-    def _has_books_form(self, path):
+    def _has_spaced_marks(self, path):
         name = os.fspath(path)
-        if name not in self._forms:
-            self._forms[name] = has_books_form(path)
-        return self._forms[name]
+        if name not in self._spaced_by_path:
+            self._spaced_by_path[name] = has_spaced_marks(path)
+        return self._spaced_by_path[name]
 
 
 class MixedCutter(ProseCutter):
-    """A cutter by the book's rule for files in the book's form.
+    """A cutter by the book's rule for files with spaced marks.
 
     Other files are cut by `prose_sentences`.
     """
@@ -411,11 +412,11 @@ class MixedCutter(ProseCutter):
         return f'mixed {PROSE_VERSION}'
 
     def _uses_books_rule(self, stretch):
-        return self._has_books_form(stretch.path)
+        return self._has_spaced_marks(stretch.path)
 
 
 class PunktCutter:
-    """A cutter by Punkt, which learns from the first paragraphs of `files`."""
+    """A cutter by Punkt, which learns from the first characters of `files`."""
 
     remedy = 'expected running text, a blank line between paragraphs'
 
@@ -440,7 +441,7 @@ class PunktCutter:
                       itertools.compress(sentence_lists, kept), self.lower)
 
 
-#: {setting `split`: class of cutters}. For 'auto', `cutter_class` chooses one.
+#: {setting `split`: class of cutters}. For 'auto', see `cutter_class`.
 CUTTERS = {'book': BookCutter, 'prose': ProseCutter, 'punkt': PunktCutter}
 SPLITS = 'auto', *CUTTERS
 
@@ -449,26 +450,26 @@ def cutter_class(split, files):
     """Return the class of cutters for a setting `split`, one of SPLITS.
 
     files: the `text_sources.Source`s of the text. 'auto' means the book's
-    rule for files in the book's form, and `prose_sentences` for other files.
+    rule for files with spaced marks, and `prose_sentences` for other files.
     """
     if split != 'auto':
         return CUTTERS[split]
     facts = FileFacts()
-    have_books_form = [
-        facts.get(f'{FORM_KEY} of {file.digest_key}', file, has_books_form)
+    have_spaced_marks = [
+        facts.get(f'{MARKS_KEY} of {file.digest_key}', file, has_spaced_marks)
         for file in files]
     facts.save()
-    return BookCutter if all(have_books_form) else MixedCutter
+    return BookCutter if all(have_spaced_marks) else MixedCutter
 
 
-def has_books_form(path):
-    """True if most of the marks . ! ? at a file's begin are separate words.
+def has_spaced_marks(path):
+    """True if most of the marks . ! ? at a file's begin are between blanks.
 
-    If there are no such marks, the file needs a title of WikiText's format.
+    Without such marks, True if the begin has a title of WikiText's format.
     """
-    pieces = text_sources.pieces(path, size=FORM_BYTES)
+    pieces = text_sources.pieces(path, size=MARKS_BYTES)
     with contextlib.closing(pieces):
-        data = next(pieces)[:FORM_BYTES]
+        data = next(pieces)[:MARKS_BYTES]
     num_spaced = len(_SPACED_MARK.findall(data))
     num_attached = len(_ATTACHED_MARK.findall(data))
     if num_spaced == num_attached == 0:
@@ -486,7 +487,7 @@ def _indices_among_kept(indices, kept):
 
 
 def _first_texts(files, advance):
-    """Yield the first paragraphs of files, at most PUNKT_CHARS characters.
+    """Yield the files' paragraphs in order, at most PUNKT_CHARS characters.
 
     The last paragraph may be truncated. advance: called with the number of
     characters of each paragraph.

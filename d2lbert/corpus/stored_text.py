@@ -97,13 +97,13 @@ def _sentence_offsets(text, begin, end, q, max_len):
     end - 1, of paragraph q, and at most max_len more sentences of the same
     article. Further sentences would seldom fit into a row.
     """
-    # limit: the sentence after the article; k: the index of the next article
+    # article_end: the sentence after the article; k: the next article's index
     k = onp.searchsorted(text.articles, q, 'right')
     if k < len(text.articles):
-        limit = int(text.paragraphs[text.articles[k]])
+        article_end = int(text.paragraphs[text.articles[k]])
     else:
-        limit = text.num_sentences
-    return text.sentences[begin:min(end + max_len, limit) + 1].tolist()
+        article_end = text.num_sentences
+    return text.sentences[begin:min(end + max_len, article_end) + 1].tolist()
 
 
 def _draw_similar_run(text, span, max_words, max_len, rng):
@@ -168,19 +168,20 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
     borders = _article_borders(text, chunk, num_chunks)
     # Despite its name, the function here shuffles indices of articles
     for k in shuffled_paragraphs(len(borders) - 1, rng).tolist():
-        ends = text.sentences[borders[k]:borders[k + 1] + 1].tolist()
-        begin = ends[0]
-        while begin < ends[-1]:
+        # As for `_sentence_offsets`: the begins of sentences, and the last end
+        offsets = text.sentences[borders[k]:borders[k + 1] + 1].tolist()
+        begin = offsets[0]
+        while begin < offsets[-1]:
             limit = begin + free - 1                # a <sep> follows
-            # The last end of a sentence that fits
-            end = ends[max(0, bisect.bisect_right(ends, limit) - 1)]
+            # The end of the last sentence that fits; <= begin if none fits
+            end = offsets[max(0, bisect.bisect_right(offsets, limit) - 1)]
             if end <= begin and free == max_free:
                 end = limit         # split a sentence longer than a row
             if end > begin:
                 parts.append((begin, end))
                 free -= end - begin + 1
                 begin = end
-            if begin < ends[-1]:        # the next sentence does not fit
+            if begin < offsets[-1]:     # the row is full
                 rows.append(len(parts))
                 free = max_free
     if len(parts) > rows[-1]:
@@ -229,10 +230,10 @@ class StoredText(NumberedText):
     """A `NumberedText` in files, from which batches are drawn.
 
     folder: a part of a store, as `text_store.write_numbers` writes it.
-    numbers (types,) int32: the number in `vocab` for each number in the
-    files. Article k begins with paragraph articles[k]. source: the name of
-    the text in messages. counts: the `text_store.Counts` of its source files,
-    or None. The text may be only a part of these files.
+    numbers (types,) int32: the number in `vocab` of each type in the files.
+    Article k begins with paragraph articles[k]. source: the name of the text
+    in messages. counts: the `text_store.Counts` of its source files, or None.
+    The text may be only a part of these files.
     """
 
     def __init__(self, folder, numbers, vocab, source, counts=None):
@@ -313,12 +314,12 @@ class StoredText(NumberedText):
         of a chunk are shuffled, and the last batch of a chunk may be smaller.
 
         With the defaults of the arguments below, the examples are the book's,
-        with new pairs and masks in each epoch. Each sentence makes a pair with
-        the next sentence or, in half of the cases, with a random sentence of a
-        random paragraph. Pairs longer than max_len are dropped, and mask_share
-        of the tokens are masked. If the text is one chunk and dynamic is
-        False, every epoch has the examples of `bert_dataset.load_data` with
-        `random` and NumPy seeded with `seed`.
+        with new pairs and masks in each epoch. Each sentence except the last
+        of its paragraph makes a pair with the next sentence or, in half of the
+        cases, with a random sentence of a random paragraph. Pairs longer than
+        max_len are dropped, and mask_share of the tokens are masked. If the
+        text is one chunk and dynamic is False, every epoch has the examples of
+        `bert_dataset.load_data` with `random` and NumPy seeded with `seed`.
 
         fill: the texts of a pair are runs of sentences, in all close to
         max_len tokens long. A pair is truncated only if one of its runs is a
@@ -353,8 +354,8 @@ class StoredText(NumberedText):
             whole_words, swap, spans))
 
     def _batches(self, batch_size, chunk, first_index, settings):
-        # True until an epoch from its begin yields a batch. False in a resumed
-        # epoch, which may have no batch left
+        # True until a whole epoch yields a batch. False in a resumed epoch,
+        # which may have no batch left
         is_empty = (chunk, first_index) == (0, 0)
         for columns, order in self._chunks(chunk, settings):
             num_batches = -(-len(order) // batch_size)
@@ -381,11 +382,12 @@ class StoredText(NumberedText):
     def _chunks(self, first_chunk, settings):
         """Yield (columns, order of their rows) for the chunks of an epoch.
 
-        first_chunk: the number of chunks to leave out first.
+        first_chunk: the number of chunks to leave out first. Here and below,
+        `chunk` is the index of a chunk before the chunks are shuffled.
         """
         seed, epoch, masking = settings.seed, settings.epoch, settings.masking
         num_chunks = self.num_chunks(settings.max_len, masking)
-        chunks = onp.arange(num_chunks)     # in the order of the epoch
+        chunks = onp.arange(num_chunks)
         # With new pairs, the paragraphs are shuffled in each epoch, so the
         # chunks need no new order
         if not settings.dynamic or masking is not None:

@@ -121,7 +121,7 @@ BOOK = 'dr. smith left . he was tall . \n\na heading\n\nit rained . then not .'
 WIKI = ' = Crane = \n \n It flies @-@ high . It lands . \n \n = = Life = = \n'
 
 
-def test_one_paragraph_in_the_books_form_does_not_hide_the_others():
+def test_one_paragraph_with_spaced_marks_does_not_hide_the_others():
     # All but that paragraph was left out in silence
     path = write('prose.txt', ''.join(map(PLAIN.format, range(50)))
                  + 'The crane flew . It landed .\n')
@@ -133,11 +133,12 @@ def test_one_paragraph_in_the_books_form_does_not_hide_the_others():
                                   'it landed .'.split()]
 
 
-@pytest.mark.parametrize('content, is_books', [
+@pytest.mark.parametrize('content, is_spaced', [
     (PLAIN, False), (BOOK, True), (WIKI, True), (' = A = \n \n b \n', True),
     (' = A = \n \n Dr. Smith left. He ran. \n', False), ('a\n\nb', False)])
-def test_the_books_form_is_recognized(content, is_books):
-    assert splitters.has_books_form(write('some.txt', content)) == is_books
+def test_spaced_marks_are_recognized(content, is_spaced):
+    assert splitters.has_spaced_marks(
+        write('some.txt', content)) == is_spaced
 
 
 def test_files_of_both_forms_are_cut_each_by_its_own_rule():
