@@ -14,9 +14,9 @@ namespace {
 
 // `first_places` (see below) for types that are integers of class T.
 template <typename T>
-void update_first(const T* types, int64_t size, int64_t num_types,
-                  int64_t num_paragraphs, const int64_t* lengths,
-                  const int64_t* places, int64_t* first) {
+void lower_first_places(const T* types, int64_t size, int64_t num_types,
+                        int64_t num_paragraphs, const int64_t* lengths,
+                        const int64_t* places, int64_t* first) {
   int64_t words_left = size;  // after the paragraphs checked so far
   for (int64_t q = 0; q < num_paragraphs; ++q) {
     require(lengths[q] >= 0 && lengths[q] <= words_left);
@@ -47,8 +47,8 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
 // surplus.
 constexpr int64_t kAtATime = 4;
 
-// `spread` (see below) for a table with integers of class T. Both `table` and
-// `to` end with kAtATime unused entries, which may be read or written.
+// `spread` (see below) for a table with integers of class T. Copies may
+// read the last kAtATime entries of `table`, and write those of `to`.
 template <typename T>
 void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,
@@ -69,7 +69,7 @@ void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
       } while (copied < count);
       next += count;
     }
-    if (s < num_ends) ends[s] = next - to;
+    if (s < num_ends) ends[s] = next - to;  // now a number of entries
   }
 }
 
@@ -110,8 +110,8 @@ int count_types(int32_t* types, int64_t size, const int32_t* table,
   return failure();
 }
 
-// Write table[type] for each word to `to` (size). Type -1 reads the last entry.
-// table (table_size) and `to` have integers of entry_bytes, 2 or 4.
+// Write table[type] for each word to `to` (size); for -1, a pruned word, the
+// last entry. table (table_size) and `to` have integers of entry_bytes, 2 or 4.
 int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
             const int32_t* types, int64_t size, void* to) try {
   require(table_size > 0);
@@ -154,7 +154,7 @@ int spread(const void* table, int64_t entry_bytes, int64_t table_size,
 }
 
 // For each of num_types types, lower first[type] to the place of the first word
-// of this type. first[type] stays if it is lower already. The words are
+// of this type. first[type] stays if it is lower already. The words come from
 // num_paragraphs paragraphs of a larger text, one after the other. The place of
 // a word is its index in the larger text. Paragraph q has lengths[q] words, and
 // places[q] is the place of its first word. types: integers of type_bytes, 2 or
@@ -164,11 +164,11 @@ int first_places(const void* types, int64_t type_bytes, int64_t size,
                  const int64_t* lengths, const int64_t* places,
                  int64_t* first) try {
   if (type_bytes == 2) {
-    update_first(static_cast<const uint16_t*>(types), size, num_types,
-                 num_paragraphs, lengths, places, first);
+    lower_first_places(static_cast<const uint16_t*>(types), size, num_types,
+                       num_paragraphs, lengths, places, first);
   } else {
-    update_first(static_cast<const int32_t*>(types), size, num_types,
-                 num_paragraphs, lengths, places, first);
+    lower_first_places(static_cast<const int32_t*>(types), size, num_types,
+                       num_paragraphs, lengths, places, first);
   }
   return kDone;
 } catch (...) {

@@ -1,10 +1,10 @@
 // This file has three operators for cross-entropy with integer labels.
 //
 // d2lbert_vocab_ce computes the loss of M labels from vectors X (M, H), and
-// from the weights W (V, H) and the biases b (V,) of the layer that computes
+// from the matrix W (V, H) and the biases b (V,) of the layer that computes
 // logits for a vocabulary of V words. No array (M, V) exists. Each thread takes
-// a part of the vocabulary, and computes logits for a chunk of rows and a block
-// of words at a time.
+// a range of the vocabulary, and computes logits for a chunk of rows and a
+// block of vocabulary words at a time.
 // d2lbert_first selects the first output of d2lbert_vocab_ce, the loss.
 // d2lbert_softmax_ce computes the loss from logits (M, V).
 #include <cmath>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr long gcd(long a, long b) { return b ? gcd(b, a % b) : a; }
 // BLOCK: the number of vocabulary words in a block, about 224. It is a multiple
-// of UNIT, the least common multiple of MR and NR, since the words of a block
-// are columns of tiles in one product and rows of tiles in another.
+// of UNIT, the least common multiple of MR and NR, since these words are
+// columns of tiles in one product and rows of tiles in another.
 constexpr long UNIT = MR / gcd(MR, NR) * NR;
 constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
 // The largest number of rows in a chunk. The exponentials of a chunk (CHUNK x
@@ -69,20 +69,20 @@ struct Job {
   float *dX, *dW, *db;  // all null if no gradients are wanted
 };
 
-// The results of one thread, from its part of the vocabulary, for each row of a
-// chunk. reference: a number that is subtracted from all logits before exp. No
-// logit so far exceeds `reference` by more than 30, so exp stays below 1.1e13.
-// total: the sum of exponentials. label_logit: the logit of the label, or 0 if
-// another thread has the word of the label. block_references: for each block, a
-// copy of the `reference` that was subtracted there. dX: the exponentials times
-// W.
+// The results of one thread, from its range of the vocabulary, for each row of
+// a chunk. reference: a number that is subtracted from all logits before exp.
+// No logit so far exceeds `reference` by more than 30, so exp stays below
+// 1.1e13. total: the sum of exponentials. label_logit: the logit of the label,
+// or 0 if the label is in the range of another thread. block_references: for
+// each block, a copy of the `reference` that was subtracted there. dX: the
+// exponentials times W.
 struct Part {
   float *reference, *total, *label_logit, *block_references, *dX;
 };
 
 // Take memory for the `Part` of each thread from `shared`. chunk: the number of
-// rows. num_blocks: the number of blocks of a thread. H: the size of a row of
-// dX, or 0 without gradients.
+// rows. num_blocks: the number of blocks in block_references. H: the size of a
+// row of dX, or 0 without gradients.
 std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
                                  long num_blocks, long H) {
   // + 96: room for the alignment of five arrays
@@ -232,12 +232,12 @@ void vocab_loss(const Job& job) {
   const int threads = team(2.0 * M * H * V);
   const long num_chunks = std::max<long>(1, ceil_div(M, CHUNK));
   const long chunk = ceil_div(ceil_div(M, num_chunks), MR) * MR;  // rows
-  // Words (gemm.h) of a row of X, of a column of a chunk, of a row of a block
+  // Words (gemm.h) in a row of X, and in a column and a row of a block of L
   const long h_words = E::words(H), m_words = E::words(chunk);
   const long block_words = E::words(BLOCK);
-  const long panels = ceil_div(V, NR);
+  const long num_panels = ceil_div(V, NR);
   // In fp32 the exponentials of all blocks stay in L, where the logits were. In
-  // bf16 they are copied, as words, to e_blocks.
+  // bf16 they are copied, as words, to e_columns.
   const bool in_place = E::PER_WORD == 1;
   if (has_grad) {
     if (M)
@@ -254,17 +254,17 @@ void vocab_loss(const Job& job) {
   {
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
-    // Every thread has a part of the vocabulary, which is a range of rows of W,
-    // dW and db. If the team is smaller than requested, the parts are larger.
-    // widest: the number of vocabulary words in the largest part.
-    const long widest = ceil_div(panels, team_size) * NR;
-    // The blocks of exponentials that are kept: without gradients only one
+    // Every thread has a range of the vocabulary, and so of rows of W, dW and
+    // db. If the team is smaller than requested, the ranges are larger. widest:
+    // the number of vocabulary words in the largest range.
+    const long widest = ceil_div(num_panels, team_size) * NR;
+    // The blocks in L (fp32) or e_columns (bf16): without gradients only one
     const long num_blocks = has_grad ? ceil_div(widest, BLOCK) : 1;
-    // + 2048: more than the alignment of the arrays below takes
 #pragma omp single
     has_memory = try_reserve([&] {
       parts = allocate_parts(shared, team_size, chunk, num_blocks,
                              has_grad ? H : 0);
+      // + 2048: more than the alignment of the arrays below takes
       scratch.reserve(
           team_size,
           4 * (BLOCK * h_words + padded(H) * block_words + chunk * h_words +
@@ -274,23 +274,23 @@ void vocab_loss(const Job& job) {
                padded(H) * m_words + chunk * (H + 3) + BLOCK) + 2048);
     });
     if (has_memory) {
-      long v0, v1;
-      share(panels, team_size, t, &v0, &v1);
+      long v0, v1;  // this thread's range: of panels, then of vocabulary words
+      share(num_panels, team_size, t, &v0, &v1);
       v0 *= NR;
       v1 = std::min(v1 * NR, V);
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
-      // w_t and w: the panels of a block of W^T and of W. x_words: the rows of
-      // X. L: logits, then exponentials. e_words: the exponentials of a block
-      // in the layout "rows". e_blocks: the exponentials of all blocks in the
+      // w_t and w: the panels of a block of W^T and of W. x_rows: the rows of
+      // X. L: logits, then exponentials. e_rows: the exponentials of a block
+      // in the layout "rows". e_columns: the exponentials of all blocks in the
       // layout "columns". scaled: see `scale_rows`. scaled_panels: the panels
       // of `scaled`.
       word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
       word<E>* w = own.take<word<E>>(padded(H) * block_words);
-      word<E>* x_words = own.take<word<E>>(chunk * h_words);
+      word<E>* x_rows = own.take<word<E>>(chunk * h_words);
       float* L = own.take<float>(chunk * BLOCK * (in_place ? num_blocks : 1));
-      word<E>* e_words = own.take<word<E>>(chunk * block_words);
-      word<E>* e_blocks =
+      word<E>* e_rows = own.take<word<E>>(chunk * block_words);
+      word<E>* e_columns =
           own.take<word<E>>(in_place ? 0 : num_blocks * m_words * BLOCK);
       word<E>* scaled_panels = own.take<word<E>>(padded(H) * m_words);
       float* scaled = own.take<float>(chunk * H);
@@ -301,14 +301,14 @@ void vocab_loss(const Job& job) {
       // The kept exponentials of a block
       auto exponentials = [&](long block) {
         return in_place ? (const word<E>*)(L + block * chunk * BLOCK)
-                        : e_blocks + block * m_words * BLOCK;
+                        : e_columns + block * m_words * BLOCK;
       };
       for (long first = 0; first < M; first += chunk) {
         const long m = std::min(chunk, M - first);
         reset_part(mine, m);
         if (has_grad) std::memset(mine.dX, 0, 4 * m * H);
         long x_ld = H;
-        const word<E>* x = as_rows(job.X + first * H, x_ld, m, H, x_words);
+        const word<E>* x = as_rows(job.X + first * H, x_ld, m, H, x_rows);
         // Compute the exponentials of all blocks, and this thread's dX
         for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
           const long n = std::min(BLOCK, v1 - v);
@@ -328,13 +328,13 @@ void vocab_loss(const Job& job) {
           if (!has_grad) continue;
           std::copy(mine.reference, mine.reference + m,
                     mine.block_references + block * chunk);
-          long ld = BLOCK;
-          const word<E>* e = as_rows(l, ld, m, n, e_words);
+          long ld = BLOCK;  // in bf16, `as_rows` changes ld
+          const word<E>* e = as_rows(l, ld, m, n, e_rows);
           pack<E>(job.W + v * H, H, n, H, w);
           multiply<E>(false, m, H, E::words(n), e, ld, w, mine.dX, H, ADD);
           ld = BLOCK;
-          // bf16 copies the exponentials to e_blocks. fp32 does nothing.
-          as_columns(l, ld, m, n, e_blocks + block * m_words * BLOCK);
+          // bf16 copies the exponentials to e_columns. fp32 does nothing.
+          as_columns(l, ld, m, n, e_columns + block * m_words * BLOCK);
         }
 #pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, quotients);
@@ -353,7 +353,7 @@ void vocab_loss(const Job& job) {
             long ld = in_place ? BLOCK : n;
             const word<E>* e = exponentials(block);
             multiply<E>(true, n, H, E::words(m), e, ld, scaled_panels,
-                        job.dW + v * H, H, first ? ADD : ZERO);
+                        job.dW + v * H, H, first == 0 ? ZERO : ADD);
             Prefetcher ahead(m);
             const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
             ahead.add(job.dW + (v + n) * H, next_n * H * 4);
@@ -442,16 +442,16 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
     return fail("vocab_ce was called with grad=0 and keeps no gradients");
   const BackwardArrays arrays(*in, OUTPUTS);
   const float upstream = floats(arrays.gradients[LOSS])[0];
-  const int outputs[] = {DX, DW, DB}, inputs[] = {X, W, B};
+  const int saved[] = {DX, DW, DB}, inputs[] = {X, W, B};
   for (int k = 0; k < 3; k++) {
     // The gradient for an upstream gradient of 1
-    const float* unit = floats(arrays.outputs[outputs[k]]);
+    const float* saved_grad = floats(arrays.outputs[saved[k]]);
     float* grad = floats((*out)[inputs[k]]);
-    const long n = arrays.outputs[outputs[k]].size();
+    const long n = arrays.outputs[saved[k]].size();
     if (!grad) continue;
 #pragma omp parallel for schedule(static) num_threads(team(n))
     for (long i = 0; i < n; i += VL)
-      store(grad + i, upstream * load(unit + i, n - i), n - i);
+      store(grad + i, upstream * load(saved_grad + i, n - i), n - i);
   }
   zero_gradient((*out)[LABELS]);
   float* d_weights = floats((*out)[WEIGHTS]);

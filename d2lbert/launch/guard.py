@@ -4,8 +4,8 @@ The launcher (`launcher.py`) starts a job of several processes. For each
 process, it runs Python on a host, and sends a line of JSON with the source of
 this module and a description of the process. This Python is the guard. It ends
 the process when the launcher closes the connection or ends, or when the
-launcher sends nothing for too long. It also ends the process after a signal,
-or if the scheduler cannot be reached. This module imports only the standard
+launcher sends nothing for too long. It also ends the process if the guard gets
+a signal, or cannot reach the scheduler. This module imports only the standard
 library, since the host may lack d2lbert.
 """
 import contextlib
@@ -33,13 +33,13 @@ def main(spec):
     argv, cwd, env: command, folder and additional environment variables;
     root: [address, port] of the scheduler that must be reachable, or None;
     join: seconds within which the scheduler must be reachable;
-    grace: seconds between SIGTERM and SIGKILL;
+    grace: the longest wait in seconds after SIGTERM, and after SIGKILL;
     silence: seconds after which a silent launcher counts as gone, or None for
     no limit;
     workers_on_host: the number of workers on this host, which share its cores;
     hardware_source: the source of machine/hardware.py;
-    socket: the path of the socket of the process, which the guard removes at
-    the end, or None.
+    socket: the path of MXNet's Unix socket, which the guard removes at the
+    end, or None for TCP.
     """
     signals = []    # received signals; `_watch` returns after the first
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -72,8 +72,8 @@ def _environment(spec):
 
     The dict has the variables of the guard and of spec['env']. If they do not
     set the address of this host, and spec['root'] is given, the address is
-    added. If they do not set a number of threads, and several workers share
-    this host, a number is added.
+    added, unless there is no route to the scheduler. If they do not set a
+    number of threads, and several workers share this host, a number is added.
     """
     env = dict(os.environ, **spec['env'])
     has_address = 'DMLC_NODE_HOST' in env or 'DMLC_INTERFACE' in env
@@ -103,12 +103,13 @@ def _num_cores(hardware_source):
 def die_with(guard_pid):
     """Return a `preexec_fn` that lets a new process die when its guard ends.
 
-    This works on Linux only. guard_pid: the process id of the guard.
+    The process dies on Linux only, but SIGINT is reset on every system.
+    guard_pid: the process id of the guard.
     """
     libc = ctypes.CDLL(None)
 
     def prepare():
-        # A new process ignores SIGINT if its parent does
+        # A caller other than `main` may ignore SIGINT; its child would, too
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -128,10 +129,10 @@ def _watch(child, spec, signals):
     start_time = last_heard = time.monotonic()
     while child.poll() is None and not signals:
         if select.select([0], [], [], 0.1)[0]:      # standard input
-            received = os.read(0, 4096)
-            if not received:    # the launcher closed the pipe, or has ended
+            data = os.read(0, 4096)
+            if not data:        # the launcher closed the pipe, or has ended
                 return None
-            if INTERRUPT in received:
+            if INTERRUPT in data:
                 child.send_signal(signal.SIGINT)
             last_heard = time.monotonic()
         elif (spec['silence']
@@ -150,10 +151,10 @@ def _watch(child, spec, signals):
     return None
 
 
-def _connection_error(address):
-    """Connect to [host, port]; return the error as text, or None."""
+def _connection_error(root):
+    """Connect to [address, port]; return the error as text, or None."""
     try:
-        socket.create_connection(tuple(address), timeout=1).close()
+        socket.create_connection(tuple(root), timeout=1).close()
     except OSError as error:
         return error.strerror or str(error)
     return None
