@@ -1,8 +1,8 @@
 // The operator d2lbert_self_attention, the first half of an encoder block:
 // LayerNorm(X + dropout(Wo attention(X) + bo)), for X (R, H). A few sequences
 // at a time go through all steps, so that intermediate results stay in cache.
-// R: the number of rows of all sequences. H: numbers in a row. E, a template
-// argument, words and panels: see gemm.h.
+// R: the number of rows of all sequences. H: numbers in a row. gemm.h explains
+// words, panels and the template argument E.
 #include "attend.h"
 #include "sublayer.h"
 
@@ -31,21 +31,20 @@ struct Group {
 };
 
 // The longest group of sequences that starts at `begin`, ends at `limit` or
-// before, and has at most max_rows rows. If sequence `begin` alone has more
+// before, and has at most group_rows rows. If sequence `begin` alone has more
 // rows, the group is that sequence.
-Group next_group(const Problem& p, long begin, long limit, long max_rows) {
+Group next_group(const Problem& p, long begin, long limit, long group_rows) {
   long end = begin + 1;
-  while (end < limit && p.offsets[end + 1] - p.offsets[begin] <= max_rows)
+  while (end < limit && p.offsets[end + 1] - p.offsets[begin] <= group_rows)
     end++;
   return {begin, end};
 }
 
-// Divide all sequences into groups. A group has at most max_rows rows, or one
-// longer sequence.
-std::vector<Group> all_groups(const Problem& p, long max_rows) {
+// Divide all sequences into groups, each as from `next_group`.
+std::vector<Group> all_groups(const Problem& p, long group_rows) {
   std::vector<Group> groups;
   for (long b = 0; b < p.B; b = groups.back().end)
-    groups.push_back(next_group(p, b, p.B, max_rows));
+    groups.push_back(next_group(p, b, p.B, group_rows));
   return groups;
 }
 
@@ -100,7 +99,7 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   const long num_panels = ceil_div(H, NR);  // of a weight
   const long T = p.longest_sequence();
   Scratch& shared = team_scratch();
-  // Four weights and four biases, of words and floats with 4 bytes. + 512: each
+  // Four weights and four biases. A word or float has 4 bytes. + 512: each
   // array may need up to 64 bytes more for alignment
   shared.reset(4 * 4 * padded(H) * (h_words + 1) + 512);
   word<E>* packed[4];  // the weights for queries, keys, values and the output
@@ -119,7 +118,7 @@ void forward(const Job& job, const Saved& saved, float* Y) {
     float* qkv = own.take<float>(max_rows * N);
     float* joined = own.take<float>(max_rows * H);
     float* out = own.take<float>(max_rows * H);
-    word<E>* x_words = own.take<word<E>>(max_rows * h_words);
+    word<E>* left_rows = own.take<word<E>>(max_rows * h_words);  // x or joined
     const AttendMemory<E> head_memory(p, T, own);
     packing.complete(4 * num_panels, [&](long i) {
       const long k = i / num_panels, column = i % num_panels * NR;
@@ -133,13 +132,13 @@ void forward(const Job& job, const Saved& saved, float* Y) {
       const Group g = groups[i];
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
       const float* x = job.X + first * H;
-      long ld = H;
-      const word<E>* a = as_rows(x, ld, m, H, x_words);
-      Prefetcher ahead(3 * num_stripes(m, H));
-      ahead.add(x + m * H, std::min(m, p.R - first - m) * H * 4);
+      long lda = H;  // `as_rows` changes lda if it copies the rows
+      const word<E>* a = as_rows(x, lda, m, H, left_rows);
+      Prefetcher for_next_group(3 * num_stripes(m, H));
+      for_next_group.add(x + m * H, std::min(m, p.R - first - m) * H * 4);
       for (int k = 0; k < 3; k++)
-        multiply<E>(false, m, H, h_words, a, ld, packed[k], qkv + k * H, N,
-                    BIAS, &ahead, bias[k]);
+        multiply<E>(false, m, H, h_words, a, lda, packed[k], qkv + k * H, N,
+                    BIAS, &for_next_group, bias[k]);
       float* q = address_of_row_0(qkv, first, N);
       // The heads of all sequences of the group
       for (long index = g.begin * p.heads; index < g.end * p.heads; index++)
@@ -149,7 +148,7 @@ void forward(const Job& job, const Saved& saved, float* Y) {
         copy_streamed(qkv, m * N, saved.qkv + first * N);
         copy_streamed(joined, m * H, saved.joined + first * H);
       }
-      multiply_rows<E>(joined, m, H, x_words, packed[3], H, out, H, BIAS,
+      multiply_rows<E>(joined, m, H, left_rows, packed[3], H, out, H, BIAS,
                        nullptr, bias[3]);
       add_and_norm(job.residual, first, m, x, out, saved.normalized, Y);
     }
@@ -190,7 +189,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   for (int k = 0; k < 3; k++)
     std::copy(job.W[k], job.W[k] + H * H, joined_W.data() + k * H * H);
   SharedWork packing;
-  // For the arrays from dx to row_words, then for column_words and x_panels
+  // For the arrays from dx to left_rows, then for left_columns and right_panels
   ThreadScratch& scratch = thread_scratch(
       threads, 4 * (max_rows * (3 * H + N + n_words) +
       m_words * (padded(H) + N)) + 512 + AttendBackMemory<E>::bytes(p, T));
@@ -206,10 +205,10 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     float* dz = own.take<float>(max_rows * H);
     float* d_joined = own.take<float>(max_rows * H);
     float* d_qkv = own.take<float>(max_rows * N);
-    // Left factors: words of dz or d_qkv, in the layouts "rows" and "columns"
-    word<E>* row_words = own.take<word<E>>(max_rows * n_words);
-    word<E>* column_words = own.take<word<E>>(m_words * N);
-    word<E>* x_panels = own.take<word<E>>(m_words * padded(H));
+    // Left factor: dz or d_qkv, in both layouts. Right factor: joined or x
+    word<E>* left_rows = own.take<word<E>>(max_rows * n_words);
+    word<E>* left_columns = own.take<word<E>>(m_words * N);
+    word<E>* right_panels = own.take<word<E>>(m_words * padded(H));
     const AttendBackMemory<E> head_memory(p, T, own);
     packing.complete(2 * num_panels, [&](long i) {
       const long column = i % num_panels * NR;
@@ -233,12 +232,12 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
                             norm_sums, dx, dz);
       add_rows_to(dbo, dz, H, m, H);
-      add_transposed<E>(dz, H, joined, H, m, column_words, x_panels, dWo);
-      Prefetcher ahead(num_stripes(m, H));
-      ahead.add(saved.qkv + first * N, m * N * 4);
-      ahead.add(x, m * H * 4);
-      multiply_rows<E>(dz, m, H, row_words, packed_Wo, H, d_joined, H, ZERO,
-                       &ahead);
+      add_transposed<E>(dz, H, joined, H, m, left_columns, right_panels, dWo);
+      Prefetcher for_this_group(num_stripes(m, H));
+      for_this_group.add(saved.qkv + first * N, m * N * 4);
+      for_this_group.add(x, m * H * 4);
+      multiply_rows<E>(dz, m, H, left_rows, packed_Wo, H, d_joined, H, ZERO,
+                       &for_this_group);
       float *q = saved.qkv, *d = address_of_row_0(d_qkv, first, N);
       for (long index = g.begin * p.heads; index < g.end * p.heads; index++)
         attend_back<E>(p, SequenceHead(p, index), {q, q + H, q + 2 * H, N},
@@ -248,14 +247,15 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       if (grads.X) {
         float* const dX = grads.X + first * H;
         std::copy(dx, dx + m * H, dX);
-        Prefetcher later(num_stripes(m, H));
-        later.add(dY + next_first * H, next_m * H * 4);
-        later.add(saved.normalized.hat + next_first * H, next_m * H * 4);
-        later.add(saved.joined + next_first * H, next_m * H * 4);
-        multiply_rows<E>(d_qkv, m, N, row_words, packed_W, H, dX, H, ADD,
-                         &later);
+        Prefetcher for_next_group(num_stripes(m, H));
+        const long offset = next_first * H, bytes = next_m * H * 4;
+        for_next_group.add(dY + offset, bytes);
+        for_next_group.add(saved.normalized.hat + offset, bytes);
+        for_next_group.add(saved.joined + offset, bytes);
+        multiply_rows<E>(d_qkv, m, N, left_rows, packed_W, H, dX, H, ADD,
+                         &for_next_group);
       }
-      add_transposed<E>(d_qkv, N, x, H, m, column_words, x_panels, dW);
+      add_transposed<E>(d_qkv, N, x, H, m, left_columns, right_panels, dW);
     }
 #pragma omp barrier
     for (int k = 0; k < 3; k++) {

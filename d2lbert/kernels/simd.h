@@ -255,14 +255,14 @@ inline float maximum(const float* x, long n) {
 // where e^x is too small for a subnormal float), infinity where e^x is above
 // the largest float, NaN for NaN.
 inline vf exp(vf x) {
-  // e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding `round`, 1.5 *
+  // e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding `shift`, 1.5 *
   // 2^23, rounds to an integer. log(2) is the difference of the two constants
   // that n is multiplied by, and n times the first is exact. x is clipped to
   // [low, high]: outside, e^x is 0 or infinity.
-  const float low = -104.f, high = 89.f, round = 12582912.f;
+  const float low = -104.f, high = 89.f, shift = 12582912.f;
   const vf y = smaller(splat(high), larger(splat(low), x));
-  const vf shifted = y * 1.44269504f + round;
-  const vf n = shifted - round;
+  const vf shifted = y * 1.44269504f + shift;
+  const vf n = shifted - shift;
   vf r = y - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   // A polynomial for e^r
@@ -278,7 +278,7 @@ inline vf exp(vf x) {
 #else
   // 2^n as 2 * 2^(n - 1), since n may be 128, and no float holds 2^128. If n is
   // 128 and p is 1 or more, the product overflows to infinity, as it should.
-  const vi power = (bits(shifted) - bits(splat(round)) + 126) << 23;
+  const vi power = (bits(shifted) - bits(splat(shift)) + 126) << 23;
   p = (p + p) * (vf)power;
   return (vf)(bits(p) & ~(x < -86.6f));
 #endif
@@ -346,8 +346,8 @@ inline vu load_quads(const uint32_t* const* row, int column) {
 // loaded with four words from every fourth row. Then the 4 x 4 words in the
 // same four lanes of four registers are transposed.
 inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
-  // Orders of lanes for `shuffle`, which the compiler turns into unpack
-  // instructions
+  // Orders for `shuffle`, compiled to unpack instructions: the lower or higher
+  // two of each four lanes of both arguments, interleaved or as pairs
   vi low, high, low_pairs, high_pairs;
   for (int q = 0; q < VL; q += 4) {
     const int a = q, b = q + VL;
@@ -418,8 +418,8 @@ struct Dropout {
   // The random words of row i, for `factors`.
   Draws row(uint64_t i) const { return Draws(seed, i); }
   // The factors of the elements of a row whose indices are in the lanes of j.
-  vf factors(const Draws& row, vu j) const {
-    vi is_kept = row.at(j) >= threshold;
+  vf factors(const Draws& draws, vu j) const {
+    vi is_kept = draws.at(j) >= threshold;
     return (vf)(is_kept & bits(splat(scale)));
   }
 };

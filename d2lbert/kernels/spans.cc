@@ -14,8 +14,8 @@ namespace {
 // A word of a row: one token, or several tokens that are pieces of the word.
 struct MaskableWord {
   int32_t begin, end;  // tokens [begin, end) of the row
-  // The largest number of words of a span that begins with this word,
-  // regardless of max_tokens. 0: no span can begin with this word
+  // The largest number of words of a span that begins with this word, however
+  // many tokens that span has. 0: no span can begin with this word
   int32_t max_span;
 };
 
@@ -24,7 +24,7 @@ struct Span {
   int32_t begin, end;
 };
 
-// The words of a row that can still be masked.
+// The words of a row, from which spans to mask are taken.
 class MaskableWords {
  public:
   // max_words, max_tokens: limits for a span. separate: spans must not touch.
@@ -123,14 +123,14 @@ extern "C" {
 // num_rows. T: tokens of a row. P: the most masked tokens of a row.
 //
 // Row k is <cls> and the parts row_offsets[k] to row_offsets[k + 1] - 1, each
-// followed by <sep>. Part i has words parts[2i] to parts[2i + 1] - 1 of the
-// text. There are num_parts parts. The arguments from types to num_choices are
-// those of draw_masks (draw.cc), but flags and choices must not be null.
-// length_cdf (max_words): length_cdf[i] is the probability that a span has at
-// most i + 1 words. max_tokens: the limit for the tokens of a span. separate:
-// spans must not touch. masked_per_million: the number of tokens to mask in a
-// million. If a row masks more than that, later rows mask less. Returns a
-// Status.
+// followed by <sep>. Part i has tokens parts[2i] to parts[2i + 1] - 1 of the
+// text, which `Words` calls words. There are num_parts parts. The arguments
+// from types to num_choices are those of draw_masks (draw.cc), but flags and
+// choices must not be null. length_cdf (max_words): length_cdf[i] is the
+// probability that a span has at most i + 1 words. max_tokens: the limit for
+// the tokens of a span. separate: spans must not touch. masked_per_million: the
+// number of tokens to mask in a million. If a row masks more than that, later
+// rows mask less. Returns a Status.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
                const int64_t* parts, int64_t num_parts, const void* types,
                int64_t type_bytes, int64_t num_words, const int32_t* vocab_ids,
@@ -144,8 +144,8 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
                float* weights, int32_t* labels, int32_t* left,
                int32_t* right) try {
   constexpr int64_t kMillion = 1000000;
-  const Words words{types, type_bytes, num_words, vocab_ids, num_types};
-  specials->check(words, flags, num_flags, choices, num_choices);
+  const Words text{types, type_bytes, num_words, vocab_ids, num_types};
+  specials->check(text, flags, num_flags, choices, num_choices);
   require_sorted(row_offsets, num_rows + 1, num_parts);
   require(!num_rows || T >= 1);
   Twister random(state);
@@ -161,8 +161,8 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
     int32_t *row = tokens + k * T, *end = row;
     *end++ = specials->cls;
     for (int64_t i = row_offsets[k]; i < row_offsets[k + 1]; ++i) {
-      end = words.copy(parts[2 * i], parts[2 * i + 1], end,
-                       row + T - 1 - end);
+      end = text.copy(parts[2 * i], parts[2 * i + 1], end,
+                      row + T - 1 - end);
       *end++ = specials->sep;
     }
     const auto length = static_cast<int32_t>(end - row);

@@ -25,10 +25,10 @@ struct Normalized {
 };
 
 // Compute Y = LayerNorm(X + dropout(Z)) for m rows from row `first`, with Z =
-// f(X). x and z hold only these rows; Y and `saved` hold all rows. X +
+// f(X). x and z hold only these rows; Y and `normalized` hold all rows. X +
 // dropout(Z) replaces z.
 inline void add_and_norm(const Residual& residual, long first, long m,
-                         const float* x, float* z, const Normalized& saved,
+                         const float* x, float* z, const Normalized& normalized,
                          float* Y) {
   const long H = residual.H;
   const Dropout& dropout = residual.dropout;
@@ -42,16 +42,16 @@ inline void add_and_norm(const Residual& residual, long first, long m,
     }
     float mean, scale;
     moments(z, H, residual.eps, &mean, &scale);
-    const long row_begin = (first + r) * H;  // in Y and saved.hat
+    const long row_begin = (first + r) * H;  // in Y and normalized.hat
     for (long j = 0; j < H; j += VL) {
       const vf hat = (load(z + j, H - j) - mean) * scale;
-      if (saved.hat) stream(saved.hat + row_begin + j, hat, H - j);
+      if (normalized.hat) stream(normalized.hat + row_begin + j, hat, H - j);
       store(Y + row_begin + j,
             hat * load(residual.gamma + j, H - j) +
                 load(residual.beta + j, H - j),
             H - j);
     }
-    if (saved.scale) saved.scale[first + r] = scale;
+    if (normalized.scale) normalized.scale[first + r] = scale;
   }
 }
 
@@ -60,15 +60,15 @@ inline void add_and_norm(const Residual& residual, long first, long m,
 // dx: the gradient of X through the residual connection alone, not through f.
 // The gradients of gamma and beta are added to `sums`.
 inline void add_and_norm_gradient(const Residual& residual, long first, long m,
-                                  const float* dY, const Normalized& saved,
+                                  const float* dY, const Normalized& normalized,
                                   const NormSums& sums, float* dx, float* dz) {
   const long H = residual.H;
   const Dropout& dropout = residual.dropout;
   const vi lane = lane_indices();
   for (long r = first; r < first + m; r++, dx += H, dz += H) {
     const Draws draws = dropout.row(r);
-    norm_gradient(dY + r * H, saved.hat + r * H, residual.gamma,
-                  saved.scale[r], H, sums, [&](long j, vf d) {
+    norm_gradient(dY + r * H, normalized.hat + r * H, residual.gamma,
+                  normalized.scale[r], H, sums, [&](long j, vf d) {
                     store(dx + j, d, H - j);
                     if (dropout.on())
                       d *= dropout.factors(draws, (vu)(lane + (int)j));
