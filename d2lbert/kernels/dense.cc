@@ -18,7 +18,7 @@ class RowBlocks {
   RowBlocks(long R, int threads, long max_rows)
       : R_(R), max_rows_(max_rows), count_(ceil_div(R, max_rows)),
         divides_evenly_(count_ < 16 * threads) {
-    // Then each thread gets the same number of blocks
+    // The same number of blocks for each thread
     if (divides_evenly_) count_ = ceil_div(R, threads * max_rows) * threads;
   }
   long count() const { return count_; }
@@ -28,7 +28,7 @@ class RowBlocks {
     *first = i * max_rows_;
     if (divides_evenly_) {
       share(ceil_div(R_, MR), (int)count_, (int)i, first, &end);
-      *first *= MR;
+      *first *= MR;  // from tiles of MR rows to rows
       end *= MR;
     }
     *m = std::min(end, R_) - *first;
@@ -49,8 +49,9 @@ inline void prefetch_output(const float* c, long ld, long rows) {
 
 // The number of words (gemm.h) in a slice of a row of `words` words. Long rows
 // of X, and of dZ in the backward pass, are cut into slices. The products of
-// all slices are added up. So the slices of a block stay in cache while they
-// are multiplied by all panels of W. A row of up to 2,048 words is one slice.
+// all slices are added up. So one slice of each row of a block stays in cache
+// while it is multiplied by all panels of W. A row of up to 2,048 words is one
+// slice.
 long slice_words(long words) {
   return words > 2048 ? 1024 : std::max(1L, words);
 }
@@ -61,11 +62,11 @@ long slice_copy_words(long m, long words) {
   return m * (slice_words(words) + ROW_GAP);
 }
 
-// The number of rows in a block, from `block_rows` (op.h), such that the slices
-// of a block stay in cache. Each block reads all of W, N rows of `words` words.
-// A W of more than 12 MB comes from memory, not from the last-level cache. Then
-// processors with AVX-512 get larger blocks, since their second-level cache has
-// a megabyte or more.
+// The number of rows in a block, from `block_rows` (op.h), such that one slice
+// of each row stays in cache. Each block reads all of W, N rows of `words`
+// words. A W of more than 12 MB comes from memory, not from the last-level
+// cache. Then processors with AVX-512 get larger blocks, since their
+// second-level cache has a megabyte or more.
 template <class E>
 long sliced_block_rows(long R, int threads, long words, long N) {
   const double slice_bytes = 4.0 * slice_words(words) * E::PER_WORD;
@@ -194,28 +195,28 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       float* dW, float* db) {
   const int threads = team(4.0 * R * K * N);
   const long block = block_rows(R, threads, 4, 4.0 * (K + N));  // rows
-  const long n_words = E::words(N);
-  const long block_words = E::words(block);  // of a column of a block
+  const long words_per_row = E::words(N);
+  const long words_per_column = E::words(block);  // of a block of X or dZ
   Scratch& shared = team_scratch();
-  shared.reset(4 * padded(K) * n_words + 64 + Sums::bytes(N * K, threads) +
-               Sums::bytes(N, threads));
-  word<E>* packed = shared.take<word<E>>(padded(K) * n_words);
+  shared.reset(4 * padded(K) * words_per_row + 64 +
+               Sums::bytes(N * K, threads) + Sums::bytes(N, threads));
+  word<E>* packed = shared.take<word<E>>(padded(K) * words_per_row);
   const Sums sums_W(shared, N * K, threads), sums_b(shared, N, threads);
   SharedWork packing;
   ThreadScratch& scratch = thread_scratch(
-      threads, (block * N + padded(K) * block_words + block * n_words +
-                block_words * N) * 4 + 512);
+      threads, (block * N + padded(K) * words_per_column +
+                block * words_per_row + words_per_column * N) * 4 + 512);
 #pragma omp parallel num_threads(threads)
   {
     float *const own_dW = sums_W.cleared(), *const own_db = sums_b.cleared();
     Scratch& own = scratch.mine();
     float* dZ = own.take<float>(block * N);
-    word<E>* x_panels = own.take<word<E>>(padded(K) * block_words);
-    word<E>* dz_words = own.take<word<E>>(block * n_words);
-    word<E>* dz_columns = own.take<word<E>>(block_words * N);
+    word<E>* x_panels = own.take<word<E>>(padded(K) * words_per_column);
+    word<E>* dz_by_row = own.take<word<E>>(block * words_per_row);
+    word<E>* dz_by_column = own.take<word<E>>(words_per_column * N);
     packing.complete(dX ? ceil_div(K, NR) : 0, [&](long p) {
       pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
-                    packed + p * NR * n_words);
+                    packed + p * NR * words_per_row);
     });
     // The threads divide tiles of MR rows, not blocks: there are too few blocks
     // to divide them evenly.
@@ -231,9 +232,9 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       const float* dz = act == NONE ? dy : dZ;
       if (dX) {
         Prefetcher ahead(num_stripes(m, K));
-        if (dW) ahead.add(X + first * K, m * K * 4);
-        multiply_rows<E>(dz, m, N, dz_words, packed, K, dX + first * K, K, ZERO,
-                         &ahead);
+        if (dW) ahead.add(X + first * K, m * K * 4);  // for dW below
+        multiply_rows<E>(dz, m, N, dz_by_row, packed, K, dX + first * K, K,
+                         ZERO, &ahead);
       }
       if (dW) {
         Prefetcher ahead(num_stripes(N, K));
@@ -241,7 +242,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         ahead.add(dy + m * N, next_m * N * 4);
         if (act != NONE) ahead.add(saved + (first + m) * N, next_m * N * 4);
         if (dX) ahead.add(dX + (first + m) * K, next_m * K * 4);
-        add_transposed<E>(dz, N, X + first * K, K, m, dz_columns, x_panels,
+        add_transposed<E>(dz, N, X + first * K, K, m, dz_by_column, x_panels,
                           own_dW, &ahead);
       }
     }
@@ -251,8 +252,8 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// A team divides dW, which has `tiles` tiles of rows and `panels` panels of
-// columns, into a part for each thread. Return the number of parts along the
+// A team divides dW, which has `tiles` tiles of MR rows and `panels` panels of
+// NR columns, into a part for each thread. Return the number of parts along the
 // rows, a divisor of team_size, for which a thread reads the least of dZ and X.
 int parts_along_rows(long tiles, long panels, int team_size) {
   int best = 1;
@@ -316,7 +317,7 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
   long c0, c1, p0, p1;
   share(tiles, row_parts, t / column_parts, &c0, &c1);
   share(panels, column_parts, t % column_parts, &p0, &p1);
-  c0 *= MR;
+  c0 *= MR;  // from tiles to columns
   c1 = std::min(c1 * MR, N);
   const long k0 = p0 * NR, k1 = std::min(p1 * NR, K);
   const long step = rows_summed(k1 - k0), max_rows = std::min(step, R);
@@ -471,16 +472,16 @@ void split_gradient(const float* joined, MXTensor* parts, int num_parts) {
 }
 
 // The number of outputs: 2 if a gradient is wanted that needs the argument of
-// the activation, which then is the second output. Otherwise 1.
-int num_outputs(const Attrs& attrs, Act act) {
+// the activation. This argument then is the second output. Otherwise 1.
+int count_outputs(const Attrs& attrs, Act act) {
   return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
 }
 
-MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
+MXReturnValue parse(const Attrs& attrs, int* num_in, int* num_out) {
   Act act;
   if (parse_act(attrs, &act) != MX_SUCCESS) return MX_FAIL;
-  *inputs = Inputs(attrs).num_inputs();
-  *outputs = num_outputs(attrs, act);
+  *num_in = Inputs(attrs).num_inputs();
+  *num_out = count_outputs(attrs, act);
   return MX_SUCCESS;
 }
 
@@ -527,24 +528,24 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   Act act;
   parse_act(attrs, &act);
-  const int outputs = num_outputs(attrs, act);
-  if (needs_argument(act) && outputs == 1)
+  const int num_outputs = count_outputs(attrs, act);
+  if (needs_argument(act) && num_outputs == 1)
     return fail("dense with grad=0 keeps nothing for gradients");
   const Inputs at(attrs);
-  const BackwardArrays arrays(*in, outputs);
+  const BackwardArrays arrays(*in, num_outputs);
   MXTensor& dY = arrays.gradients[Y];
   const long N = dY.shape.back(), K = arrays.inputs[at.W].shape[1];
   const long R = N ? dY.size() / N : 0;
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
-  // Without rows, some code for tiles would leave dW unwritten
+  // Without rows, some code for AMX tiles would leave dW unwritten
   const auto run =
       pick_kernel(bf16, R ? std::min(K, N) : NO_TILES,
                   D2LBERT_PRODUCTS(backward));
   Scratch& memory = joined_scratch();
   if (at.num_parts > 1) memory.reset(8 * N * (K + 1) + 256);
   const float* W = join(&arrays.inputs[at.W], at.num_parts, memory);
-  // MXNet passes memory for gradients that are not needed, too. With frozen=1
+  // MXNet may pass memory for gradients that are not needed. With frozen=1
   // the caller promises that W needs no gradient.
   const bool is_frozen = number(attrs, "frozen", 0) != 0;
   float *dW = nullptr, *db = nullptr;
@@ -552,7 +553,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   if (at.has_bias())
     db = joined_gradient(&(*out)[at.b], at.num_parts, memory);
   // The last output: Z if it exists, else Y
-  const float* saved = floats(arrays.outputs[outputs - 1]);
+  const float* saved = floats(arrays.outputs[num_outputs - 1]);
   run(R, K, N, floats(arrays.inputs[at.X]), W, act, floats(dY), saved,
       floats((*out)[at.X]), dW, db);
   split_gradient(dW, &(*out)[at.W], at.num_parts);
@@ -571,8 +572,8 @@ struct OneThread {
 }  // namespace
 
 // The CPU seconds of one thread for Y = X W^T by `kernel`: the time of the
-// fastest of `runs` runs. Infinite if the kernel uses tiles, and the system
-// denies tiles.
+// fastest of `runs` runs. Infinite if the kernel uses AMX tiles, and
+// tiles_permitted() is false.
 double trial(Kernel kernel, long R, long K, long N, const float* X,
              const float* W, float* Y, int runs) {
   decltype(&forward<Fp32>) functions[] = {D2LBERT_PRODUCTS(forward)};

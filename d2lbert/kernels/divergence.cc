@@ -49,7 +49,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     const float largest_y = std::max(maximum(y, V), -1e30f);
     const vi lane = lane_indices();
     // The sums of exp_x, of exp_y, and of exp_y log(exp_y / exp_x)
-    vf total_x{}, total_y{}, divergence{};
+    vf total_x{}, total_y{}, total_term{};
     for (long j = 0; j < V; j += VL) {
       const vf a = (load(x + j, V - j) - largest_x) * inverse_temperature;
       const vf b = (load(y + j, V - j) - largest_y) * inverse_temperature;
@@ -61,11 +61,11 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
       }
       total_x += exp_x;
       total_y += exp_y;
-      divergence += term;
+      total_term += term;
     }
     const float sum_y = sum(total_y);
     const float log_x = std::log(sum(total_x)), log_y = std::log(sum_y);
-    divergences[i] = sum(divergence) / sum_y + (log_x - log_y);
+    divergences[i] = sum(total_term) / sum_y + (log_x - log_y);
     normalizers[2 * i] = {largest_x, log_x};
     normalizers[2 * i + 1] = {largest_y, log_y};
   }

@@ -109,7 +109,7 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
 // Fills tokens and segments (N, T), valid_lens (N), and positions, weights and
 // labels (N, P) of the masked tokens. N: num_pairs. T: tokens of a row. P: the
 // largest number of masked tokens in a row. pair_spans (N, 4): as from
-// draw_pairs. types to num_types: as in `Words`, whose size is num_words.
+// draw_pairs. Arguments types to num_types: see `Words` (size: num_words).
 // num_preds (T + 1): in a row of n tokens, at most num_preds[n] are masked, and
 // num_preds[n] <= P. flags (num_flags): the flags of each token of the
 // vocabulary (draw.h), or null if only <cls> and <sep> are fixed. choices: the

@@ -1,6 +1,6 @@
-// Common code of draw.cc and spans.cc, which draw examples for pretraining: the
-// random numbers of CPython, the words of a text, and the replacement of masked
-// tokens.
+// For draw.cc and spans.cc, which draw examples for pretraining, this file has
+// the random numbers of CPython, the words of a text, and the replacement of
+// masked tokens.
 #ifndef D2LBERT_DRAW_H_
 #define D2LBERT_DRAW_H_
 
@@ -85,8 +85,8 @@ class Twister {
 };
 
 // A text of `size` words. Each word is stored as its type, a number that equal
-// words share. `types` are integers of type_bytes bytes, 2 or 4. vocab_ids
-// (num_types): the vocabulary index of each type.
+// words share. types (size): the type of each word, an integer of type_bytes
+// bytes, 2 or 4. vocab_ids (num_types): the vocabulary index of each type.
 struct Words {
   const void* types;
   int64_t type_bytes, size;
