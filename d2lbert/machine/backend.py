@@ -101,7 +101,7 @@ def _import_error(error):
         return ImportError('MXNet cannot be imported if Python removes '
                            'docstrings: run Python without -OO, and unset '
                            'PYTHONOPTIMIZE')
-    wheel = WHEELS[build()]
+    wheel = WHEELS[build()]     # the name of the installed wheel
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     match = re.match(r'(\S+): cannot open shared object', first_line)
     if match:
@@ -131,7 +131,7 @@ def _import_error(error):
 
 
 def _import_mxnet():
-    """Check the installation, load MXNet's libraries and import MXNet."""
+    """Check the installation, load libraries, set threads, import MXNet."""
     if 'mxnet' not in sys.modules:      # an imported MXNet needs no check
         _check_wheels()
         _check_numpy_and_python()

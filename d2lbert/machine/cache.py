@@ -68,10 +68,10 @@ def root():
     """The absolute path of the cache folder, which may not exist yet.
 
     It is $D2LBERT_CACHE, unless this variable is empty or off. The default is
-    the folder d2lbert in $XDG_CACHE_HOME or else in ~/.cache. If the user
-    cannot use the default, a private temporary folder takes its place. A
-    relative D2LBERT_CACHE refers to the working directory of the first call. A
-    relative XDG_CACHE_HOME is ignored, as the XDG specification demands.
+    the folder d2lbert in $XDG_CACHE_HOME or else in ~/.cache. If the default
+    cannot be created or a parent is unsafe, the cache is a private temporary
+    folder. A relative D2LBERT_CACHE refers to the working directory of the
+    first call. A relative XDG_CACHE_HOME is ignored, as XDG specifies.
     """
     setting = _user_setting()
     if setting:
@@ -99,7 +99,7 @@ def _absolute(path):
 
 
 def _default_root():
-    """The default cache folder, or None if this user cannot use it."""
+    """The default root; None if it cannot be created or a parent is unsafe."""
     base = os.path.expanduser(os.environ.get('XDG_CACHE_HOME') or '')
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser('~'), '.cache')
@@ -142,8 +142,8 @@ def set_matplotlib_folder():
 def folder(kind):
     """Return the cache folder of a kind; create it if it is missing.
 
-    Old temporary files in it are removed. Raises CacheError as
-    `private_folder` does.
+    Old temporary files in it are removed. Raises CacheError as `root` and
+    `private_folder` do.
     """
     path = private_folder(root() / kind)
     with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ def private_folder(path):
 
     If this user owns the folder, other users lose the right to write to it.
     Raises CacheError if the folder cannot be created, or if any user except
-    root and this user may write to it or replace it.
+    the superuser and this user may write to it or replace it.
     """
     path = Path(path)
     try:
@@ -197,13 +197,13 @@ def _make_folders(path):
 
 
 def is_trusted(status):
-    """True if only root and this user may write; status: from `os.stat`."""
+    """True if `status` lets only the superuser and this user write."""
     return (status.st_uid in (0, os.geteuid())
             and not status.st_mode & 0o022)
 
 
 def is_trusted_path(path):
-    """True if only root and this user can have written to `path`.
+    """True if only the superuser and this user can have written to `path`.
 
     All files in a folder are checked, too, and the parents of `path`, since a
     user who can write to a parent can replace `path`. Linux gives every link
@@ -229,8 +229,8 @@ def _unsafe_parent(path):
     """The first parent folder or link of `path` that another user can change.
 
     Returns None if no other user can. In a sticky folder, like /tmp, users can
-    replace only their own files. In a container with a single user, the files
-    of root may have another owner than user id 0: the owner of the folder /.
+    replace only their own files. The owner of the folder / is trusted, too: in
+    a container with a single user, the superuser's files may have this owner.
     """
     trusted_owners = {0, os.geteuid(), os.stat('/').st_uid}
     for parent, status in _parents_and_links(path):
@@ -371,10 +371,10 @@ def clear(kind, older_than=0):
 
     Returns (number of removed entries, bytes freed). older_than: entries that
     were used within this number of days are kept. Raises BlockingIOError, and
-    removes nothing, if another process holds a lock of this kind when this
-    function begins. A process that creates a lock later can still write an
-    entry, which may then be removed. This loses only time: the next process
-    makes a missing or incomplete entry again.
+    removes no entry, if another process holds a lock file in the folder of
+    `kind` when this function begins. A process that creates a lock later can
+    still write an entry, which may then be removed. This loses only time: the
+    next process makes a missing or incomplete entry again.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:

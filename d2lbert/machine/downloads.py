@@ -154,7 +154,7 @@ def _failure_reason(error, has_answer):
         return f'no secure connection ({reason.replace("_", " ")})'
     if getattr(error, 'strerror', None):
         return error.strerror
-    # Without a text, only the name of the class is left
+    # For an error without a message, this is only the name of its class
     return f'{type(error).__name__}: {error}'.rstrip(': ')
 
 
@@ -230,8 +230,8 @@ def _is_damage(error):
 def unpack(archive, base):
     """Unpack the file `archive` into the folder `base`.
 
-    If several members have one name, the last is unpacked. Raises
-    ArchiveError, and creates no file, if any member is invalid.
+    If several members have one name, the last is unpacked. Empty folders are
+    left out. Raises ArchiveError, and creates no file, if a member is invalid.
     """
     os.makedirs(base, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temporary:
@@ -255,8 +255,8 @@ def unpack(archive, base):
                     path.mkdir(parents=True, exist_ok=True)
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with open_member() as source, open(path, 'wb') as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
+                with open_member() as member, open(path, 'wb') as file:
+                    shutil.copyfileobj(member, file, 1 << 20)
                 files[parts] = True
         except DAMAGED as error:
             if isinstance(error, OSError) and not _is_damage(error):

@@ -1,4 +1,4 @@
-"""Write files and folders atomically, lock files, create run folders.
+"""Write files and folders atomically, hold locks, create run folders.
 
 An atomic write goes to a temporary file or folder, which is renamed at the
 end: other processes never see a half-written file or folder.
@@ -192,7 +192,7 @@ def locked(path, wait=True, before_wait=None):
     wait: if false, raise BlockingIOError instead of waiting for another
     holder. before_wait: a function to call before waiting, for example to
     print a message. Yields True if the lock is held, and False if locking is
-    impossible: the system has no locks, or the folder is not writable.
+    impossible, for example because the folder is not writable.
     """
     try:
         lock = _acquire_lock(path, wait, before_wait)
