@@ -106,7 +106,7 @@ constexpr int PANEL = TV * VL;
 inline long row_length(long n) { return ceil_div(n, 64) * 64; }
 
 // 1.5 * 2^23. Adding ROUND to a float between -2^22 and 2^22 rounds the float
-// to an integer. The lowest bits of the sum hold the integer.
+// to an integer: the bits of the sum minus the bits of ROUND.
 constexpr float ROUND = 12582912.f;
 
 // e^x for x <= 0, with a relative error of 1e-7; 0 below -86.6, NaN for NaN.
@@ -134,8 +134,7 @@ enum Act { NONE, RELU, GELU, GELU_NEW };
 
 // Coefficients of a polynomial Q, the highest power first. Q(a - 2.25) is a
 // minimax fit of 1 - Φ(a) for a from 0 to 4.5, where Φ is the cumulative normal
-// distribution. For GELU_NEW_Q, Φ is its approximation by tanh in the paper on
-// GELU.
+// distribution. GELU_NEW_Q fits the approximation by tanh in the paper on GELU.
 constexpr float GELU_Q[10] = {
     -1.28937336e-05f, 4.39067117e-05f,  0.000170603598f, -0.000989309396f,
     0.000643775449f,  0.00609582756f,   -0.0216314644f,  0.0357415527f,
@@ -193,7 +192,7 @@ inline vi larger_ints(vi a, vi b) {
 #endif
 }
 
-// The factors that convert a row x to its integers and back.
+// Factors that convert a row x to its integers and back. to_float: the scale.
 struct Scale {
   float to_int, to_float;
   // max_bits: the bits of max|x|. Read as integers, the bits of absolute values
@@ -213,8 +212,8 @@ struct Scale {
   }
 };
 
-// Call f(k, i) for each vector of a row of K floats. k: the index of its first
-// float. i: 0, 1, 2, 3 in turn, then 0 for the last vectors. If f keeps a
+// Call f(k, i) for each vector of a row of K floats. The vector begins with
+// float k. i: 0, 1, 2, 3 in turn, then 0 for the last vectors. If f keeps a
 // separate result for each i, successive vectors do not wait for each other.
 template <class F>
 inline void each_vector(long K, F f) {
@@ -241,10 +240,10 @@ inline float quantize(const float* x, long K, Input* q) {
     return scale.to_float;
   }
   typedef Input inputs __attribute__((vector_size(VL * sizeof(Input))));
-  // Subtracting this from the bits of a sum also adds INPUT_OFFSET
+  // The bits of x * to_int + ROUND, minus `subtrahend`, are the integer plus
+  // INPUT_OFFSET (see ROUND)
   const vi subtrahend = bits(splat(ROUND)) - INPUT_OFFSET;
   each_vector(K, [&](long k, int) {
-    // The bits of the sum minus the bits of ROUND are the integer (see ROUND)
     const vi n = bits(load(x + k) * scale.to_int + ROUND) - subtrahend;
     store(q + k, __builtin_convertvector(n, inputs));
   });
@@ -284,7 +283,7 @@ class Dense {
       : N_(N), words_(ceil_div(K, PER_WORD)), panels_(ceil_div(N, PANEL)),
         weights_(panels_ * words_ * PER_WORD * PANEL),
         weight_scale_(panels_ * PANEL), bias_(panels_ * PANEL),
-        start_(panels_ * PANEL) {
+        initial_sums_(panels_ * PANEL) {
     for (long n = 0; n < N; n++) {
       const float multiplier = n < num_scaled ? factor : 1;
       weight_scale_[n] = weight_scale[n] * multiplier;
@@ -292,20 +291,20 @@ class Dense {
       int32_t sum = 0;
       for (long k = 0; k < K; k++) {
         sum += q[n * K + k];
-        const long word =
+        const long word_index =
             (n / PANEL * words_ + k / PER_WORD) * PANEL + n % PANEL;
-        weights_[word * PER_WORD + k % PER_WORD] = q[n * K + k];
+        weights_[word_index * PER_WORD + k % PER_WORD] = q[n * K + k];
       }
-      start_[n] = -INPUT_OFFSET * sum;  // cancels INPUT_OFFSET in the inputs
+      initial_sums_[n] = -INPUT_OFFSET * sum;  // cancels the inputs' offset
     }
   }
 
   long outputs() const { return N_; }
   long panels() const { return panels_; }
 
-  // Compute the outputs y (rows, N) of panels [first, last), padding of panels
-  // included, with an activation function. a (rows, K) and a_scale (rows,): the
-  // inputs by `quantize`. lda, ldy: the distances between rows of a and of y.
+  // Compute and activate the outputs y (rows, N) of panels [first, last),
+  // padding of panels included. a (rows, K) and a_scale (rows,): the inputs by
+  // `quantize`. lda, ldy: the distances between rows of a and of y.
   void operator()(const Input* a, long lda, const float* a_scale, long rows,
                   long first, long last, Act act, float* y, long ldy) const {
     switch (act) {
@@ -351,7 +350,8 @@ class Dense {
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
       for (int j = 0; j < TV; j++)
-        sums[r][j] = INPUT_OFFSET ? load<vi>(start_ + n + j * VL) : vi{};
+        sums[r][j] =
+            INPUT_OFFSET ? load<vi>(initial_sums_ + n + j * VL) : vi{};
     for (long k = 0; k < words_; k++, w += PANEL * PER_WORD) {
       vi weights[TV];
 #pragma GCC unroll 4
@@ -385,7 +385,7 @@ class Dense {
   long N_ = 0, words_ = 0, panels_ = 0;   // words_: in a row of inputs
   AlignedArray<Weight> weights_;          // (panels_, words_, PANEL, PER_WORD)
   AlignedArray<float> weight_scale_, bias_;
-  AlignedArray<int32_t> start_;           // the initial values of sums
+  AlignedArray<int32_t> initial_sums_;
 };
 
 }  // namespace int8

@@ -53,7 +53,7 @@ def _open_library(path):
 
 
 def _check(status, function, arguments):
-    """Return a status of bounds_check.h; raise an exception unless it is 0."""
+    """Return a status (bounds_check.h) of 0; raise for any other status."""
     if status == 1:
         raise MemoryError('no memory left for an encoder with 8-bit weights')
     if status:
@@ -62,13 +62,13 @@ def _check(status, function, arguments):
     return status
 
 
-# The option turns off fused multiply-add, so that all processors round alike
+# Without fused multiply-add, all processors round alike
 INT8 = Library('int8', ['int8.cc'], _open_library,
                what='the eight-bit encoder', options=('-ffp-contract=off',))
 
 
 def library():
-    """The opened library; None without a compiler or with kernels off."""
+    """The opened library, or None if it is not available (`Library.get`)."""
     return INT8.get()
 
 
@@ -132,9 +132,9 @@ class Encoder:
         (tokens, scale), segments, positions = tables
         self._tables = tables       # kept, since C++ reads these arrays
         dense_layers, _ = blocks[0]
-        _, (attention_q, *_), (ffn1_q, *_), _ = dense_layers
-        E, H = tokens.shape[1], len(attention_q)
-        F = len(ffn1_q)     # hidden units of the feed-forward network
+        _, (output_weights, *_), (ffn1_weights, *_), _ = dense_layers
+        E, H = tokens.shape[1], len(output_weights)
+        F = len(ffn1_weights)   # hidden units of the feed-forward network
         sizes = onp.array([
             len(tokens), 0 if segments is None else len(segments),
             len(positions), E, H, F, num_heads, len(blocks),
@@ -168,11 +168,12 @@ class Encoder:
         """Return vectors of tokens, or one vector of each sequence, float32.
 
         offsets (B + 1,) int64: the first row of each sequence, then R. ids and
-        segments (R,) int32: of each token. order (layers,) int32: the indices
-        of the blocks to apply. rows: one of `ROWS`; 'all' returns (R, H),
-        'first' and 'mean' return (B, H). Raises ValueError for a sequence that
-        is empty or too long, and for a token, a segment or a block that the
-        encoder does not have.
+        segments (R,) int32: of each token; an encoder without embeddings of
+        segments ignores `segments`. order (any length) int32: the index of
+        each block to apply. rows: one of `ROWS`; 'all' returns (R, H), 'first'
+        and 'mean' return (B, H). Raises ValueError for ids or segments of
+        another length, no sequence, a sequence that is empty or too long, and
+        a token, a segment or a block that the encoder does not have.
         """
         if len(ids) != offsets[-1] or len(segments) != len(ids):
             raise ValueError(f'{len(ids)} ids and {len(segments)} segments, '
@@ -181,8 +182,8 @@ class Encoder:
         out = onp.empty((len(ids) if rows == 'all' else B,
                          self._num_hiddens), 'float32')
         # Without blocks, the embeddings count as one block
-        products = self._block_products * max(len(order), 1)
+        row_products = self._block_products * max(len(order), 1)
         self._library.int8_encode(
             self._handle, B, offsets, ids, segments, len(order), order,
-            products, ROWS.index(rows), out)
+            row_products, ROWS.index(rows), out)
         return out

@@ -112,6 +112,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
       for (long j = 0; j < H; j += VL)
         store(hat + j,
               (load_sum(x, y, dropout, draws, lane, j, H) - mean) * scale);
+      // d: a part of the gradient of X + dropout(Y), then of the gradient of Y
       norm_gradient(dZ + i * H, hat, gamma, scale, H, sums, [&](long j, vf d) {
         if (dX) store(dX + i * H + j, d, H - j);
         if (!dY) return;

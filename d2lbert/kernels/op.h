@@ -61,9 +61,9 @@ inline bool has_dropout(const Attrs& attrs, const char* rate_key = "p") {
   return number(attrs, rate_key, 0) > 0;
 }
 
-// Base class for the struct `Inputs` of each operator. The members of `Inputs`
-// are the indices of the inputs. The constructor of `Inputs` sets the members
-// in the order of the inputs, by `next` or `next_n`.
+// Base class for the struct `Inputs` of an operator, which has the indices of
+// the inputs as members. The constructor of `Inputs` sets these members in the
+// order of the inputs, by `next` or `next_n`.
 class IndexedInputs {
  public:
   int num_inputs() const { return count_; }
@@ -115,7 +115,7 @@ MXReturnValue caught(F run) {
   }
 }
 
-// Caught<f>::call calls f by `caught`. MXNet stores a pointer to this function.
+// Caught<run>::call calls `run` by `caught`. MXNet stores a pointer to `call`.
 template <auto run>
 struct Caught;
 template <class... A, MXReturnValue (*run)(A...)>
@@ -145,9 +145,9 @@ MXReturnValue count_inputs(const Attrs& attrs, int* num_in, int* num_out) {
 
 // Attribute parser of an operator with a fixed number of inputs.
 template <int num_inputs, int num_outputs>
-MXReturnValue fixed_counts(const Attrs&, int* inputs, int* outputs) {
-  *inputs = num_inputs;
-  *outputs = num_outputs;
+MXReturnValue fixed_counts(const Attrs&, int* num_in, int* num_out) {
+  *num_in = num_inputs;
+  *num_out = num_outputs;
   return MX_SUCCESS;
 }
 
@@ -171,7 +171,7 @@ MXReturnValue floats_except_lens(const Attrs& attrs, std::vector<int>* in,
 }
 
 // Fill the gradient of an input with zeros, if MXNet has allocated it. This is
-// for inputs without a gradient: indices, lengths and random bits, all of 4
+// for inputs without a derivative: indices, lengths and random bits, all of 4
 // bytes.
 inline void zero_gradient(MXTensor& gradient) {
   if (gradient.data_ptr)
@@ -187,9 +187,9 @@ inline long clipped(int32_t index, long n) {
 }
 
 // The number of threads to request for a parallel region. work: a rough number
-// of operations. The result is 1 in two cases. For little work, starting a team
-// of threads would take longer than the work. After a fork, OpenMP would hang
-// (fork.h). OpenMP may start fewer threads than requested (OMP_THREAD_LIMIT,
+// of operations. The result is 1 for little work, since starting a team of
+// threads would take longer than the work. It is 1 after a fork, since OpenMP
+// would hang (fork.h). OpenMP may start fewer threads (OMP_THREAD_LIMIT,
 // OMP_DYNAMIC, nested regions). So divide work by omp_get_num_threads(), never
 // by the result of `team`.
 inline int team(double work) {
@@ -246,9 +246,10 @@ inline void share(long n, int parts, int part, long* first, long* end) {
   *end = n * (part + 1) / parts;
 }
 
-// The number of rows in a block: a multiple of MR (the rows of a tile), at most
-// 16 * MR. Except for rounding up, the rows of a block, of row_bytes each, fit
-// into cache_bytes, and each thread gets at least blocks_per_thread blocks.
+// The number of rows in a block: a multiple of MR (the rows of a tile in
+// gemm.h), at most 16 * MR. Except for rounding up, the rows of a block, of
+// row_bytes each, fit into cache_bytes, and each thread gets at least
+// blocks_per_thread blocks.
 inline long block_rows(long rows, int threads, long blocks_per_thread,
                        double row_bytes, double cache_bytes = 200e3) {
   const long rows_in_cache = (long)(cache_bytes / std::max(row_bytes, 1.0));
