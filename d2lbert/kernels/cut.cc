@@ -5,8 +5,8 @@
 // Equal words have the same number, which is called their type. Types begin
 // at 0, in the order of the words' first occurrences.
 //
-// A text comes as bytes of UTF-8. To convert words to lower case, C++ converts
-// the ASCII letters. A non-ASCII word has a character beyond ASCII. Python
+// A text is bytes of UTF-8. A non-ASCII word has a character beyond ASCII. To
+// convert words to lower case, C++ converts the ASCII letters. Then Python
 // converts each different non-ASCII word once (text_non_ascii, text_rename).
 
 #include <algorithm>
@@ -115,11 +115,11 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
 // Return the address of the first end of a sentence, ' . ', from p to `end`, or
 // null.
 const char* find_sentence_end(const char* p, const char* end) {
-  const char* first = p;
+  const char* begin = p;
   // Search for '.', which is rarer than a blank
   while (p < end && (p = static_cast<const char*>(
                          std::memchr(p, '.', static_cast<size_t>(end - p))))) {
-    if (p > first && p[-1] == ' ' && p + 1 < end && p[1] == ' ') return p - 1;
+    if (p > begin && p[-1] == ' ' && p + 1 < end && p[1] == ' ') return p - 1;
     ++p;
   }
   return nullptr;
@@ -164,30 +164,30 @@ class Text {
   // keep their case.
   std::string non_ascii_words() const {
     std::string lines;
-    for (int32_t k : non_ascii_) {
-      lines.append(words_[static_cast<size_t>(k)]).push_back('\n');
+    for (int32_t type : non_ascii_types_) {
+      lines.append(words_[static_cast<size_t>(type)]).push_back('\n');
     }
     return lines;
   }
 
   // Replace the words of `non_ascii_words` by `lines`, a line for each word.
-  // Words that become equal to each other get one number, and all words are
+  // Words that become equal to each other get one type, and all types are
   // numbered again by first occurrence. Returns false if the number of lines is
   // wrong.
   bool rename(std::string_view lines) {
     std::vector<std::string_view> renamed(words_.size());
     for (size_t k = 0; k < renamed.size(); ++k) renamed[k] = words_[k];
-    std::vector<size_t> changed;  // the numbers of the words that change
-    for (int32_t number : non_ascii_) {
+    std::vector<size_t> changed;  // the types of the words that change
+    for (int32_t type : non_ascii_types_) {
       const size_t end = lines.find('\n');
       if (end == lines.npos) return false;
       const std::string_view new_word = lines.substr(0, end);
-      const auto k = static_cast<size_t>(number);
+      const auto k = static_cast<size_t>(type);
       if (renamed[k] != new_word) changed.push_back(k);
       renamed[k] = new_word;
       lines.remove_prefix(end + 1);
     }
-    non_ascii_.clear();
+    non_ascii_types_.clear();
     if (!lines.empty()) return false;
     if (!changed.empty()) renumber(renamed, representatives(renamed, changed));
     return true;
@@ -226,7 +226,7 @@ class Text {
   void clear() {
     words_.clear();
     types_.clear();
-    non_ascii_.clear();
+    non_ascii_types_.clear();
     sentence_begins_.assign(1, 0);
     paragraph_begins_.assign(1, 0);
     article_begins_.clear();
@@ -235,17 +235,17 @@ class Text {
     paragraphs_left_out_ = words_left_out_ = 0;
   }
 
-  // Return for each word the number of a word that equals it after `rename`,
-  // the same number for all equal words. renamed: all words after `rename`.
-  // changed: the numbers of the words that change.
+  // Return for each type the type of a word that equals its word after
+  // `rename`, the same type for all equal words. renamed: the word of each type
+  // after `rename`. changed: the types of the words that change.
   std::vector<size_t> representatives(
       const std::vector<std::string_view>& renamed,
       const std::vector<size_t>& changed) const {
-    std::vector<size_t> numbers(renamed.size());
+    std::vector<size_t> representative(renamed.size());
     // Words that did not change still differ from each other
-    std::iota(numbers.begin(), numbers.end(), size_t{0});
+    std::iota(representative.begin(), representative.end(), size_t{0});
     WordTable new_words;  // changed words that equal no unchanged word
-    // For each word of new_words, the first word that changed to it
+    // For each word of new_words, the type of the first word that changed to it
     std::vector<size_t> first_changed;
     for (size_t k : changed) {
       const Word word(renamed[k]);
@@ -253,37 +253,37 @@ class Text {
       // spelling now
       const int32_t found = words_.find(word);
       if (found >= 0 && renamed[static_cast<size_t>(found)] == renamed[k]) {
-        numbers[k] = static_cast<size_t>(found);
+        representative[k] = static_cast<size_t>(found);
         continue;
       }
-      const auto new_number = static_cast<size_t>(new_words.find_or_add(word));
-      if (new_number == first_changed.size()) first_changed.push_back(k);
-      numbers[k] = first_changed[new_number];
+      const auto index = static_cast<size_t>(new_words.find_or_add(word));
+      if (index == first_changed.size()) first_changed.push_back(k);
+      representative[k] = first_changed[index];
     }
-    return numbers;
+    return representative;
   }
 
-  // Number all words again by first occurrence. renamed: all words after
-  // `rename`. representative: the result of `representatives`.
+  // Number all types again by first occurrence. renamed: the word of each type
+  // after `rename`. representative: the result of `representatives`.
   void renumber(const std::vector<std::string_view>& renamed,
                 const std::vector<size_t>& representative) {
-    const size_t num_words = renamed.size();
-    std::vector<int32_t> new_numbers(num_words, -1);
+    const size_t num_types = renamed.size();
+    std::vector<int32_t> new_types(num_types, -1);
     std::string lines;
     lines.reserve(words_.text().size());
     int32_t count = 0;
-    for (size_t k = 0; k < num_words; ++k) {
-      int32_t& number = new_numbers[representative[k]];
-      if (number < 0) {
-        number = count++;
+    for (size_t k = 0; k < num_types; ++k) {
+      int32_t& new_type = new_types[representative[k]];
+      if (new_type < 0) {
+        new_type = count++;
         lines.append(renamed[k]).push_back('\n');
       }
-      new_numbers[k] = number;
+      new_types[k] = new_type;
     }
-    // If no words became equal, all numbers are as before
-    if (static_cast<size_t>(count) < num_words) {
+    // If no words became equal, all types are as before
+    if (static_cast<size_t>(count) < num_types) {
       for (int32_t& type : types_) {
-        type = new_numbers[static_cast<size_t>(type)];
+        type = new_types[static_cast<size_t>(type)];
       }
     }
     different_words_ = std::move(lines);
@@ -316,17 +316,17 @@ class Text {
   }
 
   // Add the paragraphs of a text with kParts. Returns false if a paragraph has
-  // more than max_bytes.
+  // more than max_bytes, together with a blank line after it.
   bool cut_parts(char* p, char* end, size_t max_bytes) {
     char* begin = nullptr;      // of the paragraph; null between paragraphs
     for (;;) {
       char* stop = const_cast<char*>(end_of_line(p, end));
-      const bool is_end = is_blank({p, static_cast<size_t>(stop - p)});
-      if (!is_end && !begin) begin = p;
+      const bool is_blank_line = is_blank({p, static_cast<size_t>(stop - p)});
+      if (!is_blank_line && !begin) begin = p;
       if (begin && static_cast<size_t>(stop - begin) > max_bytes) return false;
-      if (begin && (is_end || stop == end)) {
+      if (begin && (is_blank_line || stop == end)) {
         // p - 1: the end of the line before the blank line
-        const char* paragraph_end = is_end ? p - 1 : stop;
+        const char* paragraph_end = is_blank_line ? p - 1 : stop;
         add_paragraph({begin, static_cast<size_t>(paragraph_end - begin)},
                       false);
         begin = nullptr;
@@ -360,7 +360,7 @@ class Text {
     // ' . ' as well
     const char* full_stop_end = p;
     while (p < end) {
-      // Cut words in the next 64 bytes, up to a byte that is neither visible
+      // Cut words in a block of 64 bytes, up to a byte that is neither visible
       // ASCII nor a blank. p is the beginning of a word or of white space
       uint64_t non_visible = find_non_visible(p);
       const char* const block = p;
@@ -444,14 +444,15 @@ class Text {
   void number_batch() {
     const size_t first = types_.size();
     types_.resize(first + batch_size_);
-    auto non_ascii = non_ascii_in_batch_.begin();
+    auto next_non_ascii = non_ascii_in_batch_.begin();
     for (size_t k = 0; k < batch_size_; ++k) {
       const size_t num_known = words_.size();
       const int32_t type = types_[first + k] = words_.find_or_add(batch_[k]);
-      if (non_ascii != non_ascii_in_batch_.end() && *non_ascii == k) {
+      if (next_non_ascii != non_ascii_in_batch_.end() &&
+          *next_non_ascii == k) {
         const bool is_new = words_.size() > num_known;
-        if (is_new) non_ascii_.push_back(type);
-        ++non_ascii;
+        if (is_new) non_ascii_types_.push_back(type);
+        ++next_non_ascii;
       }
     }
     batch_size_ = 0;
@@ -476,14 +477,14 @@ class Text {
   // The different words in the order of their types, each followed by a line
   // feed
   std::string different_words_;
-  WordTable words_;
+  WordTable words_;  // the different words before `rename`
   std::array<Word, kBatch> batch_;  // words that are not numbered yet
   size_t batch_size_ = 0;
   int64_t paragraphs_left_out_ = 0, words_left_out_ = 0;
   // The indices in batch_ of the non-ASCII words. Empty unless lower_
   std::vector<size_t> non_ascii_in_batch_;
-  // The numbers of the different non-ASCII words. Empty unless lower_
-  std::vector<int32_t> non_ascii_;
+  // The types of the different non-ASCII words. Empty unless lower_
+  std::vector<int32_t> non_ascii_types_;
   std::vector<int32_t> types_;  // of each word of the text
   // The index of the first word of each sentence. One more entry at the end:
   // the number of all words
@@ -510,7 +511,7 @@ int text_new(void** new_handle) try {
 
 // Cut a text, `size` bytes of UTF-8, into words. line_kind: a `LineKind`.
 // lower: convert words to lower case. max_bytes: the limit for the bytes of a
-// paragraph. sizes (9) receives:
+// paragraph or line. sizes (9) receives:
 // 0 to 4: the lengths of the five arrays of text_copy
 // 5: the length of the array of text_non_ascii
 // 6: 1 if the text cannot be cut, else 0

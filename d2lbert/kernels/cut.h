@@ -82,7 +82,7 @@ inline bool are_equal(const char* a, const char* b, size_t size) {
 // look-up would compare all words. The number that a word gets does not depend
 // on the constants.
 struct Secret {
-  uint64_t start, factor;
+  uint64_t seed, factor;
 
   Secret() {
     std::random_device::result_type random[4] = {};
@@ -93,7 +93,7 @@ struct Secret {
       random[0] = static_cast<unsigned>(
           std::chrono::steady_clock::now().time_since_epoch().count());
     }
-    start = uint64_t{random[0]} << 32 | random[1];
+    seed = uint64_t{random[0]} << 32 | random[1];
     // If random[2] and random[3] are 0, the factor is 0x9e37..., a good factor
     factor = (uint64_t{random[2]} << 32 | random[3]) ^ 0x9e3779b97f4a7c15u;
     factor |= 1;  // an odd factor loses no bits
@@ -115,7 +115,7 @@ inline uint64_t mix(uint64_t x) {
 inline uint64_t hash(std::string_view word) {
   const char* p = word.data();
   size_t left = word.size();
-  uint64_t h = kSecret.start ^ left;
+  uint64_t h = kSecret.seed ^ left;
   for (; left > 8; p += 8, left -= 8) h = mix(h ^ load(p, 8));
   return mix(h ^ load(p, left));
 }
@@ -215,17 +215,16 @@ class WordTable {
 
   // The index of the first slot to try for a key.
   size_t first_slot(uint64_t key) const {
-    return mix(key ^ kSecret.start) >> shift_;
+    return mix(key ^ kSecret.seed) >> shift_;
   }
 
   // The index of the slot of a word, or of the free slot for a new word.
   size_t find_slot(const Word& word) const {
     const size_t mask = slots_.size() - 1;
-    size_t slot = first_slot(word.key);
-    for (;; slot = (slot + 1) & mask) {
-      const Slot& here = slots_[slot];
-      if (here.number < 0 || (here.key == word.key && has_word(here, word))) {
-        return slot;
+    for (size_t i = first_slot(word.key);; i = (i + 1) & mask) {
+      const Slot& slot = slots_[i];
+      if (slot.number < 0 || (slot.key == word.key && has_word(slot, word))) {
+        return i;
       }
     }
   }
@@ -245,11 +244,11 @@ class WordTable {
     std::vector<Slot> new_slots(slots_.size() * 2);
     --shift_;
     const size_t mask = new_slots.size() - 1;
-    for (const Slot& here : slots_) {
-      if (here.number < 0) continue;
-      size_t slot = first_slot(here.key);
-      while (new_slots[slot].number >= 0) slot = (slot + 1) & mask;
-      new_slots[slot] = here;
+    for (const Slot& slot : slots_) {
+      if (slot.number < 0) continue;
+      size_t i = first_slot(slot.key);
+      while (new_slots[i].number >= 0) i = (i + 1) & mask;
+      new_slots[i] = slot;
     }
     slots_.swap(new_slots);
   }

@@ -1,11 +1,12 @@
 """This module cuts texts into words and word pieces, in C++.
 
-The C++ files are cut.cc, types.cc and pieces.cc. Callers check first that
-`draw.library()` is not None. If it is None, they run Python code with the same
-result. Other Python threads run while the C++ code works.
+The C++ files are cut.cc, types.cc and pieces.cc, in the library that draw.py
+loads. Callers check first that `draw.library()` is not None. If it is None,
+they run Python code with the same result. Other Python threads run while the
+C++ code works.
 
-Equal words have the same number, their type. Types are numbered in the order
-of their first occurrence in a text.
+Equal words have the same number, their type. Types begin at 0, in the order of
+the words' first occurrences in a text.
 """
 import ctypes
 import weakref
@@ -25,8 +26,8 @@ PARAGRAPHS, WIKI, PARTS = range(3)
 #: copies entries in groups of this size (kAtATime in types.cc).
 SPARE = 4
 
-#: A text of this many bytes or more is cut in another thread, so that signals
-#: are handled in the meantime. Cutting this many bytes takes about 0.1 s.
+#: The main thread leaves a text of this many bytes or more to another thread,
+#: and handles signals meanwhile. Cutting this many bytes takes about 0.1 s.
 LONG_BYTES = 1 << 25
 
 #: The value of `max_paragraph_bytes` that allows paragraphs of any size.
@@ -51,8 +52,8 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
 
     line_kind: PARAGRAPHS, WIKI or PARTS. lower: convert words to lower case.
     memory: a `TextMemory`, or None for a new one. Returns None if a paragraph
-    has more than max_paragraph_bytes, or if the text is not UTF-8. Otherwise
-    returns a tuple:
+    or line has more than max_paragraph_bytes, or if the text is not UTF-8.
+    Otherwise returns a tuple:
 
     - types (words,) int32
     - sentences and paragraphs, (their number + 1,) int64, as in
@@ -62,16 +63,16 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
     - left_out (2,) int64: the number of paragraphs that are left out, and the
       number of their words
 
-    A paragraph of one sentence, without ' . ', is left out. A heading without
-    ' . ' is left out, too, but not counted.
+    A paragraph without ' . ' is left out. A heading without ' . ' is left out,
+    too, but not counted.
     """
     memory = memory or TextMemory()
     library, handle = memory.library, memory.handle
     sizes = onp.zeros(9, 'int64')       # its entries: see text_cut in cut.cc
 
-    # After a signal, `cut` may still run in its thread when this call has
-    # ended. The function refers to `memory`, and so keeps the handle valid.
-    # It cannot end early, and so ignores is_abandoned
+    # After a signal, `cut` may still run in its thread when `text` has ended.
+    # `cut` refers to `memory`, and so keeps the handle valid. `cut` cannot end
+    # early, and so ignores is_abandoned
     def cut(is_abandoned=None):
         library.text_cut(memory.handle, data, len(data), line_kind, lower,
                          max_paragraph_bytes, sizes)
@@ -99,9 +100,9 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
 
 
 def first_places(types, lengths, places, first):
-    """Lower first[k] to the place of the first word of type k, for each k.
+    """Set first[k] to the place of the first word of type k, for each k.
 
-    first[k] stays if it is lower already. A place is the index of a word in a
+    first[k] stays if it is less already. A place is the index of a word in a
     larger text. types (words,) uint16 or int32: the words of some paragraphs,
     one after another. For paragraph q, lengths[q] is the number of words, and
     places[q] is the place of the first word; both arrays are (paragraphs,)
@@ -129,20 +130,21 @@ def look_up(table, types):
 def spread(table, begins, lengths, types, ends, size):
     """Join table[begins[k]:begins[k] + lengths[k]] for each k in types.
 
-    table (entries + SPARE,) uint16 or int32. begins int64 and lengths int32
-    have an entry for each type. types (words,) int32. ends int64: sorted
-    indices of `types`; some may be equal. size: the number of joined entries.
-    Returns the joined entries, and for each `end` of ends the number of
-    entries that come from types[:end]. Thread-safe.
+    table (entries + SPARE,) uint16 or int32. lengths (number of types,)
+    int32. begins int64 may have more entries. types (words,) int32. ends
+    int64: sorted indices of `types`; some may be equal. size: the number of
+    joined entries. Returns the joined entries, and for each `end` of ends the
+    number of entries that come from types[:end]. Thread-safe.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     assert len(begins) >= len(lengths)
-    ends, found = onp.array(ends), onp.empty(size + SPARE, table.dtype)
+    found = onp.empty(size + SPARE, table.dtype)
+    counts = onp.array(ends)    # C++ replaces each end by its count
     draw.library().spread(
         table.ctypes.data, table.itemsize, len(table), begins, lengths,
-        len(lengths), types, len(types), ends, len(ends), found.ctypes.data,
-        size)
-    return found[:size], ends
+        len(lengths), types, len(types), counts, len(counts),
+        found.ctypes.data, size)
+    return found[:size], counts
 
 
 def count_types(types, num_types, table=None):
@@ -215,16 +217,16 @@ class Pieces:
     """
 
     def __init__(self, initial, continuation, unknown_id, max_letters, lower):
-        tables = []
+        arguments = []
         for pieces in (initial, continuation):
             # C++ only cuts texts of printable ASCII: other pieces never match
             pieces = {piece: idx for piece, idx in pieces.items()
                       if piece.isascii() and piece.isprintable()}
             lines = ''.join(f'{piece}\n' for piece in pieces).encode()
             ids = onp.array([*pieces.values()], 'int32')
-            tables += [lines, len(lines), ids, len(ids)]
+            arguments += [lines, len(lines), ids, len(ids)]
         self._library = draw.library()
-        self._handle = _new_handle(self, self._library, 'pieces', *tables,
+        self._handle = _new_handle(self, self._library, 'pieces', *arguments,
                                    unknown_id, max_letters, lower)
 
     def cut(self, lines):

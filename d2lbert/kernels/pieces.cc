@@ -76,7 +76,7 @@ class Trie {
   // branch.
   size_t slot(uint32_t node, char byte) const {
     const uint64_t key = key_of(node, byte);
-    size_t k = (mix(key ^ kSecret.start) >> 32) & (branches_.size() - 1);
+    size_t k = (mix(key ^ kSecret.seed) >> 32) & (branches_.size() - 1);
     while (branches_[k].to && branches_[k].key != key) {
       k = (k + 1) & (branches_.size() - 1);
     }

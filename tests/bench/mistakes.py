@@ -212,7 +212,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_words_are_cut_alike_around_every_character '
      'test_a_text_is_split_alike_in_stretches_of_any_size'),
     ('two words with one small form are renumbered and their places not',
-     'if (static_cast<size_t>(count) < num_words) {',
+     'if (static_cast<size_t>(count) < num_types) {',
      'if (false) {',
      'test_words_are_cut_alike_around_every_character '
      'test_a_text_is_split_alike_in_stretches_of_any_size'),
