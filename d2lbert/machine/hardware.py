@@ -78,16 +78,17 @@ _LINE_START = 'd2lbert driver: '  # of the line that _print_driver prints
 
 
 def _print_driver():
-    """Print the driver's newest CUDA version and GPUs as a line of JSON.
+    """Print the newest CUDA version that the driver supports, and its GPUs.
 
-    `probe_driver` runs this in a separate process, since libcuda may crash.
+    The line is _LINE_START and JSON. `probe_driver` runs this in a separate
+    process, since libcuda may crash.
     """
     version, gpus, problem = 0, [], ''
     count, value = ctypes.c_int(), ctypes.c_int()
 
     def call(function_name, *args):
         """Call a function of libcuda; raise OSError if it returns an error."""
-        code = getattr(cuda, function_name)(*args)
+        code = getattr(libcuda, function_name)(*args)
         if code:
             raise OSError(code, f'{function_name} returned an error')
 
@@ -105,7 +106,7 @@ def _print_driver():
         return value.value if is_stored else 0
 
     try:
-        cuda = ctypes.CDLL('libcuda.so.1')
+        libcuda = ctypes.CDLL('libcuda.so.1')
         call('cuInit', 0)
         call('cuDeviceGetCount', ctypes.byref(count))
         version = query('cuDriverGetVersion')
@@ -261,7 +262,7 @@ def _cpu_quota(root):
             return ''
 
     def add_quota(cpu_time, period):    # both in microseconds
-        # Without a limit, `cpu_time` is 'max' or '-1', which are no digits
+        # Without a quota, `cpu_time` is 'max' or '-1': not only digits
         if cpu_time.isdigit() and period.isdigit() and int(period):
             quotas.append(int(cpu_time) / int(period))
 
@@ -272,14 +273,14 @@ def _cpu_quota(root):
         if is_version_1 and 'cpu' not in controllers.split(','):
             continue
         mount = 'sys/fs/cgroup' + ('/cpu' if is_version_1 else '')
-        # Limits of parent groups apply, too
+        # Quotas of parent groups apply, too
         path = Path(group.lstrip('/'))
-        for level in [path, *path.parents]:
+        for folder in [path, *path.parents]:
             if is_version_1:
-                text = (read(mount, level, 'cpu.cfs_quota_us')
-                        + read(mount, level, 'cpu.cfs_period_us'))
+                text = (read(mount, folder, 'cpu.cfs_quota_us')
+                        + read(mount, folder, 'cpu.cfs_period_us'))
             else:
-                text = read(mount, level, 'cpu.max')
+                text = read(mount, folder, 'cpu.max')
             time_and_period = text.split()
             if len(time_and_period) == 2:       # else a file is missing
                 add_quota(*time_and_period)

@@ -43,7 +43,7 @@ def _msort(a):
 def _alias(name, current_name):
     """Return a function `name` that calls NumPy's function `current_name`.
 
-    Two names get two objects, since MXNet uses functions as dictionary keys.
+    MXNet uses functions as dictionary keys, so each name needs its own.
     """
     def function(*args, **kwargs):
         return getattr(_numpy, current_name)(*args, **kwargs)

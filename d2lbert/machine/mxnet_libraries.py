@@ -1,8 +1,8 @@
 """Load the libraries that libmxnet.so needs; set its number of threads.
 
 This module does not import MXNet, because `d2lbert doctor` and `d2lbert
-launch` use it where MXNet may be broken. `mxnet_wheel.py` copies it into the
-installed MXNet, so that `import mxnet` works without d2lbert, too.
+launch` use it where MXNet may be broken. `mxnet_wheel.py` copies it into
+MXNet's package, so that `import mxnet` works without d2lbert, too.
 """
 import contextlib
 import ctypes
@@ -28,8 +28,8 @@ from d2lbert.machine.hardware import (
 def libraries_ready():
     """Context in which libmxnet.so can be loaded, and then uses all cores.
 
-    Raises ImportError, with a remedy, if a library is missing, if a thread
-    count is invalid, or if OpenMP was loaded with too few threads.
+    Raises ImportError, with a remedy, if a needed library cannot be loaded, if
+    a thread count is invalid, or if OpenMP was loaded with too few threads.
     """
     with contextlib.ExitStack() as stack:
         if build() == 'cu112':
@@ -80,9 +80,9 @@ def _no_cudnn_warning():
     """Suppress mxnet-cu112's warning about the cuDNN version.
 
     mxnet-cu112 was compiled with cuDNN 8.1 and warns about any other 8.x,
-    though all have the same interface. While mxnet-cu112 is loaded, it reads
-    the variable MXNET_CUDNN_LIB_CHECKING. If the user has set this variable,
-    it is not changed.
+    though all have the same interface. Its libmxnet.so reads the variable
+    MXNET_CUDNN_LIB_CHECKING on loading. If the user has set this variable, it
+    is not changed.
     """
     name = 'MXNET_CUDNN_LIB_CHECKING'
     if name in os.environ:
@@ -182,7 +182,7 @@ def load_arm(folders=()):
             raise ImportError(
                 f'MXNet for Arm needs {openblas}, not found here: '
                 + ARM_PACKAGES)
-        _try_load(lapacke)      # without LAPACKE, only np.linalg fails
+        _try_load(lapacke)      # without LAPACKE, only MXNet's linalg fails
     for name in missing:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, name)
@@ -201,12 +201,12 @@ THREAD_VARIABLES = 'MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS'
 
 
 def thread_count(name, maximum=MAX_THREADS):
-    """The thread count in the environment variable `name`; None if unset.
+    """The thread count in environment variable `name`; None: unset or blank.
 
-    The value may be a list with a number for each nesting level of OpenMP;
-    then the first number is returned. Raises ImportError for any other text,
-    for 0, and for a number above `maximum`: with such a value, MXNet may end
-    the process.
+    The value is a number, or a list with a number for each nesting level of
+    OpenMP, of which the first is returned. Raises ImportError if the value is
+    another text, or if its first number is 0 or above `maximum`: MXNet might
+    end the process.
     """
     text = os.environ.get(name, '')
     if not text.strip():
@@ -260,20 +260,20 @@ def _check_openmp(openmp):
     openmp: the result of `_loaded_openmp`. libgomp read its environment
     variables when it was loaded, so it is too late to correct them.
     """
-    answers = []    # `ask` adds one; true: there may be too few threads
+    results = []    # one result, true if there may be too few threads
 
-    def ask():
-        answers.append(openmp.omp_get_dynamic()
+    def check():
+        results.append(openmp.omp_get_dynamic()
                        or openmp.omp_get_max_active_levels() == 0
                        or openmp.omp_get_max_threads()
                        > openmp.omp_get_thread_limit())
 
-    # Ask in a new thread, which has the settings that libgomp read. The
+    # Check in a new thread, which has the settings that libgomp read. The
     # program may have changed the settings of the present thread
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=check)
     thread.start()
     thread.join()
-    if answers[0]:
+    if results[0]:
         raise ImportError(
             'OpenMP was loaded before d2lbert, with OMP_DYNAMIC, '
             'OMP_THREAD_LIMIT or OMP_MAX_ACTIVE_LEVELS giving MXNet fewer '
@@ -287,11 +287,11 @@ def threads_for_import():
 
     Without this context, MXNet uses half of the CPUs, to skip second hardware
     threads, even if each CPU is a whole core. MXNet reads THREAD_VARIABLES
-    once, while it is loaded. If the user has set one of them, the other gets a
-    value only if a limit of threads is set, too (see `thread_settings`).
-    Unless the user has set how threads wait, GOMP_SPINCOUNT=1000 lets a
-    waiting thread yield after microseconds instead of milliseconds. This
-    matters when two programs share the cores.
+    only on loading. If the user has set one of them, the other gets a value
+    only if a limit of threads is set, too (see `thread_settings`). Unless the
+    user has set how threads wait, GOMP_SPINCOUNT=1000 lets a waiting thread
+    yield after microseconds instead of milliseconds. This matters when two
+    programs share the cores.
 
     On exit, the variables are restored, so that child processes do not inherit
     the changes. If OpenMP was loaded before, the calling thread's number of

@@ -167,7 +167,7 @@ def _download(project, folder):
 
 
 def _pip_settings(environ):
-    """A copy of `environ` for `pip download`, with uv's settings as pip's."""
+    """A copy of `environ` for pip, with uv's settings translated."""
     environ = dict(environ)
 
     def translate(pip_name, *uv_names):
@@ -186,7 +186,7 @@ def _pip_settings(environ):
     translate('PIP_FIND_LINKS', 'UV_FIND_LINKS')
     translate('PIP_NO_INDEX', 'UV_NO_INDEX', 'UV_OFFLINE')
     translate('PIP_CERT', 'SSL_CERT_FILE')
-    # With these settings, `pip download` fails or gets another file
+    # Remove settings with which `pip download` fails or gets another file
     for name in ('PIP_TARGET', 'PIP_PREFIX', 'PIP_USER', 'PIP_REQUIRE_HASHES',
                  'PIP_REQUIRE_VIRTUALENV', 'PIP_NO_BINARY', 'PIP_PYTHON',
                  'PIP_CONSTRAINT', 'PIP_REQUIREMENT'):
@@ -230,15 +230,15 @@ def change_wheel(stock, target):
         for name, info in infos.items():
             if name.endswith('/') or name == record_name:
                 continue
-            changed, used = _apply_changes(old, info)
+            new_data, used = _apply_changes(old, info)
             unused -= used
-            write(name.replace(stock_suffix, new_suffix, 1), info, changed)
-        for source, name in ADDED.items():
+            write(name.replace(stock_suffix, new_suffix, 1), info, new_data)
+        for module, name in ADDED.items():
             write(f'mxnet/{name}', infos['mxnet/__init__.py'],
-                  module_bytes(source))
-        new_record = record_name.replace(stock_suffix, new_suffix, 1)
-        record_lines.append(f'{new_record},,')
-        with new.open(_copy_info(infos[record_name], new_record), 'w') as file:
+                  module_bytes(module))
+        new_name = record_name.replace(stock_suffix, new_suffix, 1)
+        record_lines.append(f'{new_name},,')
+        with new.open(_copy_info(infos[record_name], new_name), 'w') as file:
             file.write(('\n'.join(record_lines) + '\n').encode('utf-8'))
     if unused:
         raise WheelError(
