@@ -166,10 +166,10 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
         return _hash([
             text_store.VERSION, EXAMPLES_VERSION, unicodedata.unidata_version,
             cutter_class.version(), text_reader.MAX_WORDS,
-            word_types.MAX_TYPES, word_types.MAX_CHARS, splitters.PUNKT_CHARS,
-            text_reader.BLOCK_BYTES, stored_text.CHUNK_TOKENS,
-            stored_text.NUM_TRIES, valid_share, vocab_key, train_digests,
-            valid_digests])
+            word_types.MAX_TYPES, word_types.MAX_LETTERS,
+            splitters.PUNKT_CHARS, text_reader.BLOCK_BYTES,
+            stored_text.CHUNK_TOKENS, stored_text.NUM_TRIES, valid_share,
+            vocab_key, train_digests, valid_digests])
 
     def build(folder):
         text_store.build(folder, files, valid_files, valid_share, cutter_class,

@@ -21,8 +21,8 @@ from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.numbered_text import STOP
 
 # The limits of a paragraph, which is held in memory as a whole. A longer
-# paragraph is split. It may exceed MAX_BYTES a little, since the bytes are
-# counted only after a block is read
+# paragraph is cut into several. These may exceed MAX_BYTES a little, since the
+# bytes are counted only after a block is read
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
@@ -49,7 +49,7 @@ def _blocks(path, advance):
         if end < 0:
             rest += piece
             if len(rest) > MAX_BYTES:
-                blank = _find_last_blank(path, number, rest)
+                blank = _cut_at_blank(path, number, rest)
                 yield number, rest[:blank]
                 rest = rest[blank + 1:]
             continue
@@ -68,11 +68,11 @@ def _decode_lines(path, number, data):
     return text_files.decoded(path, data, number).split('\n')
 
 
-def _find_last_blank(path, number, data):
-    """The index of the last space or tab in data.
+def _cut_at_blank(path, number, data):
+    """Warn that a long line is cut; return the index of its last blank.
 
-    data: more than MAX_BYTES bytes of line `number`. Warns that the line is
-    split. Raises ValueError if only the first byte, or no byte, is a blank.
+    data: more than MAX_BYTES bytes of line `number`. A blank is a space or a
+    tab. Raises ValueError if only the first byte, or no byte, is a blank.
     """
     blank = max(data.rfind(b' '), data.rfind(b'\t'))
     if blank < 1:
@@ -133,7 +133,7 @@ class Paragraphs(NamedTuple):
 
     texts: list         # strings
     articles: list      # the indices of the texts that begin an article
-    is_tokenized: bool  # True in WikiText's format: blanks around each mark
+    is_tokenized: bool  # True in WikiText's format: blanks around punctuation
 
 
 def _is_heading(line):
@@ -160,14 +160,15 @@ class Stretch(NamedTuple):
     """Some consecutive lines of a file that contain whole paragraphs.
 
     In WikiText's format a line is a paragraph, but a title is only recognized
-    by the blank lines around it. So the first line of `before` and the last
-    line of `data` are only context, and belong to other stretches.
+    by the blank lines around it. So the stretch begins with the second line of
+    `before`, and ends before the last line of `data`: the lines beside it are
+    only context.
     """
 
     path: str       # or a Source
     number: int     # the number of the first line of `data` in the file
-    before: bytes   # the two lines before `data`; at the begin of a file, an
-                    # empty line; b'' if the format is not WikiText's
+    before: bytes   # the two lines before `data`; at the begin of a file, only
+                    # an empty line of context; b'' for other formats
     data: bytes
     is_wiki: bool   # True for WikiText's format
     is_first: bool  # True for the first stretch of a file
@@ -215,17 +216,17 @@ def has_title(data):
     if data.startswith(BOM):
         data = data[len(BOM):]
     data = b'\n\n' + data + b'\n\n'
-    for mark in (b'\n = ', b'\n= '):
-        found = data.find(mark)
+    for line_begin in (b'\n = ', b'\n= '):
+        found = data.find(line_begin)
         while found >= 0:
-            # data[begin:end] is three lines; the second one has the mark
+            # data[begin:end] is three lines; the middle one begins as above
             begin = data.rfind(b'\n', 0, found) + 1
             end = data.index(b'\n', data.index(b'\n', found + 1) + 1)
             # Bytes that are not UTF-8 are reported later
             lines = data[begin:end].decode(errors='replace').split('\n')
             if _is_title(lines, 1):
                 return True
-            found = data.find(mark, found + 1)
+            found = data.find(line_begin, found + 1)
     return False
 
 
@@ -239,7 +240,7 @@ def _wiki_stretches(path, blocks):
         stretch = Stretch(path, number, before, data, is_wiki=True,
                           is_first=is_first)
         yield stretch
-        # The last line of the block, after the line before it as context
+        # The last line of the block, and the line of context before it
         before, is_first = _last_lines(stretch.all_bytes) + b'\n', False
 
 
@@ -286,12 +287,12 @@ def _plain_stretches(path, blocks):
         return Stretch(path, held_from, b'', b'\n'.join(parts),
                        is_wiki=False, is_first=is_first)
     for number, data in blocks:
-        before_end, after_begin = _find_last_blank_line(data)
-        if before_end is not None:
-            yield make_stretch([*held, data[:before_end]])
+        end_above, begin_below = _find_last_blank_line(data)
+        if end_above is not None:
+            yield make_stretch([*held, data[:end_above]])
             # The blank line may end with the line feed that the block lacks
-            held_from = number + (data + b'\n').count(b'\n', 0, after_begin)
-            held, is_first, data = [], False, data[after_begin:]
+            held_from = number + (data + b'\n').count(b'\n', 0, begin_below)
+            held, is_first, data = [], False, data[begin_below:]
         if data:
             held.append(data)
         if sum(map(len, held)) > MAX_BYTES:
@@ -303,10 +304,11 @@ def _plain_stretches(path, blocks):
 
 
 def _find_last_blank_line(data):
-    """Find the last blank line of bytes: (before_end, after_begin).
+    """Find the last blank line of bytes: (end_above, begin_below).
 
-    data[:before_end] is before this line, without its line feed, and
-    data[after_begin:] is after it. Returns (None, None) if no line is blank.
+    data[:end_above] is the text above this line, without its last line feed,
+    and data[begin_below:] is the text below it. Returns (None, None) if no
+    line is blank.
     """
     end = len(data)
     while end >= 0:
@@ -335,8 +337,8 @@ def _plain_paragraphs(path, number, lines):
 
 # Facts about files, such as a digest
 
-# The name of the file in the cache that holds the facts
-INDEX = 'unchanged.json'
+# The name of the cache's file of facts
+FACTS_FILE = 'unchanged.json'
 
 # Increase this when the meaning of a fact changes
 VERSION = 1
@@ -344,7 +346,7 @@ VERSION = 1
 # The coarsest time resolution of a file system, FAT's 2 seconds
 TIME_RESOLUTION_NS = 2 * 10 ** 9
 
-# The number of facts to keep; the oldest ones are dropped
+# The maximal number of facts to keep; the oldest ones are dropped
 MAX_FACTS = 1024
 
 
@@ -355,8 +357,8 @@ class FileFacts:
         # {'NAME PATH': [stamp of the file, fact]}; new: not stored yet
         self._stored, self._new = {}, {}
         if cache.enabled():
-            self._stored = _read_facts(_index())
-            cache.mark_used(_index())
+            self._stored = _read_facts(_facts_path())
+            cache.mark_used(_facts_path())
 
     def get(self, name, path, compute):
         """Return a named fact about a file: cached, or compute(path).
@@ -383,13 +385,14 @@ class FileFacts:
             return
         # Read the facts again, as other processes may have stored some. Facts
         # that they store between this reading and the writing get lost
-        facts = {key: value for key, value in _read_facts(_index()).items()
+        stored = _read_facts(_facts_path())
+        facts = {key: value for key, value in stored.items()
                  if key not in self._new}
         facts = dict(list({**facts, **self._new}.items())[-MAX_FACTS:])
         self._stored, self._new = facts, {}
         with contextlib.suppress(OSError):
-            _index().parent.mkdir(parents=True, exist_ok=True)
-            with files.replacing(_index()) as temporary:
+            _facts_path().parent.mkdir(parents=True, exist_ok=True)
+            with files.replacing(_facts_path()) as temporary:
                 temporary.write_text(json.dumps(_with_checksum(facts)),
                                      'utf-8')
                 cache.make_private(temporary)
@@ -402,13 +405,13 @@ def _stamp(path):
             status.st_ino]
 
 
-def _index():
-    """The path of the file INDEX."""
-    return cache.root() / 'tokens' / INDEX
+def _facts_path():
+    """The path of FACTS_FILE in the cache."""
+    return cache.root() / 'tokens' / FACTS_FILE
 
 
 def _with_checksum(facts):
-    """The content of the file INDEX: facts, a version and a checksum."""
+    """The content of FACTS_FILE: facts, a version and a checksum."""
     return {'version': VERSION, 'facts': facts,
             'sum': zlib.crc32(json.dumps(facts).encode())}
 

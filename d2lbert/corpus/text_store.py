@@ -1,7 +1,8 @@
-"""A store is a folder of the cache with numbered texts and their vocabulary.
+"""A store is a folder with numbered texts and their vocabulary.
 
-The texts are a training text and possibly a held-out text. This module
-builds stores, checks that they are complete, and finds them in the cache.
+It is in the cache, or temporary if the cache is not usable. The texts are a
+training text and possibly a held-out text. This module builds stores, checks
+that they are complete, and finds them in the cache.
 """
 import contextlib
 import errno
@@ -41,14 +42,14 @@ from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import UNK, UNK_ID, Vocab
 from d2lbert.texts.numbered_text import BLOCK_WORDS
 
-# Increase this when the content of the files changes
+# Increase this when `build` writes other files for the same text
 VERSION = 4
 
 # Attempts to open a store that other processes may remove before it is open
 ATTEMPTS = 10
 
 # The files of a store, beside the folders of the texts. MANIFEST: the size and
-# checksum of each file
+# checksum of each other file
 MANIFEST = 'manifest.json'
 # The tokens of the vocabulary (words or word pieces), one per line
 VOCAB = 'vocab.txt'
@@ -58,17 +59,17 @@ FREQS = 'freqs.npy'
 # The `Counts` of the texts
 COUNTS = 'counts.json'
 
-# The number of words that `write_numbers` reads, numbers and writes at a time
-STORED_WORDS = 1 << 20
+# The number of words that `write_numbers` handles at a time
+WORDS_AT_A_TIME = 1 << 20
 
 
 class Counts(NamedTuple):
     """The numbers of paragraphs and words of a text, used and left out."""
 
     paragraphs: int         # used paragraphs
-    left_out: int           # paragraphs of a single sentence, left out
+    left_out: int           # left-out paragraphs, see `splitters.Cut`
     words: int              # words, or word pieces, of the used paragraphs
-    left_out_words: int     # words of the left-out paragraphs
+    left_out_words: int     # whole words of the left-out paragraphs
     unknown: int            # the number of <unk> among `words`
     # The minimum frequency of a word in the vocabulary; None if the caller
     # gave the vocabulary, or if it has word pieces
@@ -89,7 +90,7 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     uses_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     cutter = cutter_class(files, progress, lower=not uses_pieces)
 
-    def cut_files(sources):
+    def cut_files(sources):     # into pieces as soon as `vocab` has them
         word_types = None
         if isinstance(vocab, PieceVocab):
             word_types = PieceTypes(vocab)
@@ -103,7 +104,7 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     if vocab is None and uses_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
-        if cut.pruned_at:       # cut again, since pruned words need pieces
+        if cut.pruned_at:       # cut again: pruned words need pieces, too
             shutil.rmtree(cut.folder)
             cut = cut_files(files)
         else:
@@ -233,21 +234,21 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
         k, numbers = cut.stored_numbers(*word_range)
         return look_up(tables[k], numbers) if tables else numbers
     folder.mkdir()
-    # The file of a whole text is overwritten in place, to save disk space. No
-    # number gets more bytes, and each is read before it is overwritten
+    # A whole text is written over the file `ids` of `cut`, to save disk space.
+    # No number gets more bytes, and each is read before it is overwritten
     in_place = ranges == [(0, cut.num_paragraphs)]
     unknown = 0
     path = cut.folder / 'ids' if in_place else folder / 'ids.npy'
     with _open_npy(path, cut.dtype if table is None else table.dtype,
                    sum(end - begin for begin, end in word_ranges),
-                   'r+b' if in_place else 'wb') as ids:
+                   'r+b' if in_place else 'wb') as writer:
         if in_place:        # the header fits exactly before the numbers
-            assert ids.size == HEADER_BYTES
+            assert writer.size == HEADER_BYTES
         for numbers in in_order(
                 vocabulary_numbers, itertools.chain.from_iterable(
-                    cut.word_ranges(begin, end, STORED_WORDS)
+                    cut.word_ranges(begin, end, WORDS_AT_A_TIME)
                     for begin, end in word_ranges)):
-            ids.write(numbers)
+            writer.write(numbers)
             unknown += int(onp.count_nonzero(numbers == unk))
     path.replace(folder / 'ids.npy')
     _write_ends(folder / 'sentences.npy', cut, 'sentences', sentence_ranges)
@@ -260,7 +261,7 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
         articles += [new_begin, *(new_begin + inside - begin).tolist()]
         new_begin += end - begin
     onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
-    return {folder / 'ids.npy': [ids.size, ids.crc]}, unknown
+    return {folder / 'ids.npy': [writer.size, writer.crc]}, unknown
 
 
 def _write_ends(path, cut, name, ranges):
@@ -307,8 +308,8 @@ def is_complete(store):
     facts = FileFacts()
     try:
         manifest = read_json(store / MANIFEST)
-        lists_needed_files = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest)
-        complete = lists_needed_files and all(
+        has_needed_files = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest)
+        complete = has_needed_files and all(
             facts.get('size and CRC-32', store / name,
                       size_and_crc) == expected
             for name, expected in manifest.items())
@@ -326,7 +327,7 @@ def file_names(store):
 def read_counts(store):
     """{part: `Counts`} of a complete store; part: 'train' or 'valid'.
 
-    'valid' is only among them if the held-out text came from other files.
+    'valid' is only present if the held-out text has files of its own.
     """
     return {part: Counts(*numbers)
             for part, numbers in read_json(store / COUNTS).items()}
@@ -390,7 +391,7 @@ def _is_writable(folder):
 
 
 def _build_and_rename(store, fill):
-    """Build a store in a temporary folder, and rename it when complete."""
+    """Build a store under another name, and rename it when complete."""
     unfinished = store.with_name(f'{store.name}.{uuid.uuid4().hex[:8]}.part')
     unfinished.mkdir()
     try:

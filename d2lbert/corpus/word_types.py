@@ -1,8 +1,8 @@
 """`WordTypes` numbers the different words of a text, and counts them.
 
-Equal words have the same number, their type. Types are counted from 0, in the
-order of first occurrence. `PieceTypes` numbers word pieces, and splits each
-different word at its first occurrence.
+Equal words have the same number, their type. Types are numbered from 0, in the
+order of first occurrence. `PieceTypes` numbers word pieces, and splits a word
+into pieces when it first occurs.
 """
 import itertools
 
@@ -14,11 +14,11 @@ from d2lbert.kernels.cut import SPARE, Names
 from d2lbert.texts.numbered_text import concat_ranges, line_ends
 
 # The largest number of different words, and of the letters of these words.
-# Above a limit the rarest words are pruned and become <unk>. At most half of
-# each limit is left. A pruned word that occurs again is a new word, and its
-# count begins at 0
+# Above a limit the rarest words are pruned, down to half of each limit or
+# less, and become <unk> (not in `PieceTypes`). A pruned word that occurs again
+# is a new word, and its count begins at 0
 MAX_TYPES = 1 << 21
-MAX_CHARS = 1 << 26
+MAX_LETTERS = 1 << 26
 
 
 class PlainNames:
@@ -48,12 +48,16 @@ class PlainNames:
             self._numbers, first, None)).encode()
 
 
+def _has_cpp():
+    return draw.library() is not None
+
+
 def look_up(table, types):
     """Return table[types], by C++ where it is compiled.
 
     types: int32; type -1 reads the last entry.
     """
-    if draw.library() is None:
+    if not _has_cpp():
         return table[types]
     return compiled.look_up(table, types)
 
@@ -65,7 +69,7 @@ def expand(table, begins, lengths, types, ends, size):
     length of the result. Returns the result, and `ends` as indices into the
     result. Dtypes are as for `kernels.cut.spread`.
     """
-    if draw.library() is None:
+    if not _has_cpp():
         word_lengths = lengths[types]
         return (table[concat_ranges(begins[types], word_lengths)],
                 onp.append(0, onp.cumsum(word_lengths))[ends])
@@ -77,7 +81,7 @@ def count_types(types, num_types, table=None):
 
     table: if not None, set types to table[types] in place, after counting.
     """
-    if draw.library() is not None:
+    if _has_cpp():
         return compiled.count_types(types, num_types, table)
     counts = onp.bincount(types, minlength=num_types)
     if table is not None:
@@ -86,7 +90,7 @@ def count_types(types, num_types, table=None):
 
 
 def narrow(numbers, limit):
-    """Numbers below `limit` in the dtype of the files: uint16 or int32."""
+    """Numbers below `limit` as a store has them: uint16 or int32."""
     return numbers.astype('uint16' if limit <= 1 << 16 else 'int32')
 
 
@@ -105,7 +109,7 @@ def grow(array, min_size):
 
 
 def _new_names():
-    return PlainNames() if draw.library() is None else Names()
+    return Names() if _has_cpp() else PlainNames()
 
 
 class WordTypes:
@@ -163,19 +167,19 @@ class WordTypes:
     @property
     def too_many(self):
         """True if the words exceed a limit, so that some must be pruned."""
-        return len(self) > MAX_TYPES or self._names.letters > MAX_CHARS
+        return len(self) > MAX_TYPES or self._names.letters > MAX_LETTERS
 
     def prune(self):
-        """Prune the rarest words, so that half of each limit is left at most.
+        """Prune the rarest words, down to half of each limit or less.
 
-        Returns the new number of each word, or -1: int32.
+        Returns the new number of each word, -1 for pruned words: int32.
         """
         counts, lines = self.counts, self._names.text()
         lengths = _num_letters(lines)
         order = onp.argsort(-counts, kind='stable')     # frequent words first
-        # The number of frequent words whose letters fit into half of MAX_CHARS
+        # The number of frequent words whose letters fit into half the limit
         num_fitting = onp.searchsorted(onp.cumsum(lengths[order]),
-                                       MAX_CHARS // 2)
+                                       MAX_LETTERS // 2)
         first_pruned = min(MAX_TYPES // 2, len(counts) - 1, num_fitting)
         # Words as frequent as the first pruned word are pruned, too
         kept = counts > counts[order[first_pruned]]
@@ -187,15 +191,15 @@ class WordTypes:
 
 def _num_letters(lines):
     """The number of letters of each line of bytes: (lines,) int64."""
-    codes = onp.frombuffer(lines, 'uint8')
-    if codes.max(initial=0) > 0x7f:
-        # A UTF-8 continuation byte does not start a letter
-        lines = codes[(codes & 0xc0) != 0x80]
-    return onp.diff(line_ends(lines), prepend=-1) - 1
+    letters = onp.frombuffer(lines, 'uint8')
+    if letters.max(initial=0) > 0x7f:
+        # Keep only the first byte of each letter in UTF-8
+        letters = letters[(letters & 0xc0) != 0x80]
+    return onp.diff(line_ends(letters), prepend=-1) - 1
 
 
 class PieceTypes:
-    """Numbers the word pieces of a text, with the interface of `WordTypes`.
+    """Numbers the word pieces of a text; replaces `WordTypes` in a `CutText`.
 
     vocab: the `PieceVocab` that numbers the pieces. A pruned word is split
     again when it occurs again, so no word is lost.
@@ -212,7 +216,7 @@ class PieceTypes:
         # in groups of this size
         self._ids = narrow(onp.zeros(SPARE, 'int32'), len(vocab))
         # int32 is enough: a word has at most as many pieces as letters, and
-        # MAX_CHARS limits the letters of all words
+        # MAX_LETTERS limits the letters of all words
         self._begins = onp.zeros(1, 'int32')
         self.dtype = self._ids.dtype
 
@@ -244,19 +248,19 @@ class PieceTypes:
         lines: the words, one per line: bytes.
         """
         ids, begins = self._split_lines(lines)
-        num_ids = self._begins[first]       # the number of all earlier pieces
-        self._ids = grow(self._ids, num_ids + len(ids) + SPARE)
-        self._ids[num_ids:num_ids + len(ids)] = ids
+        num_earlier = self._begins[first]   # the pieces of all earlier words
+        self._ids = grow(self._ids, num_earlier + len(ids) + SPARE)
+        self._ids[num_earlier:num_earlier + len(ids)] = ids
         stop = first + len(begins)
         self._begins = grow(self._begins, stop)
-        self._begins[first:stop] = num_ids + begins
+        self._begins[first:stop] = num_earlier + begins
 
     def _prune(self):
         """Prune rare words, and drop their pieces."""
-        kept = onp.flatnonzero(self._words.prune() >= 0)
-        lengths = onp.diff(self._begins)[kept]
+        kept_words = onp.flatnonzero(self._words.prune() >= 0)
+        lengths = onp.diff(self._begins)[kept_words]
         self._ids = onp.append(
-            self._ids[concat_ranges(self._begins[kept], lengths)],
+            self._ids[concat_ranges(self._begins[kept_words], lengths)],
             onp.zeros(SPARE, self.dtype))
         self._begins = onp.append(0, onp.cumsum(lengths)).astype('int32')
 

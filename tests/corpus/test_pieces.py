@@ -50,7 +50,7 @@ def cut_by_hand(tokenizer, text):
 @pytest.mark.parametrize('blocks', [None, 3])
 def test_sentences_are_split_as_the_tokenizer_splits_them(monkeypatch, blocks):
     if blocks:      # several blocks
-        monkeypatch.setattr(text_store, 'STORED_WORDS', blocks)
+        monkeypatch.setattr(text_store, 'WORDS_AT_A_TIME', blocks)
         monkeypatch.setattr(cut_text, 'BLOCK_WORDS', blocks)
     text = make_wiki(12)[0] + CASED
     valid = make_wiki(3, seed=5)[0] + ' Unseen wörds here . ok <unk> .\n'

@@ -190,7 +190,7 @@ def test_the_same_words_are_pruned_by_both(monkeypatch, compiled):
             if types.too_many:
                 became.append(types.prune().tolist())
         return became, types.names, types.counts.tolist()
-    for name, most in (('MAX_TYPES', 100), ('MAX_CHARS', 400)):
+    for name, most in (('MAX_TYPES', 100), ('MAX_LETTERS', 400)):
         with monkeypatch.context() as patched:
             patched.setattr(word_types, name, most)
             first = types_of()
@@ -210,7 +210,7 @@ def test_any_number_of_threads_writes_the_same_bytes(
     for module, name, value in ((text_reader, 'BLOCK_BYTES', 900),
                                 (cut_text, 'BLOCK_WORDS', 50),
                                 (word_types, 'MAX_TYPES', most),
-                                (text_store, 'STORED_WORDS', 60)):
+                                (text_store, 'WORDS_AT_A_TIME', 60)):
         monkeypatch.setattr(module, name, value)
     path = write('many', make_wiki(40)[0])
     written = []

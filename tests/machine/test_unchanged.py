@@ -15,7 +15,7 @@ from d2lbert.machine import cache
 def own_cache(tmp_path, monkeypatch):
     root = tmp_path / 'cache'
     monkeypatch.setattr(cache, 'root', lambda: root)
-    return root / 'tokens' / text_reader.INDEX
+    return root / 'tokens' / text_reader.FACTS_FILE
 
 
 @pytest.fixture
