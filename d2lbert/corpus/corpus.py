@@ -47,8 +47,8 @@ class Corpus(NamedTuple):
     train: Any        # StoredText
     valid: Any        # StoredText, or None if nothing is held out
     vocab: Vocab      # numbers the words of both texts
-    fingerprint: str  # a hash of the texts, of the rules that find the words
-                      # and the held-out text, and of the vocabulary
+    fingerprint: str  # a hash of the texts, of the vocabulary, and of the
+                      # rules that find the words and the held-out text
 
     def numbered_by(self, vocab):
         """Return this corpus with another vocabulary.
@@ -95,8 +95,8 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     which learns from the text itself, finds the sentences; words are as for
     'prose'. 'auto': 'book' for files in which most of the marks . ! ? are
     separate words, and 'prose' for other files. Only the marks in the first
-    MiB of a file are counted. With every rule, a paragraph of a single
-    sentence is left out.
+    MiB of a file are counted. 'book' leaves out paragraphs without ' . ', and
+    the other rules leave out paragraphs of a single sentence.
 
     The files valid_paths are held out, or the share valid_share of the
     articles. For this share, the articles are divided in order into groups of
@@ -212,7 +212,7 @@ def _open_store(folder, vocab_class, sources):
     # missing, another process has removed it, and FileNotFoundError is raised
     names = text_store.file_names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
-    counts = text_store.read_counts(folder)
+    counts = text_store.read_counts(folder)     # {part: its `Counts`}
     texts = []
     for part, files in sources.items():
         if f'{part}/ids.npy' in names:
@@ -234,7 +234,7 @@ def _page_vocab(seed, text, freqs):
     """
     order = shuffled_paragraphs(text.num_paragraphs, random.Random(seed))
     types = types_by_frequency(text, freqs, order)
-    text.release()      # `types_by_frequency` has read all mapped offsets
+    text.release()      # frees the memory of what the line above has read
     tokens = text.vocab.idx_to_token
     return Vocab.from_freqs(
         [(tokens[k], int(freqs[k])) for k in types.tolist() if freqs[k]],
@@ -260,8 +260,9 @@ def _vocab_key(vocab, min_freq=None, max_vocab=None, pieces=None):
 def _load_vocab(vocab):
     """Return the argument `vocab` of `open_corpus` as a vocabulary or None.
 
-    Loads the vocabulary from a path. Raises ValueError for a `Vocab` that does
-    not begin with <unk> and the reserved tokens.
+    Loads the vocabulary from a path. Raises FileNotFoundError if this is no
+    file, and ValueError if the file is damaged or a `Vocab` does not begin
+    with <unk> and the reserved tokens.
     """
     if isinstance(vocab, WordPiece):
         vocab = PieceVocab(vocab)

@@ -53,7 +53,7 @@ class CutText:
     def __init__(self, folder, files, cutter, progress, word_types=None):
         folder.mkdir()
         self.folder, self.files = folder, files
-        # The indices of the articles' first paragraphs, an array for each cut
+        # The indices of the articles' first paragraphs, an array per `Cut`
         self._article_arrays = []
         # The number of words that were written before each pruning
         self.pruned_at = []
@@ -76,8 +76,8 @@ class CutText:
             for new_cut in cuts:
                 self._add(new_cut)
         self._chain_renumberings()
-        # Drop articles without paragraphs. Such an article has the same index
-        # as the next article, or the number of paragraphs if it is the last
+        # Drop articles without paragraphs. The entry of such an article equals
+        # the next entry or, at the end, the number of paragraphs
         self.articles = onp.unique(onp.concatenate(self._article_arrays))
         self.articles = self.articles[self.articles < self.num_paragraphs]
 
@@ -87,12 +87,12 @@ class CutText:
         The first offset is 0. Each further offset is the end of a sentence or
         a paragraph.
         """
-        files = [stack.enter_context(open(self.folder / name, 'wb'))
-                 for name in (ids_name, *offsets_names)]
-        files[0].write(bytes(HEADER_BYTES))
-        for f in files[1:]:
+        out_files = [stack.enter_context(open(self.folder / name, 'wb'))
+                     for name in (ids_name, *offsets_names)]
+        out_files[0].write(bytes(HEADER_BYTES))
+        for f in out_files[1:]:
             f.write(onp.zeros(1, 'int64'))
-        return files
+        return out_files
 
     def _add(self, new_cut):
         """Number the words of a `splitters.Cut` and write them."""
@@ -129,10 +129,10 @@ class CutText:
                 onp.save(self._renumbering_file(k), renumbering)
             later = renumbering
 
-    def replace_words(self, table, begins):
-        """Replace each word k by its pieces, table[begins[k]:begins[k + 1]].
+    def replace_words(self, pieces, begins):
+        """Replace each word of number i by pieces[begins[i]:begins[i + 1]].
 
-        table: the pieces of all different words, then SPARE more entries, see
+        pieces: the pieces of all different words, then SPARE more entries, see
         `kernels.cut`. begins (different words + 1,) int64. No word may have
         been pruned.
         """
@@ -148,23 +148,23 @@ class CutText:
                 # ends[0] is no end, but the next entries can be 0, too: the
                 # ends of empty sentences
                 first = 1
-            words = self.final_numbers(begin, end)
-            size = int(count_types(words, len(lengths)) @ lengths)
-            return expand(table, begins, lengths, words,
+            numbers = self.final_numbers(begin, end)
+            size = int(count_types(numbers, len(lengths)) @ lengths)
+            return expand(pieces, begins, lengths, numbers,
                           ends[first:stop] - begin, size)
         num_pieces = 0
         with contextlib.ExitStack() as stack:
             ids, sentences = self._open_files(stack, 'ids-pieces',
                                               'sentences-pieces')
-            for pieces, new_ends in stack.enter_context(contextlib.closing(
+            for new_ids, new_ends in stack.enter_context(contextlib.closing(
                     in_order(pieces_and_ends,
                              self.word_ranges(0, self.num_words)))):
-                ids.write(pieces)
+                ids.write(new_ids)
                 sentences.write(num_pieces + new_ends)
-                num_pieces += len(pieces)
+                num_pieces += len(new_ids)
         for name in 'ids', 'sentences':
             (self.folder / f'{name}-pieces').replace(self.folder / name)
-        self.num_words, self.dtype = num_pieces, table.dtype
+        self.num_words, self.dtype = num_pieces, pieces.dtype
 
     def word_ranges(self, begin, end, size=None):
         """Split words begin to end - 1 into ranges; yield each (begin, end).
@@ -201,7 +201,7 @@ class CutText:
                 self._read('ids', self.dtype, begin, end, HEADER_BYTES))
 
     def renumbering(self, k):
-        """The final number for each number from before pruning k: int32."""
+        """The final number, or -1, for each number from before pruning k."""
         return onp.load(self._renumbering_file(k))
 
     def offsets(self, name, begin, end):
@@ -222,43 +222,41 @@ class CutText:
 
         Returns two lists: [begin, end] of the sentences, and of the words.
         """
-        sentences = [int(self.offsets('paragraphs', q, q + 1)[0])
-                     for q in (begin, end)]
-        return sentences, [int(self.offsets('sentences', s, s + 1)[0])
-                           for s in sentences]
+        sentence_range = [int(self.offsets('paragraphs', q, q + 1)[0])
+                          for q in (begin, end)]
+        return sentence_range, [int(self.offsets('sentences', s, s + 1)[0])
+                                for s in sentence_range]
 
 
-# In the functions below, `cut` is a `CutText`
-
-def split_held_out(cut, share):
+def split_held_out(cut_text, share):
     """Two lists of ranges (begin, end) of paragraphs: training, held-out.
 
     share: the share of the articles (or of small blocks) that is held out.
     """
-    if not share or not cut.num_paragraphs:
-        return [(0, cut.num_paragraphs)], []
+    if not share or not cut_text.num_paragraphs:
+        return [(0, cut_text.num_paragraphs)], []
     # The first paragraph of each article, or of each block
-    starts = cut.articles
+    starts = cut_text.articles
     if len(starts) * share < 1:
         # Too few articles: hold out small blocks of paragraphs from different
         # places, at least four blocks if the share is four paragraphs or more
-        size = max(1, min(64, int(cut.num_paragraphs * share / 4)))
-        starts = onp.arange(0, cut.num_paragraphs, size)
+        size = max(1, min(64, int(cut_text.num_paragraphs * share / 4)))
+        starts = onp.arange(0, cut_text.num_paragraphs, size)
     num_held = max(1, round(len(starts) * share))
     if num_held >= len(starts):
         raise ValueError(
-            f'{describe_files(cut.files)}: valid_share={share} of '
+            f'{describe_files(cut_text.files)}: valid_share={share} of '
             f'{len(starts)} articles or blocks of paragraphs leaves nothing '
             'to train on: name a longer text, or a smaller share')
-    ends = [*starts[1:].tolist(), cut.num_paragraphs]
+    ends = [*starts[1:].tolist(), cut_text.num_paragraphs]
     rng = random.Random(0)
     # Divide the articles (or blocks) in order into num_held groups, and hold
     # out one random article of each group
     held_out = set()
-    for k in range(num_held):
-        begin = len(starts) * k // num_held
-        end = len(starts) * (k + 1) // num_held
-        held_out.add(begin + int(rng.random() * (end - begin)))
+    for group in range(num_held):
+        first = len(starts) * group // num_held
+        stop = len(starts) * (group + 1) // num_held
+        held_out.add(first + int(rng.random() * (stop - first)))
     train, valid = [], []
     for k, paragraph_range in enumerate(zip(starts.tolist(), ends)):
         (valid if k in held_out else train).append(paragraph_range)
@@ -275,7 +273,7 @@ def join_adjacent(ranges):
     return joined
 
 
-def build_vocab(cut, train, valid, min_freq, max_vocab):
+def build_vocab(cut_text, train, valid, min_freq, max_vocab):
     """Build the vocabulary of the training part, sorted as a `text.Vocab`.
 
     train, valid: the two lists of `split_held_out`. min_freq: the minimum
@@ -289,25 +287,26 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
       the last entry is for -1, pruned words
     - min_freq: the minimum frequency that was used
     """
-    lines, freqs = b'\n' + cut.word_types.text(), _freqs_outside(cut, valid)
+    lines = b'\n' + cut_text.word_types.text()
+    freqs = _freqs_outside(cut_text, valid)
     if min_freq is None:
         min_freq = usual_min_freq(freqs)
-    feeds = line_ends(lines)        # word k is between feeds[k] and feeds[k+1]
+    line_feeds = line_ends(lines)   # word k is between entries k and k + 1
     reserved = [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
-    # kept: the words that get numbers, after the reserved tokens. A word of
-    # only the held-out part has frequency 0, and is not kept
+    # kept: the words that become tokens; the loop below removes the reserved
+    # tokens. A word of only the held-out part has frequency 0, and is not kept
     kept = onp.flatnonzero(freqs >= max(1, min_freq))
     # A reserved token can also be a word of the text
     for number, token in enumerate(reserved):
         found = lines.find(f'\n{token}\n'.encode())
         if found >= 0:
-            k = onp.searchsorted(feeds, found)
+            k = onp.searchsorted(line_feeds, found)
             table[k] = number
             kept = kept[kept != k]
     # Sort by falling frequency, then by first occurrence in the training part
     if valid:
-        positions = _first_positions(cut, train, len(freqs))
+        positions = _first_positions(cut_text, train, len(freqs))
         kept = kept[onp.lexsort((positions[kept], -freqs[kept]))]
     else:       # `kept` is already in the order of first occurrence
         kept = kept[onp.argsort(-freqs[kept], kind='stable')]
@@ -317,7 +316,7 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     reserved_lines = ''.join(f'{token}\n' for token in reserved).encode()
     # The words with their line feeds
     kept_lines = onp.frombuffer(lines, 'uint8')[concat_ranges(
-        feeds[kept] + 1, onp.diff(feeds)[kept])]
+        line_feeds[kept] + 1, onp.diff(line_feeds)[kept])]
     token_freqs = onp.concatenate([onp.zeros(len(reserved), 'int64'),
                                    freqs[kept]])
     return (reserved_lines + kept_lines.tobytes(), token_freqs, table,
@@ -341,7 +340,7 @@ def usual_min_freq(freqs):
     return 1
 
 
-def _first_positions(cut, ranges, num_types):
+def _first_positions(cut_text, ranges, num_types):
     """The first position of each word in ranges of paragraphs.
 
     Positions count the words of all ranges together. Returns (num_types,)
@@ -350,7 +349,7 @@ def _first_positions(cut, ranges, num_types):
     # The last entry is for number -1, pruned words
     positions = onp.full(num_types + 1, -1, 'int64')
     num_read = 0
-    for numbers in _numbers_of_ranges(cut, ranges):
+    for numbers in _numbers_of_ranges(cut_text, ranges):
         # Words without a position yet. Reversed, since NumPy keeps the last of
         # several values for an entry
         new = onp.flatnonzero(positions[numbers] < 0)[::-1]
@@ -359,28 +358,29 @@ def _first_positions(cut, ranges, num_types):
     return positions[:-1]
 
 
-def _freqs_outside(cut, ranges):
+def _freqs_outside(cut_text, ranges):
     """The frequency of each different word outside of `ranges`: int64."""
     # The last entry is for number -1, pruned words
-    freqs = onp.append(cut.word_types.counts, 0)
-    for numbers in _numbers_of_ranges(cut, ranges):
+    freqs = onp.append(cut_text.word_types.counts, 0)
+    for numbers in _numbers_of_ranges(cut_text, ranges):
         different, counts = onp.unique(numbers, return_counts=True)
         freqs[different] -= counts
     return freqs[:-1]
 
 
-def count_words(cut, valid):
+def count_words(cut_text, valid):
     """{word: frequency} outside of the ranges of paragraphs `valid`."""
-    return {word: freq for word, freq in zip(
-        cut.word_types.names, _freqs_outside(cut, valid).tolist()) if freq}
+    freqs = _freqs_outside(cut_text, valid).tolist()
+    return {word: freq for word, freq in zip(cut_text.word_types.names, freqs)
+            if freq}
 
 
-def _numbers_of_ranges(cut, ranges):
+def _numbers_of_ranges(cut_text, ranges):
     """Yield the final numbers of the words of ranges of paragraphs."""
     for paragraph_range in join_adjacent(ranges):
-        _, word_range = cut.sentence_and_word_range(*paragraph_range)
-        for begin, end in cut.word_ranges(*word_range):
-            yield cut.final_numbers(begin, end)
+        _, word_range = cut_text.sentence_and_word_range(*paragraph_range)
+        for begin, end in cut_text.word_ranges(*word_range):
+            yield cut_text.final_numbers(begin, end)
 
 
 def describe_files(files):

@@ -115,7 +115,8 @@ def mask_spans(text, rows, parts, masking, max_len, rng=random,
         replacements = onp.arange(len(vocab), dtype='int32')
     columns = _empty_columns(len(rows) - 1, max_len, mask_millionths,
                              max_tokens, special_ids[0])
-    types, parts = text.gather(parts)   # now the parts are ranges of `types`
+    # types: as in `NumberedText`. Now the parts are ranges of `types`
+    types, parts = text.gather(parts)
     # Each of the two functions fills `columns`
     if draw.can_draw(rng):
         draw.mask_spans(
@@ -183,7 +184,7 @@ def _mask_plainly(columns, rows, parts, ids, special_ids, flags, replacements,
         missing += mask_millionths * len(tokens)
         while missing > 0:
             length = 1
-            if max_length > 1:      # otherwise no random number is drawn
+            if max_length > 1:      # otherwise the length is not drawn
                 # The last entry of length_cdf is left out, as rounding may
                 # have made it less than 1
                 length = 1 + bisect.bisect_right(length_cdf, rng.random(), 0,
@@ -305,12 +306,12 @@ def poisson(mean, max_length):
 
 
 #: The probabilities of BART's spans of 0, 1, ... words.
-LENGTH_PROBS = poisson(MEAN_LENGTH, MAX_LENGTH)
+POISSON_PROBS = poisson(MEAN_LENGTH, MAX_LENGTH)
 
 #: BART's spans of at least one word. `Noise` replaces each by one <mask>, and
 #: inserts masks for spans of length 0 (see `_draw_empty_spans`).
 INFILLING = SpanMasking(
-    tuple(prob / sum(LENGTH_PROBS[1:]) for prob in LENGTH_PROBS[1:]),
+    tuple(prob / sum(POISSON_PROBS[1:]) for prob in POISSON_PROBS[1:]),
     separate=True, whole_words=True)
 
 
@@ -373,20 +374,20 @@ class Noise(NamedTuple):
         elif 'infilling' in self.kinds:
             kept &= ~is_masked | is_first
         tokens = onp.where(is_masked, mask, tokens)
-        row, column = onp.nonzero(kept)
-        ids = tokens[row, column]
+        row, position = onp.nonzero(kept)
+        ids = tokens[row, position]
         if 'infilling' in self.kinds:
             num_spans = (is_masked & is_first).sum(axis=1)
             new_row, next_token = _draw_empty_spans(
                 num_spans, kept.sum(axis=1), T, noise_rng)
             num_new = len(new_row)
             # The position of each kept token among the kept tokens of its row
-            position = onp.cumsum(kept, axis=1)[row, column] - 1
+            kept_position = onp.cumsum(kept, axis=1)[row, position] - 1
             is_kept = onp.concatenate([onp.ones(len(row)), onp.zeros(num_new)])
-            position = onp.concatenate([position, next_token])
+            sort_position = onp.concatenate([kept_position, next_token])
             row = onp.concatenate([row, new_row])
             # Sort by row, then by position, a new mask before the kept token
-            order = onp.lexsort((is_kept, position, row))
+            order = onp.lexsort((is_kept, sort_position, row))
             row = row[order]
             ids = onp.concatenate([ids, onp.full(num_new, mask)])[order]
         lens = onp.bincount(row, minlength=N)
@@ -405,9 +406,9 @@ def _restore_tokens(masked):
     tokens = masked.tokens_X.copy()
     left = onp.full(tokens.shape, -2)
     row, k = onp.nonzero(masked.mlm_weights_X)
-    column = masked.pred_positions_X[row, k]
-    tokens[row, column] = masked.mlm_Y[row, k]
-    left[row, column] = masked.left_X[row, k]
+    position = masked.pred_positions_X[row, k]
+    tokens[row, position] = masked.mlm_Y[row, k]
+    left[row, position] = masked.left_X[row, k]
     return tokens, left, left != -2
 
 
@@ -424,7 +425,7 @@ def _draw_empty_spans(num_spans, lens, max_len, noise_rng):
     counts = onp.zeros(len(num_spans), 'int64')
     has_spans = num_spans > 0
     counts[has_spans] = noise_rng.negative_binomial(num_spans[has_spans],
-                                                    1 - LENGTH_PROBS[0])
+                                                    1 - POISSON_PROBS[0])
     counts = onp.minimum(counts, max_len - lens)    # the room in each row
     rows = onp.repeat(onp.arange(len(counts)), counts)
     next_tokens = 1 + (noise_rng.random_sample(len(rows))

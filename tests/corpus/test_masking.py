@@ -9,7 +9,7 @@ from texts import make_wiki, write
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.corpus.masking import (
     INFILLING,
-    LENGTH_PROBS,
+    POISSON_PROBS,
     SINGLE_TOKENS,
     SPANBERT,
     WHOLE_WORDS,
@@ -367,8 +367,8 @@ def test_spans_are_as_long_as_poisson_s_law_says(text):
     law = onp.array([onp.exp(-3) * 3 ** k / onp.prod(onp.arange(1.0, k + 1))
                      for k in range(11)])
     law /= law.sum()
-    assert LENGTH_PROBS == pytest.approx(law)
-    assert LENGTH_PROBS == poisson(3, 10)
+    assert POISSON_PROBS == pytest.approx(law)
+    assert POISSON_PROBS == poisson(3, 10)
     assert sum(INFILLING.length_probs) == pytest.approx(1)
     counts = onp.bincount(lengths, minlength=11)
     assert len(counts) == 11
