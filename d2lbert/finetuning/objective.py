@@ -60,9 +60,9 @@ class FineTuning(Objective):
         self.settings = s = settings
         ops.check_precision(s['precision'])
         task = TASKS[s['task']]
-        folder = data_folder_of(task, s['data'])
-        # Seed the initial weights of the head and of parts that a folder
-        # lacks. MXNet's seed is a C int
+        data_folder = data_folder_of(task, s['data'])
+        # Seed the initial weights of the head and of parts that the model's
+        # folder lacks. MXNet's seed is a C int
         mx.random.seed(s['seed'] % 2 ** 31)
         if run_folder is None:
             bert, self.tokenizer = self._load_pretrained(task, model)
@@ -70,12 +70,12 @@ class FineTuning(Objective):
         else:
             self._net, self.tokenizer = load_net_and_tokenizer(run_folder)
             dropout = self._net.about.dropout
-        train, dev = self._read(task, folder)
+        train_data, dev_data = self._read(task, data_folder)
         self.about = About(
-            task.name, task.kind, pair=train.has_pairs,
-            labels=train.labels_names, metrics=task.metrics,
-            max_len=s['max_len'], stride=s['stride'], null=train.impossible,
-            dropout=dropout)
+            task.name, task.kind, pair=train_data.has_pairs,
+            labels=train_data.labels_names, metrics=task.metrics,
+            max_len=s['max_len'], stride=s['stride'],
+            null=train_data.impossible, dropout=dropout)
         if run_folder is None:
             check_kind(bert, task)
             self._net = FineTuned(bert, task.kind, self.about.num_scores,
@@ -91,13 +91,12 @@ class FineTuning(Objective):
                 f'({changes}): resume with the original data')
         check_max_len(self._net, self.about)
         self._codec = CODECS[task.kind](self.about, self.tokenizer)
-        # train and dev are data of `read_task`; `self.train` and `self.dev`
-        # are the encoded `Inputs` of these data
-        self.train = self._codec.inputs(train, training=True)
-        self.dev_data, self.dev = dev, self._codec.inputs(dev)
+        # `self.train` and `self.dev` are the encoded `Inputs`
+        self.train = self._codec.inputs(train_data, training=True)
+        self.dev_data, self.dev = dev_data, self._codec.inputs(dev_data)
         if not self.train.tokens:
-            raise ValueError(f'{train.path} has no example to train on')
-        for data, inputs in (train, self.train), (dev, self.dev):
+            raise ValueError(f'{train_data.path} has no example to train on')
+        for data, inputs in (train_data, self.train), (dev_data, self.dev):
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
@@ -119,10 +118,10 @@ class FineTuning(Objective):
         set_precision(bert, self.settings['precision'])
         return bert, tokenizer
 
-    def _read(self, task, folder):
+    def _read(self, task, data_folder):
         """Read the training part and the development part of the data."""
         s = self.settings
-        train = read_part(task, folder, 'train', s['columns'],
+        train = read_part(task, data_folder, 'train', s['columns'],
                           self.tokenizer)
         names = train.labels_names
         if names is not None and len(names) == 1:
@@ -130,8 +129,8 @@ class FineTuning(Objective):
                 f'{train.path} has the label {name_list(names)} alone, so '
                 'that there is nothing to tell apart: give examples of two '
                 'classes or more')
-        dev = read_part(task, folder, 'dev', s['columns'], self.tokenizer,
-                        names)
+        dev = read_part(task, data_folder, 'dev', s['columns'],
+                        self.tokenizer, names)
         return first_examples(train, s['num_examples']), dev
 
     def config_entries(self, history):
@@ -164,10 +163,10 @@ class FineTuning(Objective):
         return net
 
     def batches(self, epoch, start):
-        """Yield (position, `Batch`) from the position `start` of an epoch.
+        """Yield (next position, `Batch`) of an epoch from position `start`.
 
-        A position is (the index of the next batch, 0); only other objectives
-        use its second number.
+        A position is (the index of a batch, 0); only other objectives use its
+        second number.
         """
         s = self.settings
         batches = shuffled_batches(self.train.lens, s['batch_size'],
@@ -182,7 +181,7 @@ class FineTuning(Objective):
         return (len(batch.tokens_X),)
 
     def shard_losses(self, net, batch, devices):
-        """For each device with examples, [(mean loss, number of losses)]."""
+        """For each device with examples, [(mean loss, number of labels)]."""
         return [[net.losses(*run_encoder(net, part, device), part.labels_Y)]
                 for part, device in shards(batch, devices)]
 
@@ -246,7 +245,7 @@ def dropout_of(bert, kind):
     or else the default of the family, or else the rate of the encoder.
     """
     text_dropout, token_dropout = family_of(bert.config).dropouts
-    # field: of config.json; dropout: the family's default, or None
+    # field: of config.json; dropout: at first the family's default, or None
     field, dropout = text_dropout if kind in TEXT_KINDS else token_dropout
     loaded_folder = bert.pretrained     # None: not from a folder
     if (loaded_folder is not None
@@ -305,7 +304,7 @@ class TokenizerFiles:
             self.tokenizer.vocab.save(path)
             return
         self.tokenizer.save(path.parent)
-        # Only a WordPiece tokenizer has written vocab.txt itself
+        # Some kinds of tokenizer, such as BPE, have not written vocab.txt
         if not path.is_file():
             # As JSON, since a token may contain a line break
             write_text(path, ''.join(f'{json.dumps(token)}\n' for token

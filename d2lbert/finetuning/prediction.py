@@ -157,7 +157,7 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     """Yield (name, figures) of a run's task, then of each of its extra tests.
 
     Arguments are as for `evaluate_finetuned`, which returns the first figures.
-    Raises `RunError` if the development part has changed since the training.
+    Raises `RunError` if the run's development part has changed since training.
     Only MNLI has extra tests: the mismatched part and the diagnostic set. An
     extra test without a file is left out. All are left out if `data` is a
     file, or if the run read a table with `columns`.
@@ -188,14 +188,14 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     yield net.about.task, evaluate(net, codec, inputs, examples, device_list,
                                    'evaluating')
     # The files of extra tests have GLUE's layout and are near the data folder.
-    # `data_folder` is None if the run downloaded SNLI. SNLI has no extra tests
-    data_folder = run_data if data is None else data
-    if (columns is not None or data_folder is None
-            or Path(data_folder).is_file()):
+    # `data_path` is None if the run downloaded SNLI. SNLI has no extra tests
+    data_path = run_data if data is None else data
+    if (columns is not None or data_path is None
+            or Path(data_path).is_file()):
         return
     _, *extra_tests = with_extra_tests(net.about.task)
     for test in extra_tests:
-        path = find_file_nearby(test, data_folder, part)
+        path = find_file_nearby(test, data_path, part)
         if path is None:
             continue
         examples = read_task(test, path, part, labels=net.about.labels)
@@ -262,7 +262,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
                          with_shares=top is not None, top=top):
             print_row(row)
         return
-    content = '\n'.join(_lines_of_file(about, texts, predictions, top))
+    content = '\n'.join(_lines_of_all(about, texts, predictions, top))
     if out is None:
         print(content)
         return
@@ -277,7 +277,7 @@ def _print_prediction(about, text, prediction, top, print_row):
                          top=top):
             print_row(row)
         return
-    lines = (_probability_lines(prediction, top) if prediction.shares
+    lines = (_labels_and_probs(prediction, top) if prediction.shares
              else _lines(about, text, prediction))
     print('\n'.join(lines))
 
@@ -308,16 +308,16 @@ def _rows(about, texts, predictions, with_shares=False, top=None):
 
 def _likeliest(prediction, top):
     """[(label, probability)] of the `top` likeliest labels; None: of all."""
-    return sorted(prediction.shares.items(), key=lambda pair: -pair[1])[:top]
+    return sorted(prediction.shares.items(), key=lambda item: -item[1])[:top]
 
 
-def _probability_lines(prediction, top=None):
-    """A line for each of the `_likeliest` labels: label, tab, probability."""
+def _labels_and_probs(prediction, top):
+    """For each of the `_likeliest` labels, a str: label, tab, probability."""
     return [f'{name}\t{prob:.4f}' for name, prob in _likeliest(prediction,
                                                                top)]
 
 
-def _lines_of_file(about, texts, predictions, top):
+def _lines_of_all(about, texts, predictions, top):
     """The `_lines` of all texts.
 
     For 'tag', an empty line ends each sentence, as in CoNLL files.
@@ -344,7 +344,7 @@ def _lines(about, text, prediction, top=None):
         # Put an answer of several lines on one line
         return [' '.join(label.split())]
     if top is not None and prediction.shares:
-        return ['\t'.join(_probability_lines(prediction, top))]
+        return ['\t'.join(_labels_and_probs(prediction, top))]
     return [f'{label}\t{prediction.score:.4f}']
 
 
@@ -417,8 +417,8 @@ def write_submission(folder, data, out, devices='auto', force=False,
     """
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
-    task = TASKS.get(net.about.task)
-    if task is None or not task.submission:
+    main_task = TASKS.get(net.about.task)
+    if main_task is None or not main_task.submission:
         names = ', '.join(name for name, glue_task in TASKS.items()
                           if glue_task.submission)
         raise UsageError(f'{folder} was not trained on a task of GLUE: --data '
@@ -428,45 +428,45 @@ def write_submission(folder, data, out, devices='auto', force=False,
     if out.exists() and not out.is_dir():
         raise ValueError(f'--out {out} is a file: with --data name a folder, '
                          'where the files of the submission go')
-    tests_and_examples = []
-    for test in with_extra_tests(task):
-        path = (find_file(test, data, 'test') if test is task
-                else find_file_nearby(test, data, 'test'))
+    tasks_and_examples = []
+    for task in with_extra_tests(main_task):
+        path = (find_file(task, data, 'test') if task is main_task
+                else find_file_nearby(task, data, 'test'))
         if path is None:
-            note(f'{data} has no test part of {test.name}: '
-                 f'{test.submission} is not written')
+            note(f'{data} has no test part of {task.name}: '
+                 f'{task.submission} is not written')
             continue
         if out.is_dir():
-            check_out(out / test.submission, force, test.submission, [path])
-        examples = read_task(test, path, 'test', labels=net.about.labels)
+            check_out(out / task.submission, force, task.submission, [path])
+        examples = read_task(task, path, 'test', labels=net.about.labels)
         if examples.skipped:
             raise ValueError(
                 f'{path} has {examples.skipped:,} lines that are no examples, '
                 'and a submission needs a prediction for each line: take the '
                 'file as it is published')
-        tests_and_examples.append((test, examples))
+        tasks_and_examples.append((task, examples))
     codec = CODECS[net.about.kind](net.about, tokenizer)
-    # Predict all tests first, so that an error leaves no part of a submission
-    submissions = [(test, _submission_lines(net, codec, test, examples))
-                   for test, examples in tests_and_examples]
+    # Predict all files first, so that an error leaves no part of a submission
+    submissions = [(task, _submission_lines(net, codec, task, examples))
+                   for task, examples in tasks_and_examples]
     out.mkdir(parents=True, exist_ok=True)
-    for test, lines in submissions:
-        with writing(out / test.submission, force) as partial_path:
+    for task, lines in submissions:
+        with writing(out / task.submission, force) as partial_path:
             Path(partial_path).write_text('\n'.join(lines) + '\n',
                                           encoding='utf-8')
-    return [out / test.submission for test, _ in submissions]
+    return [out / task.submission for task, _ in submissions]
 
 
-def _submission_lines(net, codec, task, data):
+def _submission_lines(net, codec, task, examples):
     """The lines of a submission file, the first of which is a header."""
     # Some test files have labels, which are not needed here
-    inputs = codec.inputs(data._replace(labels=None))
+    inputs = codec.inputs(examples._replace(labels=None))
     with bar(len(inputs.tokens), f'predicting {task.name}', 'examples'
              ) as progress:
         outputs = outputs_of(net, inputs, net.output.weight.list_ctx(),
                              progress.update)
     labels = [_submitted_label(task, prediction.label)
-              for prediction in codec.predictions(outputs, inputs, data)]
+              for prediction in codec.predictions(outputs, inputs, examples)]
     return ['index\tprediction',
             *(f'{k}\t{label}' for k, label in enumerate(labels))]
 

@@ -165,7 +165,7 @@ def _progress_of(folder, settings):
     if not is_finetuned(folder):
         return None
     run_settings = read_json(folder / 'config.json').get('training', {})
-    # The caller replaces a run with other settings
+    # The caller will replace a run that has other settings
     if any(run_settings.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None
@@ -186,10 +186,11 @@ def _move_extra_runs(out, num_seeds):
 
 
 def means_and_deviations(figures):
-    """{metric: (mean, deviation)}; figures: a list of {metric: value}, by run.
+    """{name: (mean, deviation)} of the loss and the metrics over several runs.
 
-    deviation: the sample standard deviation, which divides by N - 1 for N
-    runs. Mean and deviation are nan if a value is not finite.
+    figures: a list of {name: value}, by run. deviation: the sample standard
+    deviation, which divides by N - 1 for N runs. Mean and deviation are nan if
+    a value is not finite.
     """
     statistics_of = {}
     for name in figures[0]:

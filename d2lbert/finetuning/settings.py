@@ -91,7 +91,7 @@ def complete(keywords):
     """Check the settings `keywords`, and add defaults for missing settings.
 
     A missing seed is drawn at random. Returns a dict of all settings of a
-    fine-tuning run. Raises ValueError.
+    fine-tuning run. Raises TypeError or ValueError.
     """
     values = checked_values(SETTINGS, DEFAULTS, keywords)
     needed = [what_to_give for name, what_to_give in _REQUIRED.items()
