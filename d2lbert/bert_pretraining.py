@@ -16,7 +16,7 @@ from d2lbert.nn.steps import (
     describe_training,
     run_steps,
     summary,
-    wait_for_last_step,
+    wait_for_previous_step,
     zero_gradients,
 )
 from d2lbert.progress import Animator, in_notebook
@@ -54,7 +54,7 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
     and NSP loss. A loss is a scalar on the device of its shard. Waits for the
     previous step.
     """
-    wait_for_last_step()
+    wait_for_previous_step()
     mlm_ls, nsp_ls, ls = [], [], []
     for shard in map(Batch, tokens_X_shards, segments_X_shards,
                      valid_lens_x_shards, pred_positions_X_shards,

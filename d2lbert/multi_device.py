@@ -12,7 +12,7 @@ from d2lbert.machine.backend import autograd
 from d2lbert.nn.steps import (
     num_parameters,
     split_over_devices,
-    wait_for_last_step,
+    wait_for_previous_step,
     zero_gradients,
 )
 from d2lbert.progress import Accumulator, Animator, Timer
@@ -134,7 +134,7 @@ def _train_step(net, features, labels, loss, trainer, devices, split_f):
     scalars on the device of the shard.
     """
     X_shards, y_shards = split_f(features, labels, devices)
-    wait_for_last_step()
+    wait_for_previous_step()
     with autograd.record():
         pred_shards = [net(X_shard) for X_shard in X_shards]
         losses = [loss(pred_shard, y_shard)

@@ -10,7 +10,7 @@ from d2lbert.attention import MultiHeadAttention
 from d2lbert.machine.backend import nn, np
 from d2lbert.nn import packed
 from d2lbert.nn.layers import Dense, LayerNorm
-from d2lbert.nn.variant import BOOK, Variant, number_of_layers
+from d2lbert.nn.variant import BOOK, Variant, num_layers_up_to
 
 
 class PositionWiseFFN(nn.Block):
@@ -199,7 +199,7 @@ class Blocks(nn.Sequential):
         layer: counted from 1, or back from -1, the last layer; 0 gives an
         empty list. A block that several layers share is repeated in the list.
         """
-        num_applied = number_of_layers(layer, self.num_layers)
+        num_applied = num_layers_up_to(layer, self.num_layers)
         blks = list(self)
         if self._shared_blocks is None:
             return blks[:num_applied]

@@ -6,8 +6,8 @@ block: a function that computes the vectors of real tokens alone, an array
 sequences follow one another. A twin takes the block as an argument and reads
 the parameters of the block. The twin is valid only if the block is unmodified
 (see `is_unmodified`), which `Packable`, `encode` and `encode_first_tokens`
-check. Twins with `padded` in their name return (B, T, H), and compute the
-vectors of padding, too.
+check. Twins with `padded` in their name return (B, T, H), with vectors of
+padding, too.
 
 B: the number of sequences. T: the length of a padded sequence. R: the number
 of rows. H: the number of hidden units. S: the number of selected tokens, for
@@ -80,9 +80,9 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
 
     In the result, token t of sequence b is row begins[b] + t of X, for each t
     below valid_lens[b]. nsp_Y_hat is None if the net has no head for sentence
-    pairs, or if layer is not -1, even if `layer` is the number of the last
-    layer. If the net has modified blocks or a sequence is empty, the net is
-    called as on the book's page. Then X also has rows for padding, and R is
+    pairs, or if layer is not -1; the positive number of the last layer gives
+    None, too. If the net has modified blocks or a sequence is empty, the net
+    is called as on the book's page. Then X also has rows for padding, and R is
     B * T.
     """
     check_whole(valid_lens, 'valid length')
@@ -93,16 +93,16 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
                                    device)
     packed, begins = pack(net.encoder, tokens, segments, lens, device)
     X = _layer_output(net.encoder, packed, layer)
-    # A list of one array, or of none without `at`. `taken` below is as long
-    taken_rows = [] if at is None else [_rows_of(at, begins, device)]
+    # One array (S,), or no array if `at` is None; `taken` is as long
+    index_arrays = [] if at is None else [_row_indices(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.has_pair_head:
         # One operator, since two would compute two gradients of the size of X
         cls_X, *taken = ops.take_rows(X, packed.rows.offsets[:-1],
-                                      *taken_rows)
+                                      *index_arrays)
         nsp_Y_hat = net.score_pairs(cls_X)
     else:
-        taken = ops.take_rows(X, *taken_rows) if taken_rows else []
+        taken = ops.take_rows(X, *index_arrays) if index_arrays else []
     return EncodedRows(X, begins, nsp_Y_hat, taken[0] if taken else None)
 
 
@@ -121,16 +121,16 @@ def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
     X, begins = encoded_X.reshape(B * T, H), onp.arange(B) * T
     taken_X = None
     if at is not None:
-        taken_X, = ops.take_rows(X, _rows_of(at, begins, X.ctx))
+        taken_X, = ops.take_rows(X, _row_indices(at, begins, X.ctx))
     return EncodedRows(X, begins, nsp_Y_hat, taken_X)
 
 
 def encode_first_tokens(encoder, tokens, segments, valid_lens):
     """The encoder's output for the first token of each sequence, (B, H).
 
-    The arguments are as for `BERTEncoder.forward`. To save time, only first
-    tokens are computed after the attention heads of the last block. All tokens
-    are computed if the encoder is quantized or has modified blocks, or if a
+    The arguments are as for `BERTEncoder.forward`. To save time, the last
+    block computes only first tokens after its attention heads. It computes all
+    tokens if the encoder is quantized or has modified blocks, or if a
     sequence is empty.
     """
     if valid_lens is None:
@@ -156,8 +156,8 @@ def encode_first_tokens(encoder, tokens, segments, valid_lens):
 def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     """The twin of `BERTEncoder.forward`; returns (B, T, H), with padding.
 
-    For valid_lens of another shape than (B,), returns NotImplemented, or
-    raises ValueError if the encoder is quantized.
+    For valid_lens of another shape than (B,), returns NotImplemented. A
+    quantized encoder raises ValueError instead, and gives zeros at padding.
     """
     # Read the device now, since `check` moves tokens to the host
     ctx = _device_of(tokens, encoder)
@@ -231,7 +231,7 @@ def padded_rows(batch_size, padded_len, valid_lens, ctx):
     return ops.Rows(on_device(offsets, ctx), lens, common_length=padded_len)
 
 
-def _rows_of(at, begins, ctx):
+def _row_indices(at, begins, ctx):
     """The row of each selected token, (S,) on ctx.
 
     at: as for `encode`. begins (B,): the first row of each sequence.
@@ -285,14 +285,14 @@ def embed(encoder, tokens, segments, positions):
         segment_weight = encoder.segment_embedding.weight
         segment_table = segment_weight.data(ctx)
         segment_grad_req = segment_weight.grad_req
-    # The position table is a reshaped parameter. MXNet's reshape obeys the
-    # grad_req of the parameter, so 'write' is right for the table
+    # A learned position table is a reshaped parameter. MXNet's reshape obeys
+    # the grad_req of the parameter, so 'write' is right for the table
     X = ops.embed(tokens, segments, positions,
                   encoder.scale(token_weight.data(ctx)), segment_table,
                   encoder.position_table(ctx),
                   grad_req=(token_weight.grad_req, segment_grad_req, 'write'))
     if not encoder.learns_positions:
-        # Dropout follows the sum with sinusoidal positions
+        # With sinusoidal positions, dropout follows the sum of the embeddings
         X = encoder.pos_encoding.dropout(X)
     return encoder.finish_embedding(X)
 
@@ -354,11 +354,11 @@ def add_norm(addnorm, X, Y):
     return ops.add_norm(X, Y, *_norm(addnorm, X), _norm_grad_reqs(addnorm))
 
 
-def self_attention(attention, X, rows, returned_rows=None):
+def self_attention(attention, X, rows, row_indices=None):
     """Self-attention among the tokens of each sequence, for X (R, H).
 
-    attention: a `MultiHeadAttention`. returned_rows: None to return (R, H), or
-    the indices (S,) of rows, int32 on the device, to return (S, H).
+    attention: a `MultiHeadAttention`. row_indices: None to return (R, H), or
+    the indices (S,) of rows to return, int32 on the device, for (S, H).
     """
     # One product for queries, keys and values, so that X is read once
     layers = attention.W_q, attention.W_k, attention.W_v
@@ -372,8 +372,8 @@ def self_attention(attention, X, rows, returned_rows=None):
         QKV, rows.offsets, rows.lens, num_heads=attention.num_heads,
         p=attention.attention.dropout._rate, precision=attention.precision,
         common_length=rows.common_length, causal=attention.causal)
-    if returned_rows is not None:
-        Y = Y.take(returned_rows, axis=0)
+    if row_indices is not None:
+        Y = Y.take(row_indices, axis=0)
     return attention.W_o(Y)
 
 
@@ -459,9 +459,9 @@ class MaskedTokens(NamedTuple):
         """Encode a shard by a `BERTModel`.
 
         shard: a `texts.examples.Batch` or `corpus.masking.MaskedRows`.
-        device: as for `encode`. If the shard has no masked token, its first
-        prediction is taken with weight 0, since each device must compute all
-        gradients.
+        device: as for `encode`. If the shard has no masked token, the first
+        prediction of its first sequence is taken with weight 0, since each
+        device must compute all gradients.
         """
         weights_X = host(shard.mlm_weights_X)
         # Masked token s is prediction p[s] of sequence b[s]
@@ -499,19 +499,19 @@ class MaskedTokens(NamedTuple):
         return on_device(numbers, self.X.ctx, 'int32')
 
     def mlm_loss(self, head):
-        """(mean loss, number of predictions) of a `bert.MaskLM` head."""
+        """(mean loss, number of masked tokens) of a `bert.MaskLM` head."""
         return head.loss(self.masked_X, self.put(self.labels),
                          self.weights), self.count
 
     def losses(self, net):
-        """[(MLM loss, number of predictions), (NSP loss, number of pairs)].
+        """[(MLM loss, masked tokens), (NSP loss, pairs)], with two counts.
 
         Each loss is a mean. The NSP loss equals the mean of Gluon's
         `SoftmaxCELoss`, but takes two operators instead of five, which saves
         time in small batches.
         """
         num_pairs = len(self.nsp_Y_hat)
-        weights = on_device(onp.ones(num_pairs, 'float32'), self.X.ctx)
+        pair_weights = on_device(onp.ones(num_pairs, 'float32'), self.X.ctx)
         nsp_l = ops.softmax_ce(self.nsp_Y_hat, self.put(host(self.nsp_y)),
-                               weights).mean()
+                               pair_weights).mean()
         return [self.mlm_loss(net.mlm), (nsp_l, num_pairs)]

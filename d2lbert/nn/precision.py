@@ -10,7 +10,7 @@ from d2lbert.nn.quantized import (
     Layout,
     QuantizedEncoder,
     check_layout,
-    is_quantized,
+    int8_quantizes,
     quantize,
 )
 
@@ -36,9 +36,9 @@ def set_precision(net, precision):
     'fp32' and None leave the net as it is. 'bf16' multiplies matrices in
     bfloat16; on a CPU where bfloat16 is not faster, a warning is printed, and
     matrices are multiplied in fp32. 'int8' quantizes the current weights of
-    the encoder, unless they are quantized already. In heads, only token
-    embeddings that are shared with the encoder are rounded, too. Raises
-    ValueError if the net or this CPU does not support the precision.
+    the encoder, unless they are quantized already. Heads keep their weights,
+    except that token embeddings shared with the encoder are rounded. Raises
+    ValueError if the net, a weight or this machine does not allow it.
     """
     check_precision(precision)
     if precision == 'bf16':
@@ -83,8 +83,8 @@ def _quantize_encoder(net):
     params = {}
     for name, param in encoder._collect_params_with_prefix().items():
         values = param.data(param.list_ctx()[0]).asnumpy()
-        params[name] = (quantize(values, param.name) if is_quantized(name)
-                        else values)
+        params[name] = (quantize(values, param.name)
+                        if int8_quantizes(name) else values)
     if not encoder.learns_positions:
         params[POSITIONS] = encoder.pos_encoding.P.asnumpy()
     return QuantizedEncoder(layout, params)

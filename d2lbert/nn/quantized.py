@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.kernels import int8
-from d2lbert.nn.variant import Variant, number_of_layers
+from d2lbert.nn.variant import Variant, num_layers_up_to
 
 __all__ = ['Layout', 'QuantizedEncoder', 'QuantizedWeight', 'check_layout',
-           'is_quantized', 'quantize']
+           'int8_quantizes', 'quantize']
 
 #: `encode_async` uses another thread for batches of at least this many tokens,
 #: so that a small batch does not wait for the thread.
@@ -40,7 +40,7 @@ _QUANTIZED = re.compile(
     r'blks\.\d+\.(attention\.W_[qkvo]|ffn\.dense[12])\.weight')
 
 
-def is_quantized(name):
+def int8_quantizes(name):
     """True if int8 quantizes the parameter `name` of a `BERTEncoder`."""
     return _QUANTIZED.fullmatch(name) is not None
 
@@ -83,7 +83,7 @@ class Layout(NamedTuple):
 
 
 def check_layout(layout):
-    """Raise ValueError if an encoder with this layout cannot be quantized."""
+    """Raise ValueError if int8 cannot have this layout or lacks the C++."""
     if layout.has_decoder:
         raise ValueError("precision='int8' is for nets without a decoder, and "
                          "this one has a decoder: take 'fp32'")
@@ -106,9 +106,9 @@ class QuantizedEncoder:
     """A `BERTEncoder` with quantized weights.
 
     layout: a `Layout`. params: {name: NumPy array} of all parameters of a
-    `BERTEncoder`, with a `QuantizedWeight` for each name that `is_quantized`
-    accepts. params[POSITIONS] may be a table of sinusoidal positions. Raises
-    ValueError as `check_layout` does.
+    `BERTEncoder`, with a `QuantizedWeight` for each name that
+    `int8_quantizes` accepts. params[POSITIONS] may be a table of sinusoidal
+    positions. Raises ValueError as `check_layout` does.
 
     Attributes: weights, the quantized part of params; max_len, the largest
     length of a sequence; num_hiddens, H.
@@ -146,15 +146,15 @@ class QuantizedEncoder:
         returned_rows: 'all' for the vectors of all tokens, (R, H); 'first' for
         the first token of each sequence, (B, H); 'mean' for the mean of each
         sequence, (B, H). Raises ValueError for ids, segments or a layer that
-        the encoder does not have.
+        the encoder lacks, and for an empty or too long sequence.
         """
-        num_layers = number_of_layers(layer, len(self._layers))
-        num_applied = sum(map(len, self._layers[:num_layers]))
+        num_layers = num_layers_up_to(layer, len(self._layers))
+        num_applied_blocks = sum(map(len, self._layers[:num_layers]))
         return self._encoder.encode(
             onp.ascontiguousarray(offsets, 'int64'),
             onp.ascontiguousarray(ids, 'int32'),
             onp.ascontiguousarray(segments, 'int32'),
-            self._order[:num_applied], returned_rows)
+            self._order[:num_applied_blocks], returned_rows)
 
     def encode_async(self, offsets, *arguments):
         """Start `encode` in another thread, and return a future of its result.

@@ -45,10 +45,10 @@ def split_over_devices(X, devices, dtype=None):
                                       devices, even_split=False)
 
 
-def wait_for_last_step():
+def wait_for_previous_step():
     """Wait until the devices are idle; to be called before a forward pass.
 
-    A forward pass must not allocate memory while the last step still uses
+    A forward pass must not allocate memory while the previous step still uses
     memory. Otherwise the free memory becomes fragmented, and large arrays need
     new memory. A batch may be put on the devices without waiting.
     """
@@ -74,7 +74,7 @@ class History:
         for name in self.columns:
             setattr(self, name, [])
         # Over the steps whose losses were read: the sum of each loss, the
-        # number of sentence pairs, the number of steps
+        # number of examples, the number of steps
         self.sums = Accumulator(len(losses) + 2)
         self.seconds = 0.0  # time of all steps
         # The arguments of `add` for steps whose losses were not read yet
@@ -84,8 +84,8 @@ class History:
         """Add a step, without waiting for its losses.
 
         read: a function that waits for the losses of the step and returns
-        them as numbers; it is called later. num_pairs: the number of sentence
-        pairs in the step.
+        them as numbers; it is called later. num_pairs: the number of examples
+        in the step, sentence pairs in the book.
         """
         self._unread.append((read, num_pairs))
 
@@ -97,7 +97,7 @@ class History:
             self.sums.add(*self._last_losses, num_pairs, 1)
 
     def log(self, step):
-        """Read all losses, and add an entry for `step`, the last step."""
+        """Read all losses, and add an entry for `step`, the latest step."""
         self.read_losses()
         entry = (step, *self._last_losses, *self.means)
         for name, value in zip(self.columns, entry):
@@ -116,7 +116,7 @@ class History:
 
     @property
     def pairs_per_sec(self):
-        """Sentence pairs per second."""
+        """Examples per second: in the book, sentence pairs."""
         return self.sums[-2] / self.seconds
 
     def save_csv(self, path):
@@ -201,8 +201,8 @@ def num_parameters(net):
 def zero_gradients(net, devices, like=None):
     """Set the gradients of a net on `devices` to zero, and mark them as new.
 
-    like: None for all parameters, or a device that computed a shard in this
-    step, for the parameters that have a new gradient on this device.
+    like: None for all parameters that are not frozen. Or a device that
+    computed a shard: then only for parameters with a new gradient there.
     """
     for param in net.collect_params().values():
         if param.grad_req != 'null' and (

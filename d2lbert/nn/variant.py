@@ -116,16 +116,16 @@ class Variant:
         inner_group_num * num_layers layers, each with one block. Raises
         ValueError if there are more groups than layers.
         """
-        groups, inner = self.num_groups, self.inner_group_num
-        if groups is None:
-            return [[k] for k in range(inner * num_layers)]
-        if groups > num_layers:
-            raise ValueError(f'num_groups={groups} is more than the '
+        num_groups, group_size = self.num_groups, self.inner_group_num
+        if num_groups is None:
+            return [[k] for k in range(group_size * num_layers)]
+        if num_groups > num_layers:
+            raise ValueError(f'num_groups={num_groups} is more than the '
                              f'{num_layers} layers: lower num_groups')
         # A division of floats, rounded down, as the library transformers does
-        group_of_layers = [int(layer / (num_layers / groups))
+        group_of_layers = [int(layer / (num_layers / num_groups))
                            for layer in range(num_layers)]
-        return [[*range(group * inner, (group + 1) * inner)]
+        return [[*range(group * group_size, (group + 1) * group_size)]
                 for group in group_of_layers]
 
     @classmethod
@@ -159,7 +159,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Variant))
 BOOK = Variant()
 
 
-def number_of_layers(layer, num_layers):
+def num_layers_up_to(layer, num_layers):
     """The number of layers to compute for the output of `layer`.
 
     layer: 1 to num_layers, or 0 for the embeddings. Negative numbers count

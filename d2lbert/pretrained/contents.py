@@ -17,7 +17,7 @@ from d2lbert.nn.quantized import (
     QuantizedEncoder,
     QuantizedWeight,
     check_layout,
-    is_quantized,
+    int8_quantizes,
     quantize,
 )
 from d2lbert.pretrained import tensor_files
@@ -268,8 +268,8 @@ def name_in_quantized_encoder(param_name):
     None: int8 does not quantize the parameter.
     """
     part, _, name_in_part = param_name.partition('.')
-    return (name_in_part if part == 'encoder' and is_quantized(name_in_part)
-            else None)
+    return (name_in_part if part == 'encoder'
+            and int8_quantizes(name_in_part) else None)
 
 
 def _raise_for_differences(differences, folder, family, required_parts):
@@ -353,7 +353,7 @@ def load_quantized(folder, precision=None):
     for spec, values in opened.values([spec for spec in table
                                        if spec.part == 'encoder']):
         _, _, name_in_encoder = spec.param_name.partition('.')
-        if is_quantized(name_in_encoder) and not isinstance(
+        if int8_quantizes(name_in_encoder) and not isinstance(
                 values, QuantizedWeight):
             values = quantize(values, spec.name)
         params[name_in_encoder] = values

@@ -11,7 +11,7 @@ import numpy as onp
 from d2lbert.kernels import ops
 from d2lbert.machine import workers
 from d2lbert.machine.backend import autograd, gluon, mx, np
-from d2lbert.nn.steps import part_of, wait_for_last_step, zero_gradients
+from d2lbert.nn.steps import part_of, wait_for_previous_step, zero_gradients
 from d2lbert.texts.examples import derive_seed
 from d2lbert.training.checkpoints import (
     CheckpointError,
@@ -150,7 +150,7 @@ class Updater(Stateful):
             part = part_of(worker_batch, k, accumulate)
             if not len(part[0]):    # there are fewer rows than parts
                 continue
-            wait_for_last_step()
+            wait_for_previous_step()
             with autograd.record():
                 # A list for each shard, of its weighted losses
                 losses_of_shard = [

@@ -1392,7 +1392,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'return pad_id if family.positions_from_pad',
      'test_a_folder_says_what_it_says_in_transformers'),
     ('layers take turns with the groups of blocks that they share',
-     'int(layer / (num_layers / groups))', 'layer % groups',
+     'int(layer / (num_layers / num_groups))', 'layer % num_groups',
      'test_layers_are_counted_and_not_blocks'),
     ('what is normalized is added to, too',
      'X = blk.addnorm1.add(X, self_attention(',
