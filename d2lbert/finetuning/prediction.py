@@ -27,11 +27,11 @@ from d2lbert.finetuning.tasks.tables import (
     is_csv,
 )
 from d2lbert.machine.arguments import (
-    ROW_FORMATS,
+    TABLE_EXTENSIONS,
     PathLike,
     UsageError,
     check_out,
-    check_rows_out,
+    check_predictions_out,
     items_of,
     short_repr,
     write_rows,
@@ -228,7 +228,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
                          'separates the two texts')
     if out is not None:
         check_out(out, force, example='labels.txt', reads=[folder, file])
-        check_rows_out(out)
+        check_predictions_out(out)
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
     about = net.about
@@ -252,7 +252,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
             file, about.pair, skip_empty, text_field,
             has_choices=about.kind == 'choice')
     predictions = predict(net, tokenizer, texts, pairs, show_progress=True)
-    if out is not None and Path(out).suffix.lower() in ROW_FORMATS:
+    if out is not None and Path(out).suffix.lower() in TABLE_EXTENSIONS:
         with writing(out, force) as partial_path:
             write_rows(partial_path, Path(out).suffix.lower(), _rows(
                 about, texts, predictions))

@@ -32,29 +32,29 @@ LOCAL = 'localhost'
 SOCKET_FOLDER = '/tmp'
 
 
-def read_hosts(hosts):
+def read_hosts(names_or_path):
     """The list of hosts that the option --hosts gives.
 
-    hosts: names separated by commas, the path of a file with a name on each
-    line and comments after #, or None for this machine.
+    names_or_path: names separated by commas, the path of a file with a name on
+    each line and comments after #, or None for this machine.
     """
-    if hosts is None:
+    if names_or_path is None:
         return [LOCAL]
-    if os.path.isfile(hosts):
-        lines = Path(hosts).read_text(encoding='utf-8').splitlines()
+    if os.path.isfile(names_or_path):
+        lines = Path(names_or_path).read_text(encoding='utf-8').splitlines()
         names = [line.split('#')[0].strip() for line in lines]
-    elif os.sep in hosts:
-        raise ValueError(f'--hosts {hosts}: there is no such file')
+    elif os.sep in names_or_path:
+        raise ValueError(f'--hosts {names_or_path}: there is no such file')
     else:
-        names = [host.strip() for host in hosts.split(',')]
+        names = [host.strip() for host in names_or_path.split(',')]
     names = [host for host in names if host]
     for host in names:
         if host.startswith('-') or len(host.split()) > 1:
-            raise UsageError(f'--hosts {hosts}: {host!r} is not the name of '
-                             'a host')
+            raise UsageError(f'--hosts {names_or_path}: {host!r} is not the '
+                             'name of a host')
     if not names:
-        raise UsageError(f'--hosts {hosts!r} names no host: give a,b or a '
-                         'file with a host on each line')
+        raise UsageError(f'--hosts {names_or_path!r} names no host: give a,b '
+                         'or a file with a host on each line')
     return names
 
 
@@ -108,8 +108,8 @@ def free_port(address, port):
 def reserve_socket():
     """Create a file that MXNet will replace by a socket; return its path.
 
-    The name of the file is a number, since MXNet takes the name of a socket as
-    its port number. Only an unused name is taken: ZeroMQ, with which MXNet
+    The name of the file is a number, since MXNet uses a port number as the
+    name of a socket. Only an unused name is taken: ZeroMQ, with which MXNet
     communicates, would overwrite the file of another program.
     """
     while True:
@@ -120,7 +120,7 @@ def reserve_socket():
             return path
 
 
-GRACE_SECONDS = 3       # between SIGTERM and SIGKILL
+GRACE_SECONDS = 3       # for a process to end, with or without a signal
 SAVE_SECONDS = 30       # for worker 0 to save after Ctrl-C
 JOIN_SECONDS = 60       # for a process to reach the scheduler
 HEARTBEAT_SECONDS = 5   # between two heartbeats of the launcher
@@ -265,8 +265,8 @@ class Job:
         for process in self.processes:
             with contextlib.suppress(OSError):
                 process.popen.stdin.close()     # this asks the guard to end
-        # A guard waits GRACE_SECONDS after SIGTERM and again after SIGKILL.
-        # Give it 2 s more to end itself
+        # A guard waits at most GRACE_SECONDS after SIGTERM, and again after
+        # SIGKILL. Give it 2 s more to end itself
         self._wait(self.processes, 2 * GRACE_SECONDS + 2)
         for process in self.processes:
             if process.popen.poll() is None:
@@ -276,7 +276,7 @@ class Job:
                 process.popen.wait()
         for path in self.sockets or ():
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()       # left by a killed guard
+                path.unlink()       # left by a killed guard, or unused
         for key in list(self.selector.get_map().values()):
             key.fileobj.close()
         self.selector.close()
@@ -374,7 +374,7 @@ def _source_of(module):
 SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
        '-o ServerAliveInterval=5 -o ServerAliveCountMax=3')
 #: Arguments of Python that run the scheduler or a server, see `serve`.
-#: If DMLC_ROLE is set, `import mxnet` starts MXNet's own server. So this
+#: Their DMLC_ROLE would make `import mxnet` start MXNet's own server. So this
 #: program removes the variable first. It sets argv[0] to the name of the
 #: command, so that `import d2lbert` imports few modules.
 SERVER = ('-c', '''\
@@ -391,8 +391,8 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     """Run a job; return when all workers have succeeded.
 
     worker, server: the arguments of Python for a worker, and for a server or
-    the scheduler. workers, servers: the numbers of these processes. hosts: a
-    list of hosts, which get the workers in turn, and the servers in turn.
+    the scheduler. workers, servers: the numbers of workers and servers. hosts:
+    a list of hosts, which get the workers in turn, and the servers in turn.
     port: the port of the scheduler, or 0 for a free port. root_uri: as in
     `root_address`. ssh: the command of ssh. remote_python: the path of Python
     on other hosts.
@@ -401,9 +401,9 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     go to standard error, each with the name of its process. If a process
     fails, all processes are ended, and `LaunchError` is raised.
 
-    If all hosts are this machine, `port` and `root_uri` are not given, and
+    If all hosts are LOCAL, `port` and `root_uri` are not given, and
     SOCKET_FOLDER is writable, the processes communicate through Unix sockets,
-    which other users cannot open. Otherwise the processes use TCP.
+    which other users cannot open (with a usual umask). Otherwise TCP is used.
     """
     for name, count in (('--workers', workers), ('--servers', servers)):
         if count < 1:
@@ -422,7 +422,7 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     if uses_unix_sockets:
         job = Job(None, shlex.split(ssh), remote_python,
                   [reserve_socket() for _ in range(1 + servers + workers)])
-        # The scheduler gets the first socket, with its name as port number
+        # The scheduler gets the first socket; its name is the port number
         root_port = job.sockets[0].name
         env.update(DMLC_LOCAL='1', DMLC_NODE_HOST=address)
     else:

@@ -31,7 +31,7 @@ def did_you_mean(word, choices):
     """Return ': did you mean CHOICE?', the end of a message, or ''.
 
     CHOICE is a member of `choices` that is spelt almost like `word`, or that
-    begins with `word`. Upper and lower case count as equal.
+    begins with `word` (3 characters or more). Case is ignored.
     """
     by_name = {str(choice).lower(): choice for choice in choices}
     word = str(word).lower()
@@ -41,26 +41,26 @@ def did_you_mean(word, choices):
     return f': did you mean {by_name[names[0]]}?' if names else ''
 
 
-def renamed(**names):
+def renamed(**current_names):
     """Decorate a function to accept earlier names of its keyword arguments.
 
-    names: {earlier name: current name}. A warning gives the current name.
+    current_names: as for `rename_keywords`.
     """
     def decorate(function):
         @functools.wraps(function)
         def call(*args, **kwargs):
-            return function(*args, **rename_keywords(names, kwargs))
+            return function(*args, **rename_keywords(current_names, kwargs))
         return call
     return decorate
 
 
-def rename_keywords(names, kwargs):
+def rename_keywords(current_names, kwargs):
     """Return keyword arguments under their current names.
 
-    names: {earlier name: current name}. Each earlier name causes a warning.
-    Raises TypeError if an argument has both names.
+    current_names: {earlier name: current name}. For each earlier name, a
+    warning gives the current name. Raises TypeError if both names are given.
     """
-    for old, new in names.items():
+    for old, new in current_names.items():
         if old not in kwargs:
             continue
         if new in kwargs:
@@ -151,8 +151,9 @@ def _find_same_file(out, reads):
 def writing(out, force, flag='--out'):
     """Yield the path of a temporary file; rename the file to `out` on success.
 
-    Raises ValueError if `out` cannot be written or, unless `force`, if a file
-    was created at `out` after `check_out`.
+    If `out` is a device or a pipe, this yields `out` itself. Raises ValueError
+    if `out` cannot be written, or if `force` is false and a file was created
+    at `out` after `check_out`.
     """
     temporary = None
     try:
@@ -202,10 +203,10 @@ def check_model(net, tokenizer):
 def items_of(items, name='texts', what='texts'):
     """Convert a list, tuple, generator, array or column of a table to a list.
 
-    Strings and numbers of NumPy and pandas become Python objects. Raises
-    TypeError for a single string, a table, a dictionary, or an object without
-    items. name, what: for the message, the name of the argument, and a plural
-    noun for the items.
+    The strings and numbers of an array or a column become Python objects.
+    Raises TypeError for a single string, a table, a dictionary, or an object
+    without items. name, what: for the message, the name of the argument, and a
+    plural noun for the items.
     """
     if hasattr(items, 'columns') or isinstance(items, dict):    # a table
         raise TypeError(f'{name} must be a list of {what}, not a '
@@ -270,23 +271,23 @@ def check_shares(**shares):
                              f'1, not {share!r}')
 
 
-#: Extensions of the files that `write_rows` writes. Predictions in files with
-#: other extensions are lines of text (see `finetuning/prediction.py`).
-ROW_FORMATS = ('.csv', '.jsonl')
+#: Extensions of the tables that `write_rows` writes.
+TABLE_EXTENSIONS = ('.csv', '.jsonl')
 
-#: Extensions of formats in which predictions cannot be written. Without this
-#: list, a file with such a name would get lines of text.
-_UNSUPPORTED = ('.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather',
-                '.gz', '.bz2', '.xz', '.zst', '.zip')
+#: Extensions of formats in which predictions cannot be written. A file with
+#: an extension in neither tuple gets lines of text (see `prediction.py`).
+_UNSUPPORTED_EXTENSIONS = (
+    '.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather', '.gz', '.bz2',
+    '.xz', '.zst', '.zip')
 
 
-def check_rows_out(out):
+def check_predictions_out(out):
     """Raise UsageError if --out has the extension of an unsupported format."""
     extension = Path(out).suffix.lower()
-    if extension in _UNSUPPORTED:
+    if extension in _UNSUPPORTED_EXTENSIONS:
         raise UsageError(f'--out {out}: predictions are not written as '
                          f'{extension} files: choose a name that ends in '
-                         f'{", ".join(ROW_FORMATS)}, .tsv or .txt')
+                         f'{", ".join(TABLE_EXTENSIONS)}, .tsv or .txt')
 
 
 def write_rows(path, extension, rows):

@@ -1,11 +1,11 @@
 """Read MXNet's .params files and NumPy's .npy and .npz files safely.
 
 Every count and size in a file is checked against the size of the file, which
-MXNet's own reader does not do. `numpy.load` evaluates a file's header as a
-Python expression; this module does not. The callers add the path to error
-messages, and "it" in a message is the file. The formats are defined by
-`NDArray::Save` and `NDArray::Load` of Apache MXNet 1.9, and by NumPy
-Enhancement Proposal 1.
+MXNet's own reader does not do. `numpy.load` parses any Python literal as a
+header; this module accepts only the form that NumPy writes. The callers
+add the path to error messages, and "it" in a message is the file. The formats
+are defined by `NDArray::Save` and `NDArray::Load` of Apache MXNet 1.9, and by
+NumPy Enhancement Proposal 1.
 
 A .params file consists of the following; all integers are little-endian:
 
@@ -189,8 +189,8 @@ def read_npy_header(file, max_bytes):
     header and data. order: 'F' if the first index varies fastest, else 'C'.
     Raises ValueError if the header is invalid, or the array is too large.
     """
-    start = file.read(8)    # NPY_MAGIC, and the major and the minor version
-    magic, version = start[:6], start[6:]
+    prefix = file.read(8)   # NPY_MAGIC, and the major and the minor version
+    magic, version = prefix[:6], prefix[6:]
     if magic != NPY_MAGIC or version not in (b'\1\0', b'\2\0', b'\3\0'):
         raise ValueError('an array has no header of NumPy')
     length_bytes = 2 if version == b'\1\0' else 4
@@ -242,8 +242,8 @@ def read_array(file, max_bytes):
 def read_npz(path):
     """{name: array} of a .npz file with uncompressed members.
 
-    Raises ValueError for a compressed file, and ValueError or an exception of
-    `zipfile` for a damaged file.
+    Raises OSError, ValueError for a compressed file, and ValueError or an
+    exception that `zipfile` raises for a damaged file.
     """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):    # opening a pipe would block
@@ -268,8 +268,8 @@ def read_npz(path):
     return arrays
 
 
-#: Maximum number of tensors that `warn_not_finite` lists.
-MAX_NAMES = 4
+#: Maximum number of tensors that `warn_not_finite` shows.
+MAX_SHOWN = 4
 
 
 def count_not_finite(array):
@@ -291,8 +291,8 @@ def warn_not_finite(path, counts):
     names = [f'{name} ({count:,})' for name, count in counts.items() if count]
     if not names:
         return
-    more = (f' and {len(names) - MAX_NAMES} more tensors'
-            if len(names) > MAX_NAMES else '')
+    more = (f' and {len(names) - MAX_SHOWN} more tensors'
+            if len(names) > MAX_SHOWN else '')
     warn(f'{path} holds numbers that are NaN or infinite: '
-         f'{", ".join(names[:MAX_NAMES])}{more}; what the model computes will '
+         f'{", ".join(names[:MAX_SHOWN])}{more}; what the model computes will '
          'be NaN, too: fetch the file again, or train with a lower lr (--lr)')
