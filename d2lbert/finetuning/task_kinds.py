@@ -34,7 +34,8 @@ class Prediction(NamedTuple):
     label: Any          # the name of a class, a number, a list of tags, the
                         # text of an answer, or the text of the chosen ending
     score: Any = None   # the probability of the class or ending, a list with
-                        # the probability of each tag, or an answer's score
+                        # the probability of each tag, or the best span's
+                        # score, also if the predicted answer is ''
     shares: Any = None  # {name: probability} of all classes, or of all endings
     place: Any = None   # (begin, end) of the answer in characters of the text,
                         # or the index of the chosen ending
@@ -43,7 +44,7 @@ class Prediction(NamedTuple):
 class TextCodec:
     """For texts or pairs with a class ('classify') or a number ('regress').
 
-    about: the task, an `About` (pretrained/heads.py), in all classes here.
+    about: in all codecs, the `About` (pretrained/heads.py) of the task.
     """
 
     def __init__(self, about, tokenizer):
@@ -177,8 +178,8 @@ class TagCodec:
         warn_of_cut(self, data, encoded)
         labels = None
         if data.labels is not None:
-            labels = [onp.array(labels_of_tokens(one, tags), 'int32')
-                      for one, tags in zip(encoded, data.labels)]
+            labels = [onp.array(labels_of_tokens(one, indices), 'int32')
+                      for one, indices in zip(encoded, data.labels)]
         return inputs_of(encoded, labels, sources=encoded)
 
     def encode_untruncated(self, data, k):
@@ -216,11 +217,11 @@ class TagCodec:
         predictions = []
         for words, scores, encoded in zip(data.words, outputs, inputs.sources):
             probs = onp.exp(log_softmax(scores.astype('float64')))
-            tags = labels_of_words(encoded, probs.argmax(axis=1), len(words),
-                                   default)
+            indices = labels_of_words(encoded, probs.argmax(axis=1),
+                                      len(words), default)
             tag_probs = labels_of_words(encoded, probs.max(axis=1),
                                         len(words), 0.0)
-            predictions.append(Prediction([names[k] for k in tags],
+            predictions.append(Prediction([names[k] for k in indices],
                                           list(map(float, tag_probs))))
         return predictions
 
@@ -237,10 +238,10 @@ class AnswerCodec:
     def inputs(self, data, training=False):
         """The `Inputs` of `Questions` (tasks/formats.py).
 
-        An example is a `Window` (batches.py). Its label is the (first, last)
-        token of the answer. The label is (0, 0) if there is no answer or the
-        window does not have all of it, and (-1, -1) if the answer's position
-        is unknown. For training, windows with unknown answers are left out.
+        An example is a `Window` (batches.py). Its label is the positions of
+        the answer's first and last token: (0, 0) if there is no answer or the
+        window does not have all of it, (-1, -1) if the answer is unknown. For
+        training, windows with unknown answers are left out.
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,

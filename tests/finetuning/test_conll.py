@@ -55,11 +55,11 @@ def test_other_columns_are_chosen_by_number(tmp_path):
 def test_the_training_part_has_all_tags(tmp_path):
     path = write(tmp_path / 'x', 'a O\nb B-X\n')
     names = ('O', 'I-X', 'B-X')
-    found = read_conll(path, labels=names)
+    found = read_conll(path, names=names)
     assert found.labels == [[0, 2]] and found.labels_names == names
     with pytest.raises(TaskError, match="x, line 2: the tag is 'B-X'; "
                        "expected one of 'O', 'I-X'"):
-        read_conll(path, labels=names[:2])
+        read_conll(path, names=names[:2])
 
 
 @pytest.mark.parametrize('content, keywords, words', [

@@ -53,7 +53,7 @@ class Task(NamedTuple):
                                             # None: the same
     no_label: Optional[str] = None      # a missing label as files write it;
                                         # None: every example has a label
-    column_orders: tuple = ()   # tuples of names: the possible columns, in
+    column_orders: tuple = ()   # lists of names: the possible columns, in
                                 # order, of a file without a header
     synonyms: tuple = ()        # pairs (other name of a column in some
                                 # headers, its name in the fields above)
@@ -79,11 +79,11 @@ def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
         **{'submission': f'{folder}.tsv', **layout})
 
 
-def _mnli(name, test_set, submission):
-    """MNLI as a `Task`, with its matched or its mismatched parts.
+def _mnli(name, variant, submission):
+    """MNLI as a `Task`.
 
-    test_set: 'matched' or 'mismatched', for both the development part and the
-    test part. There is only one training part.
+    variant: 'matched' or 'mismatched', the variant of the development part and
+    of the test part. There is only one training part.
     """
     columns = ('index,promptID,pairID,genre,sentence1_binary_parse,'
                'sentence2_binary_parse,sentence1_parse,sentence2_parse,'
@@ -95,8 +95,8 @@ def _mnli(name, test_set, submission):
          f'{columns},label1,gold_label', columns), no_label='-',
         submission=submission)._replace(
             folders=('MNLI', 'mnli', 'multinli_1.0'),
-            files=(('train.tsv',), (f'dev_{test_set}.tsv',),
-                   (f'test_{test_set}.tsv',)))
+            files=(('train.tsv',), (f'dev_{variant}.tsv',),
+                   (f'test_{variant}.tsv',)))
 
 
 _BINARY = '0', '1'
@@ -149,8 +149,8 @@ TASKS = {task.name: task for task in (
           more_files=[[f'snli_1.0_{part}.txt'] for part in PARTS],
           no_label='-')._replace(folders=('SNLI', 'snli_1.0'),
                                  submission=''),
-    Task('swag', 'choice', True, None, ('accuracy',), ('SWAG', 'swag'),
-         (('train.csv',), ('val.csv',), ('test.csv',))),
+    Task('swag', 'choice', True, None, ('accuracy',), folders=('SWAG', 'swag'),
+         files=(('train.csv',), ('val.csv',), ('test.csv',))),
     Task('classify', 'classify', None, None, ('accuracy',)),
     Task('regress', 'regress', None, None, ('pearson', 'spearman')),
     Task('tag', 'tag', False, None, ('entity_f1', 'entity_precision',
@@ -163,10 +163,10 @@ TASKS = {task.name: task for task in (
 EXTRA_TESTS = {task.name: task for task in (
     _mnli('mnli_mm', 'mismatched', 'MNLI-mm.tsv'),
     Task('ax', 'classify', True, TASKS['mnli'].labels, ('matthews',),
-         ('diagnostic', 'AX', 'MNLI'),
-         ((), ('diagnostic-full.tsv',),
-          ('diagnostic.tsv', 'diagnostic-full.tsv')),
-         ('sentence1', 'sentence2'), 'label',
+         folders=('diagnostic', 'AX', 'MNLI'),
+         files=((), ('diagnostic-full.tsv',),
+                ('diagnostic.tsv', 'diagnostic-full.tsv')),
+         text_columns=('sentence1', 'sentence2'), label_column='label',
          column_orders=tuple(order.split(',') for order in (
              'Lexical Semantics,Predicate-Argument Structure,Logic,'
              'Knowledge,Domain,sentence1,sentence2,label',
@@ -193,7 +193,7 @@ PUBLISHED_FILES = {
 
 
 def task_of(name_or_task):
-    """The `Task` with a name; a `Task` is returned unchanged."""
+    """The `Task` of a name; a `Task` is returned unchanged."""
     if isinstance(name_or_task, Task):
         return name_or_task
     name = name_or_task
@@ -230,7 +230,8 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
     folder: the task's folder, for example SST-2, or its parent folder, or the
     file of this part. part: 'train', 'dev' or 'test'; 'test' may lack labels.
 
-    columns: the columns of a table with another layout, see `Columns.parse`.
+    columns: the columns of a table whose layout is not the task's, see
+    `Columns.parse`.
     For 'tag', the columns of words (`text`) and tags (`label`). For 'span' and
     SWAG, columns raise an error.
 
@@ -241,9 +242,9 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
 
     Returns `Examples`; for 'tag' `Sentences`, for 'span' `Questions` and for
     SWAG `Choices`. In GLUE's tables, tabs separate columns and quotes are
-    ordinary characters. The first line is a header or the first example.
-    Lines with missing or extra columns, or with the task's `no_label`, are
-    skipped with a warning.
+    ordinary characters. The first line is a header or the first example. For
+    `Examples`, lines with missing or extra columns, or with the task's
+    `no_label`, are skipped with a warning.
 
     MRPC is read in the layout of GLUE, or from msr_paraphrase_*.txt. In the
     latter case the development part is the examples that dev_ids.tsv lists. If
@@ -276,7 +277,7 @@ def _check_no_columns(task, columns):
 def _read_tags(path, part, columns, labels):
     """The `Sentences` of a file; columns: a `Columns`, or None."""
     if columns is None:
-        return read_conll(path, labels=labels)
+        return read_conll(path, names=labels)
     if (columns.pair is not None or columns.header
             or isinstance(columns.text, str)):
         raise TaskError('for tagging --columns has the numbers of two '
@@ -297,11 +298,11 @@ def _read_table(task, path, part, columns, labels):
     keep_row = None     # keeps all rows
     if columns is None and path.name == 'msr_paraphrase_train.txt':
         path, keep_row = _original_mrpc(path, part)
-    head, file_labels = tables.first_rows(path), task.file_labels
+    first_rows, file_labels = tables.first_rows(path), task.file_labels
     if columns is not None:
-        indices = tables.indices_of_columns(path, head, columns)
+        indices = tables.indices_of_columns(path, first_rows, columns)
     elif task.text_columns:
-        indices = _column_indices(task, path, head, part)
+        indices = _column_indices(task, path, first_rows, part)
     else:
         raise TaskError(f'task {task.name} has no layout of its own: name '
                         'the columns of texts and labels by --columns, as '
@@ -319,16 +320,16 @@ def _read_table(task, path, part, columns, labels):
     labels = labels or task.labels
     # A user's table may have the class names in place of `file_labels`
     if (columns is not None and file_labels
-            and _has_class_names(head, indices, labels)):
+            and _has_class_names(first_rows, indices, labels)):
         file_labels = None
     return tables.examples_of(path, indices, task.kind, labels, file_labels,
                               task.no_label, keep_row)
 
 
-def _has_class_names(head, indices, names):
-    """True if a label in `head`, the first rows of a table, is in `names`."""
+def _has_class_names(first_rows, indices, names):
+    """True if a label in a table's `first_rows` is in `names`."""
     return indices.label is not None and any(
-        cells[indices.label].strip() in names for _, cells in head
+        cells[indices.label].strip() in names for _, cells in first_rows
         if len(cells) > indices.label)
 
 
@@ -357,16 +358,15 @@ def _original_mrpc(path, part):
     return path, None
 
 
-def _column_indices(task, path, head, part):
+def _column_indices(task, path, first_rows, part):
     """The `ColumnIndices` of a task's file.
 
-    head: the table's `first_rows`. Columns are found by their names in the
-    header. Without a header, the number of columns shows which of the task's
-    `column_orders` the file has.
+    Columns are found by their names in the header. Without a header, the
+    number of columns shows which of the task's `column_orders` the file has.
     """
     synonyms, orders = dict(task.synonyms), task.column_orders
-    names = [synonyms.get(cell.strip(), cell.strip())
-             for cell in head[0][1]]
+    _, first_cells = first_rows[0]
+    names = [synonyms.get(cell.strip(), cell.strip()) for cell in first_cells]
     has_header = set(task.text_columns) <= set(names)
     if not has_header:
         # Of two orders with equal length, the first is for labelled parts
@@ -374,7 +374,7 @@ def _column_indices(task, path, head, part):
         # two such orders replaces the earlier one
         order_of_length = {len(order): order for order in (
             orders if part == 'test' else reversed(orders))}
-        names = next((order_of_length[len(cells)] for _, cells in head
+        names = next((order_of_length[len(cells)] for _, cells in first_rows
                       if len(cells) in order_of_length), None)
     if names is None:
         raise TaskError(

@@ -40,24 +40,24 @@ class Sentences(NamedTuple):
                 for indices in self.labels]
 
 
-def read_conll(path, tag_column=-1, word_column=0, labels=None):
+def read_conll(path, tag_column=-1, word_column=0, names=None):
     """The `Sentences` of a file with a word and its tag on each line.
 
-    Spaces or tabs separate columns, and empty lines separate sentences.
-    Lines that begin with -DOCSTART- are skipped.
+    Spaces or tabs separate columns. Empty lines, and lines whose first word is
+    -DOCSTART-, separate sentences.
 
     tag_column: the column of the tags, from 0; negative numbers count from the
-    end; None: no tags. word_column: likewise, the column of the words. labels:
+    end; None: no tags. word_column: likewise, the column of the words. names:
     the allowed tags; None: the sorted tags of the file. Tags of any scheme are
     kept unchanged.
 
-    Raises `TaskError`, with the line number, for a tag that is not allowed or
-    a wrong number of columns.
+    Raises `TaskError` for a tag that is not allowed, for wrong columns, and
+    for a file without words.
     """
     if tag_column is not None and tag_column == word_column:
         raise TaskError(f'column {word_column} cannot be both words and tags')
     words = []      # a list for each sentence
-    tags = []       # a list of (line number, tag) for each sentence
+    tags = []       # likewise, of (line number, tag), or of None: no tags
     width = None    # number of columns, once it is known
     begins_sentence = True
     for number, line in enumerate(text_files.lines(path), 1):
@@ -96,8 +96,8 @@ def read_conll(path, tag_column=-1, word_column=0, labels=None):
         raise TaskError(f'{path} has no words: expected in each line a word '
                         'and its tag')
     if tag_column is None:
-        return Sentences(words, None, labels and tuple(labels), 0, str(path))
-    names = tuple(labels) if labels else tuple(sorted(
+        return Sentences(words, None, names and tuple(names), 0, str(path))
+    names = tuple(names) if names else tuple(sorted(
         {tag for sentence in tags for _, tag in sentence}))
     index_of = {name: k for k, name in enumerate(names)}
     for number, tag in itertools.chain.from_iterable(tags):
@@ -141,8 +141,8 @@ def read_squad(path):
 
     An answer that the context does not have at the given position is kept
     without a position, for scoring only. A warning gives the number of
-    questions that have only such answers. Raises `TaskError`, with the
-    position in the file, if the file has another structure.
+    questions that have only such answers. Raises `TaskError` if the file has
+    another structure.
     """
     try:
         content = parse_json(text_files.read_text(path))
@@ -156,7 +156,7 @@ def read_squad(path):
     reader = _JSONReader(path)
     questions, contexts, answers, ids = [], [], [], []
     impossible = False
-    # at_...: the position of an object, as for `_JSONReader`
+    # at_...: the name of an object, as for `_JSONReader`
     for article, at_article in reader.objects(content, 'data', 'the file'):
         for paragraph, at_paragraph in reader.objects(article, 'paragraphs',
                                                       at_article):
@@ -193,8 +193,8 @@ def read_squad(path):
 class _JSONReader:
     """Reads values of SQuAD's JSON; raises `TaskError` for invalid values.
 
-    path: of the file, for messages. at: in all methods, the position of the
-    JSON object that is read, such as 'qas 3 of paragraphs 1 of data 2'.
+    path: of the file, for messages. at: in all methods, a name for the JSON
+    object that is read, such as 'qas 3 of paragraphs 1 of data 2'.
     """
 
     def __init__(self, path):
@@ -207,8 +207,7 @@ class _JSONReader:
                         'answers with text and answer_start')
 
     def objects(self, parent, key, at):
-        """Yield the objects in the list parent[key], each with its position.
-        """
+        """Yield the objects in the list parent[key], each with its name."""
         children = parent.get(key) if isinstance(parent, dict) else None
         if not isinstance(children, list):
             self._raise_error(at, f'has no list {key!r}')
@@ -263,7 +262,7 @@ class Choices(NamedTuple):
     """Texts, each with several endings; lists have one entry a text."""
 
     texts: list             # str
-    endings: list           # tuples of str, of equal length
+    endings: list           # equally long tuples of str
     labels: Optional[list]  # index of the right ending; None: not given
     skipped: int            # always 0: no line is left out
     path: str               # of the file, for messages
@@ -289,7 +288,7 @@ def read_swag(path, part='train'):
             f'{path} is not laid out as task swag: its first line has no '
             f'column {", ".join(missing)}; expected the CSV file as published')
     has_labels = LABEL in column_names      # `needed` lacks LABEL for 'test'
-    index_of = {name: column_names.index(name) for name in (
+    column_of = {name: column_names.index(name) for name in (
         [*needed, LABEL] if has_labels else needed)}
     texts, endings = [], []
     lines_labels = []       # (line number, label) of each example
@@ -299,7 +298,7 @@ def read_swag(path, part='train'):
                 f'{path}, line {number}: there are {len(cells)} columns, and '
                 f'the first line names {len(column_names)}: take the file '
                 'as published')
-        row = {name: cells[index].strip() for name, index in index_of.items()}
+        row = {name: cells[k].strip() for name, k in column_of.items()}
         texts.append(row[FIRST])
         endings.append(tuple(f'{row[SECOND]} {row[name]}'.strip()
                              for name in ENDINGS))

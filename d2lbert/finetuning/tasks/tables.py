@@ -184,23 +184,24 @@ def first_rows(path):
     return list(itertools.islice(rows_of(path), NUM_FIRST_ROWS))
 
 
-def indices_of_columns(path, head, columns):
-    """The `ColumnIndices` of `Columns`; head: the table's `first_rows`."""
-    first_row = [cell.strip() for cell in head[0][1]]   # without line number
+def indices_of_columns(path, first_rows, columns):
+    """The `ColumnIndices` of `Columns` in a table with these `first_rows`."""
+    _, first_cells = first_rows[0]
+    first_cells = [cell.strip() for cell in first_cells]
 
-    def index_of(role, column):
+    def find(role, column):
         if isinstance(column, int) or column is None:
             return column
-        if first_row.count(column) == 1:
-            return first_row.index(column)
-        found = 'several columns' if column in first_row else 'no column'
+        if first_cells.count(column) == 1:
+            return first_cells.index(column)
+        found = 'several columns' if column in first_cells else 'no column'
         raise TaskError(
             f'{path} has {found} {column!r} in its first line '
-            f'({name_list(first_row)}): name its columns by --columns, or '
+            f'({name_list(first_cells)}): name its columns by --columns, or '
             f'give their numbers from 0, as {role}=1')
     # The first three fields of `columns` are in the order of ROLES
-    indices = [index_of(role, column) for role, column in zip(ROLES, columns)]
-    width = max(max(i for i in indices if i is not None) + 1, len(first_row))
+    indices = [find(role, column) for role, column in zip(ROLES, columns)]
+    width = max(max(i for i in indices if i is not None) + 1, len(first_cells))
     return ColumnIndices(*indices, width, columns.header)
 
 
@@ -212,8 +213,8 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     sorted labels of the file. file_labels: the names as the file writes them;
     None: the same. no_label: a missing label as the file writes it. keep_row:
     a function of a row's cells that returns False for a row to drop; None:
-    keep all rows. Rows with no_label, or with missing or extra columns, are
-    skipped with a warning. Rows that `keep_row` rejects cause no warning.
+    keep all rows. Rows with no_label, without a column that is read, or with
+    text in extra columns are skipped with a warning; dropped rows cause none.
     """
     last_index = max(i for i in (indices.text, indices.pair, indices.label)
                      if i is not None)
