@@ -25,8 +25,8 @@ class SettingRules(NamedTuple):
 
 
 #: Values of the setting `corpus` that are not paths. For these texts, the
-#: default of the setting min_freq is the book's minimum frequency. For other
-#: small texts, this default may be lower.
+#: default of the setting min_freq is the book's minimum frequency. For any
+#: other text, this default may be lower if the text is small.
 NAMED_CORPORA = 'wikitext-2', 'sample'
 
 #: The default of the setting `noise`, which only `denoise` reads.
@@ -73,7 +73,7 @@ DENOISE_RULES = SettingRules(
 
 
 def _no_mask_rule(name, value):
-    """The rule that a setting keeps its default `value`: nothing is masked."""
+    """The rule that a setting for masked words keeps its default `value`."""
     return (name, (value,), 'predicts the next token, and nothing is masked: '
             f'leave {name} (--{name.replace("_", "-")}) out')
 
@@ -82,7 +82,7 @@ def _no_mask_rule(name, value):
 NEXT_TOKEN_RULES = SettingRules(_FULL_DEFAULTS, (
     *_FULL_RULES, _NO_NOISE_RULE, _no_mask_rule('mask_share', 0.15),
     _no_mask_rule('whole_word_masking', False),
-    _no_mask_rule('teacher', None)))
+    _no_mask_rule('teacher', None)))    # a teacher predicts masked words
 
 #: {value of the setting `objective`: its rules}
 RULES = {'mlm+nsp': PAIR_RULES, 'mlm+sop': PAIR_RULES,

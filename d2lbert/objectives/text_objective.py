@@ -1,7 +1,7 @@
 """Define `TextObjective`, the base class of the objectives of `pretrain`.
 
-`read_corpus` opens the text that the settings name. `evaluate` returns the
-figures of the chapter's two tasks, MLM and NSP: losses and accuracies.
+`read_corpus` opens the text that the settings name. The function `evaluate`
+returns the figures of the chapter's tasks, MLM and NSP: losses and accuracies.
 """
 import math
 from pathlib import Path
@@ -50,7 +50,7 @@ class TextObjective(Objective):
     methods `net_to_train`, `held_out_batches` and `figures`.
     """
 
-    weights = (1,)
+    weights = (1,)          # of the losses: by default there is one
     command = 'pretrain'
     change_causes = {
         'fingerprint': ('the corpus', 'a file, what --eval-every holds out, '
@@ -80,7 +80,7 @@ class TextObjective(Objective):
     def fixed_entries(self):
         """Entries of a checkpoint that must be the same in a resumed run."""
         # Checked in this order, since another teacher may change the
-        # fingerprint, too. `Distillation` sets the teacher
+        # fingerprint, too. `Distillation` replaces teacher=None
         return dict(teacher=None, fingerprint=self.fingerprint)
 
     @property
@@ -141,7 +141,7 @@ class TextObjective(Objective):
         return net
 
     def evaluate(self, net, devices):
-        """The `Figures` of a net on the held-out text."""
+        """The `self.Figures` of a net on the held-out text."""
         s = self.settings
         return self.figures(net, self.held_out_batches(
             self.corpus.valid, s['batch_size'], s['max_len']), devices)
@@ -156,13 +156,13 @@ class TextObjective(Objective):
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on the batches of `held_out_batches`."""
+        """The `cls.Figures` of a net on batches of `held_out_batches`."""
         raise NotImplementedError
 
     def config_entries(self, history):
-        """Further entries of config.json: `wanted`, if it was given.
+        """Further entries of config.json: `wanted`, unless it is None.
 
-        wanted: the corpus that the user wanted, if it could not be had.
+        history: a `training.history.RunHistory`, which defines `wanted`.
         """
         return {} if history.wanted is None else dict(wanted=history.wanted)
 
@@ -186,7 +186,7 @@ def read_corpus(settings, vocab=None, progress=False):
     vocabulary from the text.
     """
     paths, valid_paths = settings['corpus'], settings['valid']
-    if paths == 'wikitext-2':
+    if paths == 'wikitext-2':       # a name instead of paths
         folder = hub.wikitext2_dir(settings['data_dir'])
         paths = folder / hub.TRAIN_FILE
         if valid_paths is None and (folder / hub.VALID_FILE).is_file():
@@ -199,7 +199,7 @@ def read_corpus(settings, vocab=None, progress=False):
         min_freq = MIN_FREQ
     # A vocabulary of a file or a teacher is used as it is. A vocabulary of
     # the text is built again in a resumed run, so that the text has the same
-    # key in the cache; `numbered_by` then replaces this vocabulary by `vocab`
+    # key in the cache. Then `vocab` replaces it, unless the pieces are equal
     if vocab is not None and (vocab_source is not None
                               or settings['teacher'] is not None):
         vocab_source = vocab
@@ -222,7 +222,7 @@ def read_corpus(settings, vocab=None, progress=False):
         elif vocab is None:
             vocab_source = PieceVocab.load(vocab_source)
         return open_corpus(paths, vocab=vocab_source, **keywords)
-    # The seed affects only a new vocabulary
+    # The seed only orders the words of a new vocabulary
     seed = settings['seed'] if vocab is None else None
     corpus = open_corpus(paths, vocab=vocab_source, max_vocab=vocab_size,
                          min_freq=min_freq, seed=seed, **keywords)
@@ -327,23 +327,23 @@ def mlm_sums(scores, labels, unk=UNK_ID):
     labels (M,) on the host. unk: the id of <unk>.
     """
     is_known = on_device(labels != unk, scores.ctx, 'float32')
-    sums, hits = _sums_and_hits(scores, on_device(labels, scores.ctx))
-    return np.concatenate([sums, np.stack([(hits * is_known).sum(),
+    sums, is_hit = _sums_and_hits(scores, on_device(labels, scores.ctx))
+    return np.concatenate([sums, np.stack([(is_hit * is_known).sum(),
                                            is_known.sum()])])
 
 
 def _sums_and_hits(scores, labels):
-    """(sums, hits) of M predictions.
+    """(sums, is_hit) of M predictions.
 
-    sums (3,): loss, hits and number of the predictions. hits (M,): 1 for a
+    sums (3,): loss, hits and number of the predictions. is_hit (M,): 1 for a
     hit, else 0. scores (M, K) for K classes; labels (M,).
     """
     labels = labels.astype('int32')
     losses = cross_entropy(scores, labels)
-    hits = (scores.argmax(axis=1).astype('int32') == labels).astype(
+    is_hit = (scores.argmax(axis=1).astype('int32') == labels).astype(
         losses.dtype)
-    return np.stack([losses.sum(), hits.sum(),
-                     np.ones_like(losses).sum()]), hits
+    return np.stack([losses.sum(), is_hit.sum(),
+                     np.ones_like(losses).sum()]), is_hit
 
 
 def mlm_line(figures):

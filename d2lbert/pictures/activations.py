@@ -35,10 +35,12 @@ MAX_GUESS_TOKENS = 1 << 13
 #: Number of guesses that are kept for each masked token.
 NUM_GUESSES = 10
 
-#: Size of the font in points (1/72 inch). The other two are for figures
-#: without figsize: the minimum side of a panel, and the maximum length of all
-#: panels in a row or column, even if sides are then below the minimum.
-FONT_POINTS, MIN_PANEL_INCHES, MAX_FIGURE_INCHES = 7, 1.3, 18
+#: Size of the font in points (1/72 inch).
+FONT_POINTS = 7
+
+#: For figures without figsize: the minimum side of a panel; and the maximum of
+#: the sides in a row or column together, even if this makes a side smaller.
+MIN_PANEL_INCHES, MAX_ROW_INCHES = 1.3, 18
 
 
 def attention_of(net, ids, segments=None):
@@ -63,7 +65,7 @@ def attention_of(net, ids, segments=None):
                 X = blk(X, None)        # None: there is no padding
             # (N, T, T), since the batch has a single text
             weights.append(attention.attention_weights.asnumpy())
-            # Free the memory, unless this layer keeps the weights of each call
+            # Free the memory, unless `attention` keeps weights in any call
             if not attention.keeps_weights:
                 attention.attention_weights = None
     return onp.stack(weights).astype('float32', copy=False)
@@ -73,9 +75,9 @@ def _find_attention(blk):
     """Return the only `DotProductAttention` within a block of the encoder."""
     found = []
 
-    def visit(layer):
-        if isinstance(layer, DotProductAttention):
-            found.append(layer)
+    def visit(part):
+        if isinstance(part, DotProductAttention):
+            found.append(part)
     blk.apply(visit)
     if len(found) != 1:
         raise ValueError(f'a block of this net ({type(blk).__name__}) has '
@@ -93,9 +95,9 @@ def clearest_head(weights, is_special):
     for a text of fewer than two words. The sum is small for heads in which
     words attend to all tokens alike, to special tokens, or to themselves.
     """
-    words = onp.flatnonzero(~onp.asarray(is_special))   # indices of tokens
-    squares = weights[:, :, words][:, :, :, words] ** 2
-    squares *= 1 - onp.eye(len(words), dtype=squares.dtype)
+    positions = onp.flatnonzero(~onp.asarray(is_special))   # of the words
+    squares = weights[:, :, positions][:, :, :, positions] ** 2
+    squares *= 1 - onp.eye(len(positions), dtype=squares.dtype)
     scores = squares.sum(axis=(2, 3))                   # (L, N)
     return tuple(map(int, onp.unravel_index(scores.argmax(), scores.shape)))
 
@@ -121,25 +123,25 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
     largest weight shown. In a long text only some tokens have a label.
     """
     from d2lbert.pictures.figures import Picture
-    ids, segments, names, is_special = _encode(net, tokens, tokens_b,
-                                               tokenizer, vocab)
+    ids, segments, strings, is_special = _encode(net, tokens, tokens_b,
+                                                 tokenizer, vocab)
     weights = attention_of(net, ids, segments)          # (L, N, T, T)
     layers = _numbers_to_draw(layers, weights.shape[0], 'layers')
     heads = _numbers_to_draw(heads, weights.shape[1], 'heads')
     if hide_special:
-        kept = [t for t in range(len(names)) if not is_special[t]]
+        kept = [t for t in range(len(strings)) if not is_special[t]]
         if not kept:
             raise ValueError('the text has only special tokens: without '
                              'them there is nothing to show')
         weights = weights[:, :, kept][:, :, :, kept]
-        names = [names[t] for t in kept]
+        strings = [strings[t] for t in kept]
     # All sizes are in inches. side: of a panel
     line_height = FONT_POINTS * 1.25 / 72
-    side = min(max(MIN_PANEL_INCHES, len(names) * line_height),
-               MAX_FIGURE_INCHES / max(len(layers), len(heads)))
+    side = min(max(MIN_PANEL_INCHES, len(strings) * line_height),
+               MAX_ROW_INCHES / max(len(layers), len(heads)))
     # margin: for the labels, which `short_label` cuts to 14 letters. A letter
     # is 0.65 times as wide as the font is high
-    max_letters = min(max(map(len, names)), 14)
+    max_letters = min(max(map(len, strings)), 14)
     margin = 0.25 + max_letters * FONT_POINTS * 0.65 / 72
     color_bar_width = 0.7
     # 0.15 and 0.3 are gaps between panels
@@ -152,9 +154,9 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
                    (figsize[1] - margin) / len(layers))
     # Label only every tick_step-th token if the labels would overlap. 0.1: a
     # small figsize may leave no room for a panel
-    tick_step = max(1, math.ceil(len(names) * line_height / max(side, 0.1)))
-    ticks = list(range(0, len(names), tick_step))
-    labels = [short_label(names[t]) for t in ticks]
+    tick_step = max(1, math.ceil(len(strings) * line_height / max(side, 0.1)))
+    ticks = list(range(0, len(strings), tick_step))
+    labels = [short_label(strings[t]) for t in ticks]
     max_weight = max(weights[layer - 1, head - 1].max()
                      for layer in layers for head in heads)
     for row, layer in zip(axes, layers):
@@ -174,7 +176,7 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
                 ax.set_xticklabels(labels, rotation=90)
             if layer == layers[0]:
                 ax.set_title(f'head {head}', fontsize=FONT_POINTS + 1)
-    # All panels share one scale, so the bar of the last panel is for all
+    # All panels share one scale, so any image gives the color bar of all
     color_bar = fig.colorbar(image, ax=axes, shrink=0.8, pad=0.02, aspect=30)
     color_bar.ax.tick_params(labelsize=FONT_POINTS)
     color_bar.set_label('attention weight', fontsize=FONT_POINTS + 1)
@@ -197,9 +199,9 @@ def _encode(net, tokens, tokens_b, tokenizer, vocab):
                         'tokenizer=')
     vocab = vocab_of(net, vocab)
     _, _, cls, sep = special_of(vocab)
-    names, segments = get_tokens_and_segments(tokens, tokens_b, cls, sep)
-    return (vocab[names], segments, names,
-            [name in (cls, sep) for name in names])
+    strings, segments = get_tokens_and_segments(tokens, tokens_b, cls, sep)
+    return (vocab[strings], segments, strings,
+            [string in (cls, sep) for string in strings])
 
 
 def _numbers_to_draw(numbers, count, name):
@@ -321,7 +323,7 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
 
     Returns a list of T entries: `MaskGuesses`, or None for special tokens.
     Entry t has the `top` likeliest tokens in place of token t, if only token t
-    is masked. For a single text, `fill_mask` returns the same guesses.
+    is masked. `fill_mask` returns the same guesses, but takes no pair.
     """
     T, vocab_size = len(encoded.ids), len(tokenizer)
     positions = [t for t in range(T) if encoded.words[t] is not None]
@@ -391,24 +393,23 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
     in the layer. A special token is only compared with the same special token,
     and other tokens only with tokens that are not special.
     """
-    encoded = tokenizer.encode_batch(
+    sample = tokenizer.encode_batch(
         list(sentences), max_len=min(net.encoder.max_len, MAX_LENGTH))
     sample_tokens = [SampleToken(s, begin, end)
-                     for s, one_encoded in enumerate(encoded)
-                     for begin, end in one_encoded.offsets]
-    sample_ids = onp.concatenate([one_encoded.ids for one_encoded in encoded])
+                     for s, encoded in enumerate(sample)
+                     for begin, end in encoded.offsets]
+    sample_ids = onp.concatenate([encoded.ids for encoded in sample])
     is_special = onp.concatenate([
-        [word is None for word in one_encoded.words]
-        for one_encoded in encoded])
+        [word is None for word in encoded.words] for encoded in sample])
     neighbours = [[] for _ in texts]
-    for states in vectors_by_layer(net, [*texts, *encoded], tokenizer.pad_id):
+    for states in vectors_by_layer(net, [*texts, *sample], tokenizer.pad_id):
         sample_vectors = _normalize(onp.concatenate(states[len(texts):]))
         for k, text in enumerate(texts):
             cosines = _normalize(states[k]) @ sample_vectors.T
             pairs = []      # of `Neighbours`, a pair for each token
-            for t, idx in enumerate(text.ids):
+            for t, token_id in enumerate(text.ids):
                 # same, allowed: a boolean for each sample token
-                same = sample_ids == idx
+                same = sample_ids == token_id
                 allowed = same if text.words[t] is None else ~is_special
                 pairs.append((_nearest(cosines[t], allowed, top),
                               _nearest(cosines[t], same & allowed, top)))
@@ -430,9 +431,9 @@ def _nearest(cosines, allowed, top):
     """
     indices = onp.flatnonzero(allowed)
     allowed_cosines = cosines[indices]
+    # Sorted by cosine, the largest first; equal cosines by index
     if len(indices) > top:
         best = onp.argpartition(-allowed_cosines, top - 1)[:top]
-        # Among equal cosines, the first sample token comes first
         best = best[onp.lexsort((indices[best], -allowed_cosines[best]))]
     else:
         best = onp.lexsort((indices, -allowed_cosines))

@@ -42,8 +42,8 @@ def read_record(run):
     """Return the `RunRecord` of a run.
 
     run: a run folder, finished or not, or a `History` that `train_bert`
-    returned. Raises `RunError`, a ValueError, for a folder whose history is
-    missing or damaged.
+    returned. Raises `RunError`, a ValueError, for a folder without
+    losses.csv or config.json, and if one of these or log.txt is damaged.
     """
     rows = history_rows(run)
     if isinstance(run, History):
@@ -70,7 +70,7 @@ def _read_log(folder):
 def _make_record(name, rows, config, log):
     """Return a `RunRecord`, without values that are NaN or infinite.
 
-    rows: {column: value} for each logged step, as `history_rows` returns.
+    rows: {column: value} for each logged or evaluated step, in a list.
     """
     curves = {}     # {column: curve}
     for row in rows:
@@ -106,7 +106,7 @@ def plot_history(run: Any, *others: Any,
     restored tokens share a panel. A loss is drawn as its mean since step 1,
     as in the book. If the run has held-out losses, they are drawn, too. If
     there is only one run, its loss at each logged step is drawn, too. Raises
-    `RunError` for a run without a logged step.
+    `RunError` for a run that has not logged a finite loss.
     """
     from d2lbert.pictures.figures import Picture
     runs = (run, *others)
@@ -206,9 +206,9 @@ def _marker_options(curve):
 
 
 def _legend_label(record, label, has_several_runs):
-    """Return the label; if there are several runs, after the run's name.
+    """Return the label; if there are several runs, 'NAME: ' and the label.
 
-    A `History` has no name, and is called 'this'.
+    NAME is the name of the run folder, or 'this' for a `History`.
     """
     if not has_several_runs:
         return label
