@@ -30,11 +30,11 @@ SORTED_TEXTS = 1 << 12
 #: The number of texts per call of the tokenizer.
 TOKENIZED_TEXTS = 1 << 8
 
-#: The largest number of tokens in a forward pass if batch_size is None. The
-#: first is for an MXNet net, the second for a quantized encoder. The MXNet net
-#: rearranges its weights for each product of matrices, which pays off only
-#: with many tokens. The quantized encoder rearranges its weights once, when it
-#: is constructed.
+#: The largest number of tokens in a forward pass if batch_size is None:
+#: MAX_TOKENS for an MXNet net, QUANTIZED_MAX_TOKENS for a quantized encoder.
+#: The MXNet net rearranges its weights for each product of matrices, which
+#: pays off only with many tokens. The quantized encoder rearranges its weights
+#: once, when it is constructed.
 MAX_TOKENS, QUANTIZED_MAX_TOKENS = 1 << 13, 1 << 12
 
 #: The poolings that a quantized encoder computes itself: {modes of `Pooling`:
@@ -76,7 +76,7 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
            ) -> Union[onp.ndarray, List[onp.ndarray]]:
     """Encode texts as vectors: a NumPy array (N, H) float32.
 
-    tokenizer: as `load_model` returns it, or the vocabulary of `load_run`.
+    tokenizer: from `load_pretrained`, or the vocabulary of `load_run`.
     texts: strings, or pairs of strings, in a list, a tuple, a generator, an
     array or a column of a table. pooling: how the token vectors of a
     text become one vector. 'cls', 'mean', 'max', 'mean_sqrt_len_tokens',
@@ -296,13 +296,14 @@ class TextEncoder:
                 k = item.text_index
                 begins = self._windows.begins(encoded[k])
                 if len(begins) > 1:
-                    windows = unfinished.setdefault(k, {})
+                    window_vectors = unfinished.setdefault(k, {})
                     # A view would keep the whole batch in memory
-                    windows[item.window_index] = X.copy()
-                    if len(windows) < len(begins):
+                    window_vectors[item.window_index] = X.copy()
+                    if len(window_vectors) < len(begins):
                         continue
                     X = self._windows.join(
-                        [windows[w] for w in range(len(begins))], begins)
+                        [window_vectors[w] for w in range(len(begins))],
+                        begins)
                     del unfinished[k]
                 if self.pooling is None:
                     # Here, too, a view would keep the whole batch
@@ -327,7 +328,7 @@ class TextEncoder:
         """Yield the `_Input`s of texts, the text with most characters first.
 
         Store the `Encoded` of text k as encoded[k]. The tokenizer gets
-        `TOKENIZED_TEXTS` texts at a time, and the next texts while the net
+        `TOKENIZED_TEXTS` texts at a time. It gets the next texts while the net
         computes, see `_forward`.
         """
         order = sorted(range(len(texts)), key=lambda k: -sum(
@@ -355,8 +356,8 @@ class TextEncoder:
     def _raise_too_long(self, texts):
         """Raise ValueError for the first of the texts that is too long.
 
-        `_inputs` sorts the texts, so the text that it found may be a later
-        text.
+        `_inputs` goes through the texts in another order, so the text at which
+        it calls this method may not be the first.
         """
         for text in texts:
             T = len(self._tokenize([text])[0].ids)
@@ -432,7 +433,7 @@ class TextEncoder:
                 first_rows, [i for item in batch for i in item.ids],
                 [i for item in batch for i in item.segments], self.layer,
                 returned_rows)
-            if returned_rows != 'all':      # the encoder pools
+            if returned_rows != 'all':      # the rows are pooled
                 return lambda: self.pooling.normalized(future.result())
             wait = future.result
         else:
@@ -461,9 +462,8 @@ class TextEncoder:
         ids = pad_rows([item.ids for item in batch], self.tokenizer.pad_id)
         segments = pad_rows([item.segments for item in batch])
         with autograd.pause():
-            encoded = packed.encode(self.net, ids, segments, lens,
-                                    layer=layer)
-        return encoded.X.asnumpy, encoded.begins
+            output = packed.encode(self.net, ids, segments, lens, layer=layer)
+        return output.X.asnumpy, output.begins
 
     def _quantized_encoder(self):
         """The `QuantizedEncoder` of the net, or None.

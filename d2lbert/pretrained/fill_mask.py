@@ -1,7 +1,8 @@
 """This module predicts the likeliest tokens at the masks of a text.
 
-B: the number of texts. T: of tokens of a text. M: of masks. V: of scores of
-the head, at least one for each token of the vocabulary.
+B: the number of texts. T: the number of tokens of a text. M: the number of
+masks. V: the number of scores of the head for a mask, one for each token of
+the vocabulary and perhaps more.
 """
 from typing import Any, List, NamedTuple
 
@@ -17,7 +18,7 @@ from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
 
 class Guess(NamedTuple):
-    """A token and its probability among all tokens of the vocabulary."""
+    """A token and its probability, by a softmax of all scores of the head."""
 
     token: str
     probability: float
@@ -65,8 +66,8 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
         raise ValueError(f'the text has {ids.shape[1]} tokens, but this '
                          f'model only {net.encoder.max_len} positions: '
                          'shorten it')
-    positions, = onp.nonzero(ids[0] == tokenizer.mask_id)
-    if not len(positions):
+    mask_positions, = onp.nonzero(ids[0] == tokenizer.mask_id)
+    if not len(mask_positions):
         mask = tokenizer.idx_to_token[tokenizer.mask_id]
         raise ValueError(f'the text has no {mask}: write {mask} where a word '
                          'is to be guessed')
@@ -74,7 +75,8 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
     unknown_words.count(Encoding(Text('text', text), encoded, None))
     unknown_words.warn()
     probabilities = probabilities_at(net, ids, onp.zeros_like(ids),
-                                     onp.zeros_like(positions), positions)
+                                     onp.zeros_like(mask_positions),
+                                     mask_positions)
     return likeliest(probabilities, tokenizer, int(top))
 
 
@@ -87,10 +89,10 @@ def probabilities_at(net, ids, segments, text_of_mask, positions):
     other texts of the batch.
     """
     with autograd.pause():
-        encoded = packed.encode(net, ids, segments,
-                                onp.full(len(ids), ids.shape[1]))
-        X = encoded.X       # (B*T, H), for the tokens of all texts
-        rows = on_device(encoded.begins[text_of_mask] + positions, X.ctx,
+        output = packed.encode(net, ids, segments,
+                               onp.full(len(ids), ids.shape[1]))
+        X = output.X        # (B*T, H), for the tokens of all texts
+        rows = on_device(output.begins[text_of_mask] + positions, X.ctx,
                          'int32')
         scores = net.mlm.mlp(X.take(rows, axis=0))      # (M, V)
     scores = scores.asnumpy().astype('float64')

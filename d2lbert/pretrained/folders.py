@@ -3,7 +3,7 @@
 A folder has the format of Hugging Face's libraries: config.json, weights as
 safetensors, and a tokenizer. Folders are read from disk, never downloaded.
 A net has the heads of pretraining or, after fine-tuning, a task head. The
-sections load a pretrained net, load a fine-tuned net, and save any net.
+sections below load a pretrained net, load a fine-tuned net, and save any net.
 """
 import json
 from pathlib import Path
@@ -54,9 +54,10 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
     config.json names the family, BERT or a relative in `family.FAMILIES`.
     ctx: a device or a list of devices; None means the CPU. Weights become
     float32. Weights of heads that the folder lacks are random, with the
-    standard deviation initializer_range of config.json. A warning is logged
-    if such a head is in the argument `heads` ('pooler', 'mlm', 'nsp'), or if
-    the net does not use a tensor of the folder.
+    standard deviation initializer_range of config.json. But RoBERTa and
+    similar families then have no pooler. heads: 'pooler', 'mlm' or 'nsp'; a
+    warning is logged if one of them has random weights. A warning is also
+    logged if the net does not use a tensor of the folder.
     `print(net.pretrained)` lists the tensors that the folder lacks and the
     tensors that the net does not use. trainable=False saves the memory of
     gradients, for inference. precision: 'bf16' or 'int8' for faster
@@ -118,11 +119,12 @@ def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
 def _set_values(param, values, ctx, initializer_range):
     """Set a parameter to values that `OpenFolder.values` yields.
 
-    None means random values, with the standard deviation initializer_range.
+    None means the values of an untrained net: random for matrices, with the
+    standard deviation initializer_range, and 0 or 1 for other parameters.
     """
     if values is None:
-        # default_init holds for matrices alone: the parameters of biases and
-        # LayerNorms have their own initializers, 0 or 1
+        # Biases and LayerNorms have their own initializers, which default_init
+        # does not replace
         param.initialize(ctx=ctx, default_init=init.Normal(initializer_range))
     elif isinstance(values, QuantizedWeight):
         # `values.dequantized` is called when `param` is first read
@@ -213,17 +215,17 @@ def _about_of(opened, kind):
     Its `max_len` is the number of positions of the net.
     """
     fields = opened.fields
-    scores_text = kind in TEXT_KINDS
+    scores_whole_texts = kind in TEXT_KINDS
     problem = fields.get('problem_type')
-    if scores_text and problem == 'multi_label_classification':
+    if scores_whole_texts and problem == 'multi_label_classification':
         raise PretrainedError(
             f'{opened.folder} gives texts several labels at once '
             f'(problem_type is {problem!r}), which is not supported')
+    # Each is (field of config.json, the family's default for the field)
     text_dropout, token_dropout = family_of(opened.keywords).dropouts
-    # Use the field of config.json, else the family's default for the field,
-    # else the dropout of the encoder
-    dropout_field, default = text_dropout if scores_text else token_dropout
-    dropout = fields.get(dropout_field)
+    field, default = text_dropout if scores_whole_texts else token_dropout
+    # Use the field, else the default, else the dropout of the encoder
+    dropout = fields.get(field)
     if dropout is None:
         dropout = opened.keywords['dropout'] if default is None else default
     return About(
@@ -299,15 +301,15 @@ def _tensors(net, pad_id, parts):
             continue
         if spec.part == 'mlm' and configs.omits_mlm_head(net):
             continue
-        name_in_encoder = name_in_quantized_encoder(spec.param_name)
-        if quantized is not None and name_in_encoder is not None:
-            weight = quantized.weights[name_in_encoder]
+        quantized_name = name_in_quantized_encoder(spec.param_name)
+        if quantized is not None and quantized_name is not None:
+            weight = quantized.weights[quantized_name]
             tensors[spec.name] = weight.q
             tensors[spec.name + tensor_files.SCALE_SUFFIX] = weight.scale
             continue
         values = tensors[spec.name] = _values(params[spec.param_name], spec)
         # Only the output bias of the MLM head has an alias. transformers reads
-        # the bias under the alias if the weights are not tied
+        # the alias if the weight of this layer is not the token embedding
         if spec.alias and not net.config['tie_embeddings']:
             tensors[spec.alias] = values
     return tensors
@@ -348,7 +350,8 @@ def _values(param, spec):
         raise PretrainedError(
             f'the net has no values yet ({spec.param_name} is not '
             'initialized): nothing to save') from None
-    # -1: the parameter lacks the skipped rows, which are written as zeros
+    # -1: a position embedding may lack the folder's first rows, which no token
+    # uses. They are written as zeros
     values = values.reshape(-1, *spec.shape[1:])
     if spec.num_skipped_rows:
         values = onp.pad(values, ((spec.num_skipped_rows, 0), (0, 0)))
