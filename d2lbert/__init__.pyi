@@ -364,8 +364,8 @@ def finetune(
     of the epoch with the highest value of the task's first metric are saved.
 
     out, force, resume, devices and callback are as for `pretrain`. seeds:
-    number of runs with consecutive seeds, in subfolders of the returned
-    folder. Their metrics are reported as mean ± standard deviation.
+    number of runs with consecutive seeds. Two or more are in subfolders of
+    the returned folder, and metrics are reported as mean ± standard deviation.
 
     The task:
 

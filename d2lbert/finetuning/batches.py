@@ -279,9 +279,9 @@ def _answer_span(answers, offsets):
 class _PairTemplate:
     """The special tokens and the segments with which a pair is encoded.
 
-    special: a list of three pairs (ids, segments), for the special tokens
-    before, between and after the two texts. num_special: the number of all
-    special tokens. text_segments: the segment of each text, two numbers.
+    special: a list of three (ids, segments), for the special tokens before,
+    between and after the two texts. num_special: the number of all special
+    tokens. text_segments: the segment of each text, two numbers.
     """
 
     def __init__(self, tokenizer):
@@ -310,7 +310,7 @@ class _PairTemplate:
             raise ValueError(
                 f'max_len {max_len} leaves no place for the context beside '
                 f'{self.num_special} special tokens and a question of '
-                f'{len(question)} pieces: raise max_len')
+                f'{len(question)} tokens: raise max_len')
         # With a longer step, windows would not cover every token
         step = min(stride, max_context)
         # No window follows the first one that reaches the end of the context
@@ -370,7 +370,8 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
     of the best span plus `threshold`. The answer is always '' if there is no
     span, because the context has no tokens.
     """
-    # For each question the score, begin and end of the best span so far
+    # For each question the score of the best span so far, and (in characters)
+    # its begin and end
     best = [(-onp.inf, 0, 0)] * len(contexts)
     null_scores = [onp.inf] * len(contexts)
     for window, begin_row, end_row in zip(windows, begin_scores, end_scores):
@@ -418,9 +419,10 @@ def labels_of_tokens(encoded, labels):
 def labels_of_words(encoded, guesses, num_words, default):
     """The label of each word: the guess at the first token of the word.
 
-    encoded: the `Encoded` of a list of `num_words` words. guesses: a number
-    for each token. default: the label of a word without a token, because the
-    word was cut off or the tokenizer drops it. Returns `num_words` numbers.
+    encoded: the `Encoded` of a list of `num_words` words. guesses: an index
+    or a probability for each token. default: the label of a word without a
+    token, because the word was cut off or the tokenizer drops it. Returns
+    `num_words` numbers.
     """
     labels = [default] * num_words
     for guess, word in zip(guesses, _beginning_words(encoded)):

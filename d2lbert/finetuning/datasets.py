@@ -160,13 +160,13 @@ class DataInMemory(NamedTuple):
         if valid is None:
             raise ValueError('train needs valid=(texts, labels), too, to '
                              'choose the best epoch')
-        parts = {'train': _checked_columns('train', train),
-                 'valid': _checked_columns('valid', valid)}
-        num_columns = len(parts['train'])
-        if len(parts['valid']) != num_columns:
+        parts = {'train': _checked_lists('train', train),
+                 'valid': _checked_lists('valid', valid)}
+        num_lists = len(parts['train'])
+        if len(parts['valid']) != num_lists:
             raise ValueError('train and valid must both have second texts, '
                              'or none')
-        has_pairs = num_columns == 3
+        has_pairs = num_lists == 3
         *_, train_labels = parts['train']
         first_label = train_labels[0]
         if task is None:
@@ -179,12 +179,12 @@ class DataInMemory(NamedTuple):
                 f'valid in memory choose {", ".join(TASKS_IN_MEMORY)}')
         if task == 'tag':
             return cls(task, None, {
-                f'{FILE_STEMS[part]}.txt': _conll_text(part, columns)
-                for part, columns in parts.items()})
+                f'{FILE_STEMS[name]}.txt': _conll_text(name, lists)
+                for name, lists in parts.items()})
         header = [role for role in ROLES if role != 'pair' or has_pairs]
         return cls(task, ','.join(header), {
-            f'{FILE_STEMS[part]}.csv': _csv_text(part, task, header, columns)
-            for part, columns in parts.items()})
+            f'{FILE_STEMS[name]}.csv': _csv_text(name, task, header, lists)
+            for name, lists in parts.items()})
 
     def write(self, folder):
         """Write the files to `folder`/data; returns this path as a str."""
@@ -200,8 +200,8 @@ def is_task(name):
     return isinstance(name, str) and name in TASKS
 
 
-def _checked_columns(name, value):
-    """The columns of a part, as equally long lists with at least one entry.
+def _checked_lists(name, value):
+    """The texts, any second texts, and the labels: lists of equal length > 0.
 
     name: 'train' or 'valid', an argument of `finetune`. value: the value of
     this argument. Raises TypeError or ValueError.
@@ -211,66 +211,66 @@ def _checked_columns(name, value):
                         f'second texts, labels), not {short_repr(value)}')
     titles = (['texts', 'labels'] if len(value) == 2
               else ['texts', 'second texts', 'labels'])
-    columns = [items_of(column, f'the {title} of {name}', title)
-               for column, title in zip(value, titles)]
-    lens = list(map(len, columns))
+    lists = [items_of(items, f'the {title} of {name}', title)
+             for items, title in zip(value, titles)]
+    lens = list(map(len, lists))
     if len(set(lens)) > 1 or not lens[0]:
         found = ' and '.join(f'{length} {title}' for length, title
                              in zip(lens, titles))
         raise ValueError(f'{name} has {found}: give equally many of each, and '
                          'at least one')
-    return columns
+    return lists
 
 
-def _csv_text(part, task, header, columns):
+def _csv_text(name, task, header, lists):
     """The text of a CSV file with a header.
 
-    part: 'train' or 'valid', for messages. columns: a list of texts, possibly
-    a list of second texts, and a list of labels.
+    name: 'train' or 'valid', for messages. lists: as `_checked_lists` returns
+    them.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
     writer.writerow(header)
-    for k, row in enumerate(zip(*columns)):
+    for k, row in enumerate(zip(*lists)):
         *texts, label = row
         for text in texts:
             if not isinstance(text, str) or not text.strip():
-                raise TypeError(f'text {k} of {part} is {short_repr(text)}: '
+                raise TypeError(f'text {k} of {name} is {short_repr(text)}: '
                                 'expected a string with at least a word')
         if task == 'regress' and (isinstance(label, (str, bool))
                                   or not hasattr(label, '__float__')):
-            raise TypeError(f'label {k} of {part} is {short_repr(label)}: '
+            raise TypeError(f'label {k} of {name} is {short_repr(label)}: '
                             'expected a number')
         # NaN is not equal to itself
         if label is None or label != label or not f'{label}'.strip():
-            raise ValueError(f'label {k} of {part} is missing ({label!r}): '
+            raise ValueError(f'label {k} of {name} is missing ({label!r}): '
                              'leave this example out')
         writer.writerow([*texts, repr(float(label)) if task == 'regress'
                          else f'{label}'.strip()])
     return file.getvalue()
 
 
-def _conll_text(part, columns):
+def _conll_text(name, lists):
     """The text of a file with a word and its tag on each line.
 
-    part: 'train' or 'valid', for messages. columns: a list of texts and a list
+    name: 'train' or 'valid', for messages. lists: a list of texts and a list
     of their tags; a text and its tags are each a list or a str with spaces.
     """
-    if len(columns) == 3:
+    if len(lists) == 3:
         raise ValueError('task tag has one text each: give no second texts')
     lines = []
-    for k, (words, tags) in enumerate(zip(*columns)):
+    for k, (words, tags) in enumerate(zip(*lists)):
         words = words.split() if isinstance(words, str) else items_of(
-            words, f'text {k} of {part}', 'words')
+            words, f'text {k} of {name}', 'words')
         tags = tags.split() if isinstance(tags, str) else items_of(
-            tags, f'labels {k} of {part}', 'tags')
+            tags, f'labels {k} of {name}', 'tags')
         if len(words) != len(tags) or not words:
-            raise ValueError(f'text {k} of {part} has {len(words)} words and '
+            raise ValueError(f'text {k} of {name} has {len(words)} words and '
                              f'{len(tags)} tags: give a tag for each word')
-        for token in (*words, *tags):
-            if not isinstance(token, str) or not token or any(
-                    space in token for space in ' \t\r\n'):
-                raise TypeError(f'text {k} of {part} has {token!r}: expected '
+        for entry in (*words, *tags):
+            if not isinstance(entry, str) or not entry or any(
+                    space in entry for space in ' \t\r\n'):
+                raise TypeError(f'text {k} of {name} has {entry!r}: expected '
                                 'words and tags without blanks')
         lines += [f'{word}\t{tag}\n' for word, tag in zip(words, tags)]
         lines.append('\n')

@@ -52,8 +52,8 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     of the epoch with the highest value of the task's first metric are saved.
 
     out, force, resume, devices and callback are as for `pretrain`. seeds:
-    number of runs with consecutive seeds, in subfolders of the returned
-    folder. Their metrics are reported as mean ± standard deviation.
+    number of runs with consecutive seeds. Two or more are in subfolders of
+    the returned folder, and metrics are reported as mean ± standard deviation.
     """
     if train is not None and model is None and not is_task(task):
         task, model = None, task    # called as finetune(model, train=...)

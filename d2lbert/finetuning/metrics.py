@@ -25,8 +25,7 @@ def score(task, labels, guesses):
 
 
 def _checked_arrays(labels, guesses):
-    """Convert labels and guesses to arrays (N,); raise ValueError if N is 0.
-    """
+    """Return labels and guesses as arrays (N,), N > 0, or raise ValueError."""
     labels, guesses = onp.asarray(labels), onp.asarray(guesses)
     if labels.ndim != 1 or labels.shape != guesses.shape:
         raise ValueError('expected one guess for each label, got shapes '
@@ -104,7 +103,7 @@ def pearson(labels, guesses):
     # Divide by the maximum first, so that squares do not overflow
     x, y = (d / onp.abs(d).max() for d in deviations)
     r = (x @ y) / ((x @ x) * (y @ y)) ** 0.5
-    return float(min(max(r, -1.0), 1.0))    # rounding may exceed 1
+    return float(min(max(r, -1.0), 1.0))    # |r| may exceed 1 by rounding
 
 
 def spearman(labels, guesses):
@@ -129,12 +128,13 @@ def ranks(x):
 
 
 # Entities. A tag such as B-PER is a letter and an entity type. The letters are
-# B for the first word of an entity, I for an inner word, E for the last word,
-# S for a single word, and O for a word outside entities
+# B for the first word of an entity, I for an inner word (in IOB1 for most
+# first words, too), E for the last word, S for a single word, and O for a word
+# outside entities
 
 #: {letter of the schemes BILOU or BMES: letter of BIOES with this meaning}
 LETTERS = {'L': 'E', 'U': 'S', 'M': 'I'}
-#: {scheme: its letters}
+#: {value of the argument `scheme`, for strict rules: its letters}
 SCHEMES = {'IOB2': 'BIO', 'BIOES': 'BIOES'}
 
 
@@ -294,11 +294,12 @@ def token_f1(answers, guesses):
 
 def _word_f1(answer, guess):
     """F1 of the words of two `normalized` texts, see `token_f1`."""
-    answer, guess = answer.split(), guess.split()
-    if not answer or not guess:
-        return float(answer == guess)
-    shared = collections.Counter(answer) & collections.Counter(guess)
-    return _f1(sum(shared.values()), len(guess), len(answer))
+    answer_words, guess_words = answer.split(), guess.split()
+    if not answer_words or not guess_words:
+        return float(answer_words == guess_words)
+    shared = (collections.Counter(answer_words)
+              & collections.Counter(guess_words))
+    return _f1(sum(shared.values()), len(guess_words), len(answer_words))
 
 
 def _mean_of_best(compare, answers, guesses):
