@@ -88,21 +88,23 @@ class GenerationConfig(NamedTuple):
                              f'of the {V} tokens: lower it')
         return self
 
-    def exclude_tokens(self, scores, tokens):
-        """Set the scores (V,) of excluded next tokens to -inf, in place.
+    def exclude_tokens(self, log_probs, tokens):
+        """Set the log_probs (V,) of excluded next tokens to -inf, in place.
 
-        tokens: the ids of the text so far, with start_id. Returns the scores.
+        If first_id or last_id is due, all other tokens are excluded. tokens:
+        the ids of the text so far, with start_id. Returns log_probs.
         """
         if self.no_repeat_ngram:
-            scores[_repeating_tokens(tokens, self.no_repeat_ngram)] = -onp.inf
+            repeating = _repeating_tokens(tokens, self.no_repeat_ngram)
+            log_probs[repeating] = -onp.inf
         if len(tokens) < self.min_len:
-            scores[self.end_id] = -onp.inf
+            log_probs[self.end_id] = -onp.inf
         for position, forced in ((1, self.first_id),
                                  (self.max_len - 1, self.last_id)):
             if forced is not None and len(tokens) == position:
-                scores[:] = -onp.inf
-                scores[forced] = 0      # the logarithm of probability 1
-        return scores
+                log_probs[:] = -onp.inf
+                log_probs[forced] = 0   # the logarithm of probability 1
+        return log_probs
 
     def is_finished(self, tokens):
         """True if the text of these ids is finished."""
@@ -184,8 +186,8 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
     them. show_progress: as for `encode`.
 
     Input texts are truncated if they have more tokens than the model can read
-    or, for a run, than it was trained with. The first call that truncates with
-    a tokenizer issues a `TextWarning`. Raises ValueError or TypeError for
+    or, for a run, than it was trained with. For each tokenizer, the first call
+    that truncates issues a `TextWarning`. Raises ValueError or TypeError for
     invalid arguments.
     """
     tokenizer = as_tokenizer(tokenizer)
@@ -228,7 +230,7 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
                       f'texts end at {trained_len} tokens, the length that '
                       'the model was trained at')
     elif trained_len and config.max_len > trained_len + has_decoder:
-        # With a decoder, max_len also counts start_id: True adds 1
+        # A decoder's text has start_id and trained_len tokens: True adds 1
         warn_once(tokenizer, 'later positions', 'the model was trained on '
                   f'{trained_len} tokens at most: the vectors of later '
                   'positions are random')
@@ -266,8 +268,8 @@ def continued_ids(net, texts, config, use_cache=False, pad_id=0):
             tokens = onp.array(search.sequences, 'int32')
             with autograd.pause():
                 X = net.encoder(tokens, onp.zeros_like(tokens), None)[:, -1]
-                scores = net.mlm.mlp(X).asnumpy()
-            search.step(log_softmax(scores.astype('float64')))
+                logits = net.mlm.mlp(X).asnumpy()
+            search.step(log_softmax(logits.astype('float64')))
         results.append(search.best)
     return results
 
@@ -300,25 +302,25 @@ def _search(net, searches, encoded_X, lens, use_cache):
         new_tokens = tokens[:, caches.length:]
         X = net.decoder(new_tokens, net.encoder, texts_X, lens[text_of_row],
                         caches if use_cache else None)[:, -1]
-        scores = log_softmax(net.mlm.mlp(X).asnumpy().astype('float64'))
+        log_probs = log_softmax(net.mlm.mlp(X).asnumpy().astype('float64'))
         # extended_rows: for each row of the next step, the row of this step
         # that it extends
-        extended_rows, unfinished, end = [], [], 0
+        extended_rows, still_active, end = [], [], 0
         for k in active:
             search, begin = searches[k], end
             end += len(search.sequences)
-            extended_beams = search.step(scores[begin:end])
+            extended_beams = search.step(log_probs[begin:end])
             if not search.done:
                 extended_rows += [begin + beam for beam in extended_beams]
-                unfinished.append(k)
-        if unfinished and extended_rows != list(range(len(text_of_row))):
+                still_active.append(k)
+        if still_active and extended_rows != list(range(len(text_of_row))):
             text_of_row = [text_of_row[row] for row in extended_rows]
-            if use_cache:   # texts_X was read into the caches at step 1
+            if use_cache:   # step 1 has cached texts_X: it is not read again
                 caches.select(extended_rows, len(tokens))
             else:
                 texts_X = texts_X.take(
                     on_device(extended_rows, ctx, 'int32'), axis=0)
-        active = unfinished
+        active = still_active
 
 
 class Greedy:
@@ -334,15 +336,15 @@ class Greedy:
         self.sequences = [[config.start_id] if start is None
                           else list(start)]
 
-    def step(self, scores):
+    def step(self, log_probs):
         """Extend each beam by a token.
 
-        scores: the log-probabilities (K, V) of the next token. Returns, for
+        log_probs: the log-probabilities (K, V) of the next token. Returns, for
         each new beam, the index of the old beam that it extends.
         """
         tokens, = self.sequences
-        scores = self.config.exclude_tokens(scores[0], tokens)
-        tokens.append(int(scores.argmax()))
+        log_probs = self.config.exclude_tokens(log_probs[0], tokens)
+        tokens.append(int(log_probs.argmax()))
         self.done = self.config.is_finished(tokens)
         return [0]
 
@@ -358,33 +360,34 @@ class Beams:
     The score of a beam is the sum of its tokens' log-probabilities. Each step
     takes the 2K best extensions of all beams. If one of the first K of these
     is finished, it joins the finished texts. Finished texts are compared by
-    score / length ** length_penalty, and the K best are kept. The K best
-    unfinished extensions become the new beams.
+    score / length ** length_penalty, and the K best are kept; this length
+    leaves out a text's last token. The K best unfinished extensions become the
+    new beams.
     """
 
     def __init__(self, config, start=None):
         self.config, self.done = config, False
         start = [config.start_id] if start is None else start
         self.sequences = [list(start) for _ in range(config.num_beams)]
-        # All beams begin alike. So step 1 extends only the first: the scores
-        # of the others are too low
+        # All beams begin as copies of the first. Step 1 chooses no extension
+        # of a copy, whose score is too low, unless it forces a token
         self.scores = onp.full(config.num_beams, -1e9)
         self.scores[0] = 0
-        self.finished = []      # (score, ids), the best first
+        self.finished = []  # (score / length ** penalty, ids), best first
 
-    def step(self, scores):
+    def step(self, log_probs):
         """Extend the beams by a token, as `Greedy.step` does."""
-        config, K, V = self.config, self.config.num_beams, scores.shape[1]
+        config, K, V = self.config, self.config.num_beams, log_probs.shape[1]
         length = len(self.sequences[0])     # without the new token
         # (K*V,): the scores of all extensions of all beams
         totals = onp.concatenate([
             score + config.exclude_tokens(row, tokens) for score, row, tokens
-            in zip(self.scores, scores, self.sequences)])
+            in zip(self.scores, log_probs, self.sequences)])
         # (score, index of the extended beam, ids) of the 2K best, best first
         extensions = [
             (totals[k], int(k) // V, [*self.sequences[k // V], int(k) % V])
             for k in onp.argsort(-totals, kind='stable')[:2 * K]]
-        # Scores below -1e8 are from the beams that step 1 does not extend
+        # Scores below -1e8: of excluded tokens, or copies of the first beam
         self.finished += [
             (score / length ** config.length_penalty, tokens)
             for score, _, tokens in extensions[:K]

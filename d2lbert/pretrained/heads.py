@@ -5,10 +5,10 @@ layer: the pooler, or a new layer. The kinds of tasks are as in the paper
 (Devlin et al. 2018, figure 4): a label or a number for a text or a pair, a
 choice of one of several texts, a tag for each word, an answer in a text.
 
-B: the number of sequences of a batch. C: of texts to choose from. T: of tokens
-of a sequence. H: of hidden units. K: of scores of a text or token. R: of rows,
-which are the tokens of a batch without padding (see `nn.packed`). M: of rows
-that are scored.
+Numbers. N: examples of a batch. C: texts to choose from. B: sequences of a
+batch, N * C for 'choice', else N. T: tokens of a sequence. H: hidden units. K:
+scores of a text or token. R: rows, which are the tokens of a batch without
+padding (see `nn.packed`). M: rows that are scored.
 """
 from typing import NamedTuple, Optional
 
@@ -135,7 +135,7 @@ class FineTuned(Model):
 
         Returns (B, K) for `TEXT_KINDS`. Returns (B, T, K) for `TOKEN_KINDS`;
         scores at padding are undefined. For 'choice' the arguments are
-        (B, C, T), (B, C, T) and (B, C); the result is (B, C).
+        (N, C, T), (N, C, T) and (N, C); the result is (N, C).
         """
         num_examples = len(tokens)
         if self.kind == 'choice':
@@ -152,8 +152,9 @@ class FineTuned(Model):
     def encode(self, tokens, segments, valid_lens):
         """Return the vectors X (R, H) to score, and begins (B,) on the host.
 
-        Token t of sequence b is row begins[b] + t of X. For `TEXT_KINDS`, X is
-        (B, H): row begins[b] is the token of sequence b that the head scores.
+        For `TOKEN_KINDS`, token t of sequence b is row begins[b] + t of X. For
+        `TEXT_KINDS`, X is (B, H): row begins[b] is the token of sequence b
+        that the head scores.
         """
         if tokens.ndim == 3:
             tokens, segments, valid_lens = _flatten_choices(
@@ -171,7 +172,7 @@ class FineTuned(Model):
             # In a causal net, only the last token attends to all tokens
             at = onp.arange(len(tokens)), host(valid_lens).reshape(
                 -1).astype('int64') - 1
-        # layer=-1 would include the task head
+        # layer=-1 is for nets with the forward method of a `BERTModel`
         encoded = packed.encode(self, tokens, segments, valid_lens,
                                 layer=self.encoder.blks.num_layers, at=at)
         if at is None:
@@ -207,9 +208,9 @@ class FineTuned(Model):
         return self.output(vectors)
 
     def score_texts(self, X, begins, num_examples):
-        """Scores (num_examples, K), or (num_examples, C) for 'choice'.
+        """Scores (N, K), or (N, C) for 'choice'.
 
-        X, begins: as `encode` returns them.
+        X, begins: as `encode` returns them. num_examples: N.
         """
         scores = self.score(X, begins)
         return (scores if self.kind != 'choice'
@@ -220,7 +221,7 @@ class FineTuned(Model):
 
         The two positions of an answer count as one label. X, begins: as
         `encode` returns them. lens (B,) and labels are on the host. labels by
-        kind: 'classify', 'regress', 'choice': (B,) class indices, numbers, or
+        kind: 'classify', 'regress', 'choice': (N,) class indices, numbers, or
         indices of the right choices; 'tag': (B, T) tag indices, -1 at
         positions without a tag; 'span': (B, 2) positions of the answer's first
         and last token.
@@ -269,7 +270,7 @@ class FineTuned(Model):
 
 
 def _flatten_choices(tokens, segments, valid_lens):
-    """Reshape (B, C, T), (B, C, T), (B, C) to (B*C, T), (B*C, T), (B*C,)."""
+    """Reshape (N, C, T), (N, C, T), (N, C) to (B, T), (B, T), (B,)."""
     T = tokens.shape[-1]
     return (tokens.reshape(-1, T), segments.reshape(-1, T),
             valid_lens.reshape(-1))

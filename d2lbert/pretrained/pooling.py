@@ -1,9 +1,8 @@
-"""This module pools the token vectors (T, H) of a text to one vector (H,).
+"""This module pools the token vectors (T, H) of a text to one vector.
 
 A folder of sentence-transformers has JSON files with the settings of pooling.
-`load_pooling` reads these files, and `files_of` makes their contents. N: the
-number of texts. T: the number of tokens of a text. H: the size of a token
-vector.
+`load_pooling` reads these files, and `files_of` makes their contents. T: the
+number of tokens of a text. H: the size of a token vector.
 """
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -12,17 +11,18 @@ import numpy as onp
 
 from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 
-# Files of sentence-transformers: the list of modules, the prompts that are put
-# before texts, and the settings of the module Pooling
+# Files of sentence-transformers: the list of modules (steps from a text to its
+# vector), the prompts that are put before texts, and the settings of the
+# module Pooling
 MODULES_FILE = 'modules.json'
 PROMPTS_FILE = 'config_sentence_transformers.json'
 POOLING_FILE = '1_Pooling/config.json'
 
-#: {type of module: its folder}. A module is a step from a text to its vector.
+#: {type of module: its folder, where this package writes a model}
 MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
                   'Normalize': '2_Normalize'}
 
-#: The supported lists of the types of a folder's modules.
+#: The supported sequences of modules, each a list of types.
 SUPPORTED_TYPES = (['Transformer', 'Pooling'],
                    ['Transformer', 'Pooling', 'Normalize'])
 
@@ -78,7 +78,8 @@ class Pooling(NamedTuple):
         return self.normalized(onp.concatenate(vectors)[None])[0]
 
     def normalized(self, vectors):
-        """Pooled vectors (N, H) as float32, with length 1 if `normalize`."""
+        """Pooled vectors, one a row, as float32; of length 1 if `normalize`.
+        """
         if self.normalize:
             vectors = vectors.astype('float64')
             # cumsum adds in order; a dot product's order depends on the CPU
@@ -138,7 +139,7 @@ def load_pooling(folder):
 
     Unsupported modules are no error, since the model has other uses: the
     `refusal` of the result names them. Raises `PretrainedError` for damaged
-    files.
+    files and unknown pooling modes.
     """
     folder = Path(folder)
     if not (folder / MODULES_FILE).is_file():
@@ -269,7 +270,7 @@ def _types_and_paths(modules, folder):
             raise PretrainedError(f'{folder / MODULES_FILE} is damaged: each '
                                   'module must have a type and a path; fetch '
                                   'it again')
-        # type: a dotted name of a class, whose last part is used here
+        # The type is a dotted name of a class: only its last part is used
         _, _, type_ = module['type'].rpartition('.')
         types_and_paths.append((type_, module.get('path', '')))
     return types_and_paths
@@ -281,7 +282,7 @@ def _read_max_len(config, path):
     config: the content of one of LENGTH_FILES. path: of the file, for errors.
     """
     max_len = config.get('max_seq_length')
-    # type: True is an int, too, but not valid
+    # `type`, since isinstance(True, int) holds, but True is not valid
     if max_len is None or (type(max_len) is int and max_len >= 1):
         return max_len
     raise PretrainedError(f'{path} is damaged: max_seq_length must be a '
