@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from d2lbert import hub
 from d2lbert.finetuning.tasks.catalog import TASKS, read_task, task_of
+from d2lbert.finetuning.tasks.formats import DOCUMENT
 from d2lbert.finetuning.tasks.tables import ROLES
 from d2lbert.machine.arguments import check_model, items_of, short_repr
 from d2lbert.machine.backend import mx
@@ -272,6 +273,10 @@ def _conll_text(name, lists):
                     space in entry for space in ' \t\r\n'):
                 raise TypeError(f'text {k} of {name} has {entry!r}: expected '
                                 'words and tags without blanks')
+        if DOCUMENT in words:
+            raise ValueError(f'text {k} of {name} has the word {DOCUMENT}, '
+                             'which marks documents in files of tags: leave '
+                             'it out')
         lines += [f'{word}\t{tag}\n' for word, tag in zip(words, tags)]
         lines.append('\n')
     return ''.join(lines)

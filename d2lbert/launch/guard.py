@@ -64,6 +64,8 @@ def main(spec):
         print(problem, file=sys.stderr)
         return 1
     status = child.returncode       # -n if signal n ended the child
+    if status is None:              # the child outlives SIGKILL in the kernel
+        status = -signal.SIGKILL
     return status if status >= 0 else 128 - status
 
 

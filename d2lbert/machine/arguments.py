@@ -258,7 +258,11 @@ def short_repr(value):
 def check_sizes(least=1, **sizes):
     """Raise ValueError unless each size is a whole number >= `least`."""
     for name, size in sizes.items():
-        if int(size) != size or size < least:
+        try:
+            is_valid = int(size) == size >= least
+        except (TypeError, ValueError, OverflowError):  # of `int`
+            is_valid = False
+        if not is_valid:
             raise ValueError(f'{name} must be a whole number of at least '
                              f'{least}, not {size!r}')
 

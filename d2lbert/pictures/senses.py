@@ -336,6 +336,8 @@ def _labelled_uses_of(words):
     if words is None:
         return labelled
     words = [words] if isinstance(words, str) else list(words)
+    if not words:
+        raise ValueError('words is empty: give some, or None for all')
     for word in words:
         if word.lower() not in labelled:
             raise ValueError('the sample corpus has no labelled senses of '

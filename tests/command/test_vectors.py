@@ -1,6 +1,7 @@
 """`d2lbert encode` and `d2lbert similar` with a pretrained model."""
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as onp
 import pytest
@@ -196,6 +197,10 @@ def test_kept_vectors_must_belong_to_the_texts_and_the_model(
     for flags in ['--pool', 'cls'], ['--layer', '1'], ['--max-len', '4']:
         assert 'was not made by this model with these settings' in refusal(
             capsys, *argv, *flags)[1]
+    content = Path('x.npy').read_bytes()
+    onp.load('x.npy', mmap_mode='r+')[-1, -1] = onp.nan
+    assert 'is another vector' in refusal(capsys, *argv)[1]
+    Path('x.npy').write_bytes(content)
     other, tokenizer = tmp_path / 'other', sentences.word_pieces()
     d2l.save_pretrained(sentences.build_net(
         len(tokenizer), 40, num_layers=1), tokenizer, other)

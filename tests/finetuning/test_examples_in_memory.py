@@ -149,6 +149,8 @@ TEXTS = ['a', 'b'], ['x', 'y']
     (dict(train=TEXTS, valid=TEXTS, task='sst2'), "task 'sst2' takes its"),
     (dict(train=TEXTS, valid=TEXTS, task='regress'),
      "label 0 of train is 'x': expected a number"),
+    (dict(train=(['-DOCSTART- b'], [['O', 'O']]), valid=(['a'], [['O']])),
+     'text 0 of train has the word -DOCSTART-'),
     (dict(train=(['a'], [['O']]), valid=(['a b'], [['O']])),
      'text 0 of valid has 2 words and 1 tags'),
     (dict(train=(['a b'], [['O']]), valid=(['a'], [['O']])),

@@ -197,6 +197,12 @@ def test_mrpc_s_own_files_hold_out_what_dev_ids_lists(tmp_path, capsys):
     dev = read_task('mrpc', tmp_path, 'dev')
     assert (dev.texts_a, dev.labels, dev.skipped) == (['a1', 'a4'], [1, 0], 0)
     assert read_task('mrpc', tmp_path).texts_a == ['a0', 'a2', 'a3', 'a5']
+    zipped = tmp_path / 'zipped'
+    zipped.mkdir()
+    for path in tmp_path.glob('msr_*.txt'):
+        (zipped / f'{path.name}.gz').write_bytes(
+            gzip.compress(path.read_bytes()))
+    assert read_task('mrpc', zipped, 'dev').texts_a == ['c']
     test.unlink()
     (tmp_path / 'dev_ids.tsv').unlink()
     with pytest.raises(TaskError, match='no dev part of task mrpc: expected '

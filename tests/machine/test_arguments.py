@@ -1,7 +1,11 @@
 """Messages about the files that flags name."""
 import pytest
 
-from d2lbert.machine.arguments import check_out_path, failures_of
+from d2lbert.machine.arguments import (
+    check_out_path,
+    check_sizes,
+    failures_of,
+)
 
 
 def test_a_failure_names_the_flag_the_file_and_the_reason(tmp_path):
@@ -32,3 +36,12 @@ def test_places_for_files(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='--out no/x cannot be written: '
                                          'there is no folder no'):
         check_out_path('no/x', 'x.npy')
+
+
+@pytest.mark.parametrize('size', [None, 'a', 1.5, 0, float('inf'),
+                                  float('nan')])
+def test_a_size_is_a_whole_number(size):
+    check_sizes(height=1, width=2.0)
+    with pytest.raises(ValueError, match='width must be a whole number of at '
+                       'least 1, not'):
+        check_sizes(height=1, width=size)

@@ -160,6 +160,8 @@ def test_a_word_without_labelled_senses_is_refused(small):
     with pytest.raises(ValueError, match="no labelled senses of 'heron': "
                        'choose from bank'):
         d2l.sense_accuracy(small, ['crane', 'heron'])
+    with pytest.raises(ValueError, match='words is empty'):
+        d2l.sense_accuracy(small, [])
 
 
 @pytest.mark.parametrize('max_len', [2, 3])

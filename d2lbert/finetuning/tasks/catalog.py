@@ -296,7 +296,8 @@ def _read_table(task, path, part, columns, labels):
     path: of the part's file. columns: a `Columns`, or None.
     """
     keep_row = None     # keeps all rows
-    if columns is None and path.name == 'msr_paraphrase_train.txt':
+    # The name may have the ending of a compression
+    if columns is None and path.name.startswith('msr_paraphrase_train.txt'):
         path, keep_row = _original_mrpc(path, part)
     first_rows, file_labels = tables.first_rows(path), task.file_labels
     if columns is not None:
@@ -336,9 +337,9 @@ def _has_class_names(first_rows, indices, names):
 def _original_mrpc(path, part):
     """The file to read for a part of MRPC's original files, and a filter.
 
-    path: of msr_paraphrase_train.txt. The filter is a function of the cells of
-    a row, which returns True for a row of this part. A filter None keeps all
-    rows.
+    path: of msr_paraphrase_train.txt, or of this file compressed. The filter
+    is a function of the cells of a row, which returns True for a row of this
+    part. A filter None keeps all rows.
     """
     dev_ids = path.with_name('dev_ids.tsv')
     if dev_ids.is_file():
@@ -349,7 +350,7 @@ def _original_mrpc(path, part):
             (tuple(cells[1:3]) in held_out) == (part == 'dev'))
     if part != 'dev':
         return path, None
-    path = path.with_name('msr_paraphrase_test.txt')
+    path = path.with_name(path.name.replace('train', 'test'))
     if not path.is_file():
         raise TaskError(f'{path.parent} has no dev part of task mrpc: '
                         f'expected dev.tsv, dev_ids.tsv or {path.name} in it')
