@@ -78,11 +78,11 @@ class OpenFolder(NamedTuple):
     folder: Path
     keywords: dict      # keyword arguments of `BERTModel` or `BARTModel`
     fields: dict        # of config.json; see `read_keywords_and_fields`
-    tensors: dict       # {name: `tensor_files.StoredTensor`}, with names as in
-                        # the table of a net
+    tensors: dict       # {current name: `tensor_files.StoredTensor`}, see
+                        # `tensor_names.current_names`
 
     @property
-    def is_quantized(self):
+    def stores_int8(self):
         """True if the matrices of the encoder are int8."""
         return self.fields.get(configs.QUANTIZATION) is not None
 
@@ -97,7 +97,7 @@ class OpenFolder(NamedTuple):
         Raises `PretrainedError`, which lists the differences, if a tensor has
         a wrong shape or type, or if a tensor of a required part is missing.
         """
-        differences = _compare(table, self.tensors, self.is_quantized)
+        differences = _compare(table, self.tensors, self.stores_int8)
         _raise_for_differences(differences, self.folder,
                                family_of(self.keywords), required_parts)
         return Pretrained(self.folder, self.fields, tuple(differences))
@@ -131,7 +131,7 @@ class OpenFolder(NamedTuple):
         # {name of a tensor: its number of NaN and infinite values}
         not_finite_counts = {}
         for spec in table:
-            # A tensor under both names is read as the alias, see `_compare`
+            # `alias` wins over `name`, as in `_compare`
             tensor = (self.tensors.get(spec.alias)
                       or self.tensors.get(spec.name))
             if tensor is None:
@@ -179,7 +179,7 @@ def open_folder(folder):
 
 
 def _drop_missing_heads(opened):
-    """Remove optional heads without any tensor from `opened.keywords`."""
+    """Remove from `opened.keywords` each optional head without tensors."""
     keywords = opened.keywords
     present = {spec.part for spec in opened.table()
                if spec.name in opened.tensors}
@@ -195,7 +195,7 @@ def _drop_copies(folder, family, tensors):
     Raises `PretrainedError` if a copy differs.
     """
     embedding_name = f'{family.names["encoder.token_embedding"]}.weight'
-    for name in [f'{copy}.weight' for copy in family.embedding_copies]:
+    for name in [f'{layer}.weight' for layer in family.embedding_copies]:
         if name not in tensors:
             continue
         copy = tensors.pop(name)
@@ -211,7 +211,7 @@ def _has_tied_weights(keywords, tensors):
     """True if the last layer of the MLM head has tied weights.
 
     As in transformers 5, weights that differ from the token embedding are not
-    tied, even if config.json has tie_word_embeddings.
+    tied, even if tie_word_embeddings is true.
     """
     names = family_of(keywords).names
     output = tensors.get(f'{names["mlm.output"]}.weight')
@@ -234,7 +234,7 @@ def _are_equal(a, b):
             and onp.array_equal(tensor_files.read(a), tensor_files.read(b)))
 
 
-def _compare(table, tensors, folder_is_quantized):
+def _compare(table, tensors, stores_int8):
     """List the `Difference`s between a table and an `OpenFolder`'s tensors."""
     differences, unused = [], dict(tensors)
     for spec in table:
@@ -242,7 +242,7 @@ def _compare(table, tensors, folder_is_quantized):
         # transformers
         under_name = unused.pop(spec.name, None)
         tensor = unused.pop(spec.alias, None) or under_name
-        is_int8 = folder_is_quantized and (
+        is_int8 = stores_int8 and (
             name_in_quantized_encoder(spec.param_name) is not None)
         expected = (tensor_files.format_quantized_shape if is_int8
                     else tensor_files.format_shape)(spec.shape)

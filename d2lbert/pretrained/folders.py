@@ -100,7 +100,7 @@ def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
     params = net._collect_params_with_prefix()
-    stays_int8 = opened.is_quantized and precision in (None, 'int8')
+    stays_int8 = opened.stores_int8 and precision in (None, 'int8')
     # {name within the encoder: values}, for a `QuantizedEncoder`
     encoder_params = {}
     for spec, values in opened.values(table):

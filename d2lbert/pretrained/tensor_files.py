@@ -44,7 +44,7 @@ UNSUPPORTED_FILES = (
 class PretrainedError(ValueError):
     """A checkpoint folder cannot be read or written.
 
-    The message is a sentence, perhaps followed by a table of tensors.
+    The message is a sentence, perhaps followed by a list of tensors.
     """
 
 
@@ -198,14 +198,14 @@ def _list_file(path):
             header_size, = struct.unpack('<Q', file.read(8))
             header = files.parse_json(file.read(header_size))
             metadata = header.pop('__metadata__', {})
-            digests = _digests(metadata, header)
+            digests = _stored_digests(metadata, header)
             data_begin = 8 + header_size
-            num_bytes = file.seek(0, os.SEEK_END) - data_begin
+            data_size = file.seek(0, os.SEEK_END) - data_begin
         # data_offsets: begin and end of a tensor, in bytes from data_begin
-        data_end = max((entry['data_offsets'][1]
-                        for entry in header.values()), default=0)
+        needed_size = max((entry['data_offsets'][1]
+                           for entry in header.values()), default=0)
         # Old versions of the library do not check the length of the file
-        if num_bytes < data_end:
+        if data_size < needed_size:
             raise ValueError('its end is missing')
     except (library.SafetensorError, OSError, ValueError) as error:
         raise PretrainedError(f'{path} is no whole safetensors file: {error}; '
@@ -216,7 +216,7 @@ def _list_file(path):
         digest=digests.get(name)) for name, entry in header.items()}
 
 
-def _digests(metadata, header):
+def _stored_digests(metadata, header):
     """{name: digest} from a file's metadata; {} if it has no digests.
 
     header: {name: entry} of all tensors. Raises ValueError if the digests are
@@ -251,8 +251,8 @@ def read(tensor):
 def read_quantized(matrix):
     """Read a `StoredTensor` with scales as a `QuantizedWeight`.
 
-    Raises `PretrainedError` as `read` does, and also if a weight is -128, or
-    if a scale is negative, infinite or NaN.
+    Raises `PretrainedError` as `read` does, and also if a number in the
+    matrix is -128, or if a scale is negative, infinite or NaN.
     """
     weight = QuantizedWeight(
         _read_flat(matrix, 'int8').reshape(matrix.shape), read(matrix.scale))
@@ -344,7 +344,7 @@ def check_layers(config, num_tensors):
             f'{num_tensors} tensors are too few for {stored_layers} layers')
 
 
-def check_sizes(config, shapes):
+def check_against_tensors(config, shapes):
     """Raise ValueError if tensors are too few or too small for a `config`.
 
     config: as for `check_layers`. shapes: the shapes of all tensors, an

@@ -19,7 +19,7 @@ from d2lbert.machine import array_files
 from d2lbert.machine.array_files import count_not_finite, warn_not_finite
 from d2lbert.machine.backend import np
 from d2lbert.machine.files import parse_json, replacing
-from d2lbert.pretrained.tensor_files import check_sizes
+from d2lbert.pretrained.tensor_files import check_against_tensors
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import RESERVED, Vocab
@@ -184,7 +184,8 @@ def check_net_sizes(path, config, shapes):
     shapes: {name: shape} of the arrays of the checkpoint `path`.
     """
     try:
-        check_sizes(config, _without_prefix(shapes, 'param/').values())
+        check_against_tensors(
+            config, _without_prefix(shapes, 'param/').values())
     except ValueError as error:
         raise CheckpointError(
             f'{path} or the config.json of its run is damaged: {error}'

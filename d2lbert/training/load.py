@@ -19,7 +19,10 @@ from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.heads import KINDS, About, FineTuned
 from d2lbert.pretrained.pooling import pooling_of
-from d2lbert.pretrained.tensor_files import PretrainedError, check_sizes
+from d2lbert.pretrained.tensor_files import (
+    PretrainedError,
+    check_against_tensors,
+)
 from d2lbert.pretrained.tokenizers.tokenizer import (
     VOCAB,
     WholeWords,
@@ -229,7 +232,8 @@ def _check_net_arguments(arguments, folder):
         tensors = array_files.stored_params(path)
     except (ValueError, OSError) as error:
         raise unreadable_error(path, error) from None
-    check_sizes(arguments, [tensor.shape for tensor in tensors.values()])
+    check_against_tensors(arguments, [tensor.shape
+                                      for tensor in tensors.values()])
 
 
 def _trained_len(config):

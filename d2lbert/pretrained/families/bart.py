@@ -1,9 +1,9 @@
 """BART has an encoder, and a decoder that generates text from encoded text.
 
 The model is from Lewis et al. 2020. B: the number of texts in a batch. S: of
-tokens in an input text. T: of tokens in a decoded text. P: of tokens to
-predict. H: of hidden units. N: of attention heads. D: of hidden units of a
-head. V: of tokens in the vocabulary.
+tokens in an input text. T: of tokens to decode. P: of predicted positions. H:
+of hidden units. N: of attention heads. D: of hidden units of a head. V: of
+tokens in the vocabulary.
 """
 import numpy as onp
 
@@ -74,8 +74,7 @@ class BARTDecoder(nn.Block):
         return X
 
     def _embed(self, tokens, encoder, position):
-        """Embed tokens (B, T): (B, T, H). Column 0 has the index `position`.
-        """
+        """Embed tokens (B, T): (B, T, H). position: of the first column."""
         ctx, weight = tokens.ctx, encoder.token_embedding.weight
         positions = on_device(onp.broadcast_to(
             onp.arange(position, position + tokens.shape[1]), tokens.shape),
@@ -121,9 +120,9 @@ class Caches:
 def _take_sequences(X, indices, num_sequences):
     """Take the keys or values of the sequences with these indices.
 
-    X (B*N, S or T, D): the keys or values of B = num_sequences sequences.
+    X (B*N, S or length, D): the keys or values of B = num_sequences sequences.
     """
-    rows = X.reshape(num_sequences, -1)     # (B, N*S*D or N*T*D)
+    rows = X.reshape(num_sequences, -1)     # a row for each sequence
     indices = on_device(indices, X.ctx, 'int32')
     return rows.take(indices, axis=0).reshape(-1, *X.shape[1:])
 
@@ -134,10 +133,10 @@ class BARTModel(Model):
     Arguments are as for `BERTModel`, without num_blks and variant. num_layers,
     num_heads and ffn_num_hiddens are the encoder's. decoder_layers,
     decoder_heads and decoder_ffn are the decoder's, and default to the
-    encoder's. start_id: the first token of every decoder input. Keywords in
-    `BART_STRUCTURE` (family.py) can only have the values there. Encoder,
-    decoder and head share one token embedding. The bias of the head is not
-    trained, as published.
+    encoder's. start_id: the id of the first token of every decoder input.
+    Keywords in `BART_STRUCTURE` (family.py) can only have the values there.
+    Encoder, decoder and head share one token embedding. The bias of the head
+    is not trained, as published.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -157,7 +156,7 @@ class BARTModel(Model):
             decoder_heads=decoder_heads or num_heads,
             decoder_ffn=decoder_ffn or ffn_num_hiddens)
         check_sizes(**decoder_sizes)
-        check_sizes(0, start_id=start_id)
+        check_sizes(least=0, start_id=start_id)
         if start_id >= vocab_size:
             raise ValueError(f'start_id={start_id} must be one of the '
                              f'{vocab_size} token ids')

@@ -47,11 +47,11 @@ TYPE_NAMES = {bool: 'true or false', list: 'a list', str: 'a name'}
 def read_keywords_and_fields(path):
     """Read a config.json: (keywords of the net, fields of the file).
 
-    Both are dicts. The second dict has three more entries:
-    `initializer_range`, a field with another name in the files of some
-    families; `num_skipped_rows`, the result of the function of that name; and
-    `generation_fields`, if the family has a decoder. Raises `PretrainedError`
-    for a value that the net cannot represent.
+    Both are dicts. The second dict also has defaults of missing fields, and
+    three more entries: `initializer_range`, a field with another name in the
+    files of some families; `num_skipped_rows`, the result of the function of
+    that name; and `generation_fields`, if the family has a decoder. Raises
+    `PretrainedError` for a value that the net cannot represent.
     """
     return _ConfigFile(path).keywords_and_fields()
 
@@ -227,13 +227,13 @@ class _ConfigFile:
         """
         # Of the skipped rows, max_position_embeddings counts all except the
         # first `rows_before`
-        num_unused = num_skipped - self.family.rows_before
-        if max_position_embeddings <= num_unused:
+        num_counted = num_skipped - self.family.rows_before
+        if max_position_embeddings <= num_counted:
             raise PretrainedError(
                 f'{self.path}: max_position_embeddings is '
-                f'{max_position_embeddings}, but the first {num_unused} '
+                f'{max_position_embeddings}, but the first {num_counted} '
                 'positions belong to no token')
-        return max_position_embeddings - num_unused
+        return max_position_embeddings - num_counted
 
 
 def _read_generation_fields(path, fields):
@@ -347,7 +347,7 @@ def generation_fields_of_net(net, tokenizer):
     ids = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
                pad_token_id=tokenizer.pad_id,
                decoder_start_token_id=net.config['start_id'])
-    # An id of None in the original is kept; other fields of None are left out
+    # None in the original is kept for the fields in `ids`, else left out
     return {**ids, **{
         name: value for name, value in original.items()
         if name in ids or (name in GENERATION_FIELDS and value is not None)}}
@@ -390,9 +390,9 @@ def _check_representable(family, keywords, names_with_field):
 def omits_mlm_head(net):
     """True if the MLM head of a net must not be saved.
 
-    The head is random if the net came from a folder without an MLM head. Such
-    a head is omitted from the new folder if the net has a pooler, and if no
-    class of `transformers` for the family has both a pooler and an MLM head.
+    The head is random, at least in part, if the net's folder had no complete
+    MLM head. It is then omitted if the net has a pooler, and if no class of
+    `transformers` for the family has both a pooler and an MLM head.
     """
     return (net.pretrained is not None and net.pretrained.lacks('mlm')
             and family_of(net.config).encoder_architecture is not None
