@@ -14,7 +14,7 @@ ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                'relu': 'relu'}
 
 #: {field: (the only supported value, a phrase in messages for other values)},
-#: for most families.
+#: for most families. quantization_config may also be INT8 (config.py).
 FIXED = {'position_embedding_type': ('absolute',
                                      'positions of another kind'),
          'is_decoder': (False, 'a decoder'),
@@ -44,8 +44,8 @@ class Family(NamedTuple):
 
     title: str              # for messages
     model_type: str         # the value of the field model_type
-    prefix: str             # of the names of encoder tensors; folders that
-                            # have only an encoder may leave it out
+    prefix: str             # of the names of encoder, decoder and pooler
+                            # tensors; folders with no others may leave it out
     names: dict             # {layer here, or 'mlm.bias': name in folders}, see
                             # `tensor_names.table`; {i}, {group} and {inner}
                             # number the blocks
@@ -111,7 +111,7 @@ def _prefixed(prefix, names):
     return {layer: prefix + name for layer, name in names.items()}
 
 
-# {layer here: name in folders without the family's prefixes}
+# {layer here: last part of its name in folders}
 _EMBEDDINGS = {
     'encoder.token_embedding': 'word_embeddings',
     'encoder.pos_embedding': 'position_embeddings',
@@ -290,7 +290,7 @@ BART_STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
 
 
 def _bart_attention(layer, name):
-    """`Family.names` of an attention layer; name: its name in folders."""
+    """`Family.names` of a layer; name: its name within a block in folders."""
     return {f'{layer}.{W}': f'layers.{{i}}.{name}.{W_name}'
             for W, W_name in (('W_q', 'q_proj'), ('W_k', 'k_proj'),
                               ('W_v', 'v_proj'), ('W_o', 'out_proj'))}
@@ -334,8 +334,8 @@ BART = Family(
                'activation_dropout': ('activation_dropout', 0.0)},
     flags={'scale_embedding': ('scale_embedding', False)},
     activation_field=('activation_function', 'gelu'),
-    # Of BART_STRUCTURE, config.py sets embedding_norm and tie_embeddings.
-    # `positional` has this value by default
+    # The rest of BART_STRUCTURE is not needed here: config.py sets
+    # embedding_norm and tie_embeddings, and its `positional` is the default
     structure=dict(layer_norm_eps=1e-5, **{
         keyword: BART_STRUCTURE[keyword] for keyword in (
             'family', 'heads', 'mlm_hidden', 'num_segments')}),

@@ -39,14 +39,14 @@ def bert_base(vocab_size, **keywords):
 def bert_large(vocab_size, **keywords):
     """BERT large: 24 blocks of 1024 hiddens, 16 heads; not initialized.
 
-    Arguments are as for `bert_base`. BERT large has 340 million parameters, as
-    published.
+    Arguments are as for `bert_base`. BERT large has 336 million parameters,
+    published as 340 million.
     """
     return _published(vocab_size, 1024, 16, 24, keywords)
 
 
 def _published(vocab_size, num_hiddens, num_heads, num_layers, keywords):
-    """A BERT with these sizes and PUBLISHED, which `keywords` may replace."""
+    """A BERT with PUBLISHED and these sizes; `keywords` may replace both."""
     sizes = dict(num_hiddens=num_hiddens, ffn_num_hiddens=4 * num_hiddens,
                  num_heads=num_heads, num_layers=num_layers)
     return BERTModel(vocab_size, **{**PUBLISHED, **sizes, **keywords})

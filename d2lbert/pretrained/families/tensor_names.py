@@ -1,9 +1,9 @@
 """List a net's tensors, with their names and shapes in a checkpoint folder.
 
-V: the number of tokens in the vocabulary. L: of positions. S: of segments. E:
-the size of a token's embedding. H: the size of a token's vector in a block. F:
-the number of hidden units of the feed-forward networks. Weights of dense
-layers have shape (outputs, inputs).
+V: the number of tokens in the vocabulary. L: the number of positions. S: the
+number of segments. E: the size of a token's embedding. H: the size of a
+token's vector in a block. F: the number of hidden units of the feed-forward
+networks. Weights of dense layers have shape (outputs, inputs).
 """
 import re
 from typing import NamedTuple, Optional
@@ -11,8 +11,7 @@ from typing import NamedTuple, Optional
 from d2lbert.nn.variant import BOOK
 from d2lbert.pretrained.families.family import BERT, family_of
 
-#: {part of a net: its title in messages}. Many checkpoints lack the pooler or
-#: a head.
+#: {part of a net: its title in messages}
 PARTS = {'encoder': 'encoder', 'decoder': 'decoder', 'pooler': 'pooler',
          'mlm': 'masked language model head', 'nsp': 'next sentence head'}
 
@@ -26,9 +25,9 @@ class TensorSpec(NamedTuple):
 
     name: str               # in the folder
     param_name: str         # of the parameter, in the net
-    shape: tuple            # in the folder. The shape of the parameter may
-                            # have one leading 1 more, or one less, and fewer
-                            # rows: see num_skipped_rows
+    shape: tuple            # in the folder. The parameter has num_skipped_rows
+                            # fewer rows. One shape may have a leading 1 that
+                            # the other lacks
     part: str               # a key of PARTS, or 'head' in a fine-tuned net
     is_reversed: bool = False   # True if the folder has the rows in the
                                 # reverse order of the parameter's
@@ -71,9 +70,9 @@ def table(config, num_skipped_rows=0):
         return [TensorSpec(f'{name}.weight', f'{layer}.gamma', (size,), part),
                 TensorSpec(f'{name}.bias', f'{layer}.beta', (size,), part)]
 
-    def position_embedding(name, width, part):
+    def position_embedding(key, width, part):
         return embedding(
-            name, name, (num_skipped_rows + L, width), part)._replace(
+            key, key, (num_skipped_rows + L, width), part)._replace(
                 num_skipped_rows=num_skipped_rows)
 
     specs = [embedding('encoder.token_embedding',
@@ -170,10 +169,9 @@ def current_names(names, family=BERT):
     """Map each current name to the name in a folder; returns a dict.
 
     Current names are the names in `table`. names: all names in the folder.
-    There, encoder tensors may lack the prefix of the family, and in old
-    checkpoints the weight and the bias of LayerNorm are gamma and beta. Other
-    names map to themselves. Buffers of old checkpoints, such as position_ids,
-    are left out.
+    There, names may lack the prefix of the family, and in old checkpoints the
+    weight and the bias of LayerNorm are gamma and beta. Other names map to
+    themselves. Buffers of old checkpoints, such as position_ids, are left out.
     """
     prefix = family.prefix
     # The first parts of names without the prefix, such as 'embeddings'

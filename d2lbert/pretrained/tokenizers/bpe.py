@@ -25,7 +25,7 @@ SUFFIX = '</w>'
 
 
 class LoadedBPE(NamedTuple):
-    """A byte pair encoding: arguments of `tokenizer.WordPiece`."""
+    """A byte pair encoding: arguments of `WordPiece` in tokenizer.py."""
 
     tokenizer: Any          # of the library
     special: dict           # {role: token}
@@ -156,7 +156,7 @@ def _phobert(folder, config, special_of):
     merges = _read_merges(folder / CODES)
     # The library needs the tokens in its own form, except special tokens
     library_vocab = {
-        token if token in (*first_tokens, mask) else _with_suffix(token): idx
+        token if token in (*first_tokens, mask) else _library_form(token): idx
         for token, idx in vocab.items()}
     tokenizer = _construct(path, _with_merges(library_vocab, merges), merges,
                            unk_token=special['unk'], end_of_word_suffix=SUFFIX)
@@ -170,7 +170,7 @@ def _phobert(folder, config, special_of):
         folder, VOCAB, CODES))
 
 
-def _with_suffix(token):
+def _library_form(token):
     """Convert a token of PhoBERT's vocab.txt to the library's form.
 
     In vocab.txt, @@ marks a token that does not end a word, such as "h@@". The
@@ -195,23 +195,23 @@ def _construct(path, vocab, merges, **keywords):
                              ) from None
 
 
-def _space_splitter(suffix=''):
+def _space_splitter(kept_space=''):
     """Make the pre-tokenizer that splits at white space, as str.split does.
 
-    suffix: a regular expression. White space that matches `suffix` remains
-    part of the word before it.
+    kept_space: a regular expression for white space. A match after a word
+    remains part of the word.
     """
     t = library()
     # str.split also splits at \x1c to \x1f, which \s does not match here
-    return t.pre_tokenizers.Split(t.Regex(f'[^\\s\x1c-\x1f]+{suffix}'),
+    return t.pre_tokenizers.Split(t.Regex(f'[^\\s\x1c-\x1f]+{kept_space}'),
                                   'removed', invert=True)
 
 
 def _with_merges(vocab, merges):
     """Return a vocabulary with the tokens of all merges, for the library.
 
-    A merge has three tokens: its pair and the joined token. New tokens get
-    the ids after the largest id.
+    Each merge adds its two tokens, and the token that replaces them.
+    New tokens get the ids after the largest id.
     """
     extended = dict(vocab)
     next_id = 1 + max(extended.values())

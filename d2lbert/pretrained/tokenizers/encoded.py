@@ -43,9 +43,9 @@ _IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
 
 @functools.lru_cache(maxsize=1 << 12)
 def is_word_alone(char):
-    """True if a character is a mark: it is a word by itself in a text.
+    """True for punctuation and symbols of Unicode, and for `IDEOGRAPHS`.
 
-    Marks are punctuation and symbols of Unicode, and `IDEOGRAPHS`.
+    Each of these characters is a word by itself in a text.
     """
     return (unicodedata.category(char)[0] in 'PS'
             or _IDEOGRAPH.match(char) is not None)
@@ -194,13 +194,14 @@ def check_text(text):
     return text
 
 
-def check_pairs(pairs, texts):
-    """Return the second texts as a list; check that their number is right."""
-    pairs = as_list(pairs, 'texts')
-    if len(pairs) != len(texts):
-        raise ValueError(f'{len(pairs)} second texts cannot be paired with '
-                         f'{len(texts)} first texts: give equal numbers')
-    return pairs
+def check_pairs(second_texts, first_texts):
+    """Return the second texts as a list; raise an error for a wrong number."""
+    second_texts = as_list(second_texts, 'texts')
+    if len(second_texts) != len(first_texts):
+        raise ValueError(
+            f'{len(second_texts)} second texts cannot be paired with '
+            f'{len(first_texts)} first texts: give equal numbers')
+    return second_texts
 
 
 def max_text_len(tokenizer, max_len, is_pair):
@@ -256,7 +257,7 @@ class UnknownWords:
         """
         encoded = encoding.encoded
         texts = encoding.text.text, encoding.text.pair
-        # Special tokens end at 0, since they are not in the text. They remain
+        # A special token ends at 0, since it is not in the text: keep it
         return [token if idx != self._unk_id or end == 0
                 else texts[k][begin:end]
                 for idx, token, k, (begin, end) in zip(
@@ -281,7 +282,7 @@ class UnknownWords:
             warn_once(self._tokenizer, 'unknown', self.note())
 
     def note(self, source=None):
-        """A message that lists unknown words; None without such words.
+        """A message that lists unknown words; None if none were counted.
 
         source: the name of the texts, such as 'the query', or None.
         """
