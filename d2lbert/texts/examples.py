@@ -41,9 +41,9 @@ def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
 
 
 def pad_rows(rows, pad_id=0):
-    """Pad rows of token ids on the right: (N, T) int32.
+    """Pad rows of token ids on the right: (rows, longest row) int32.
 
-    rows: N lists or arrays of ids; T is the length of the longest row.
+    rows: lists or arrays of ids.
     """
     padded = onp.full((len(rows), max(map(len, rows))), pad_id, 'int32')
     for row, ids in zip(padded, rows):
@@ -241,18 +241,18 @@ def _mask_plainly(pair_spans, word_types, type_ids, specials, num_preds,
         mlm_Y[row, :len(labels)] = list(labels.values())
 
 
-def _draw_positions(flags, num_preds, whole_words, rng):
-    """Draw at most num_preds positions of a row to mask: a list.
+def _draw_positions(token_flags, max_positions, whole_words, rng):
+    """Draw at most max_positions positions of a row to mask: a list.
 
-    flags: for each token of the row, the bits draw.FIXED (it is never masked)
-    and draw.GOES_ON (it continues a word). whole_words: draw words, and mask
-    all their pieces. A word with more pieces than may still be masked is
-    skipped, and the next word is tried, as in the published BERT.
+    token_flags: for each token of the row, the bits draw.FIXED (it is never
+    masked) and draw.GOES_ON (it continues a word). whole_words: draw words,
+    and mask all their pieces. A word with more pieces than may still be masked
+    is skipped, and the next word is tried, as in the published BERT.
     """
     # The positions of each word's tokens; without whole_words, each token
     # counts as a word
     words = []
-    for k, flag in enumerate(flags):
+    for k, flag in enumerate(token_flags):
         if flag & draw.FIXED:
             continue
         if (whole_words and flag & draw.GOES_ON and words
@@ -263,6 +263,6 @@ def _draw_positions(flags, num_preds, whole_words, rng):
     rng.shuffle(words)
     positions = []
     for word in words:
-        if len(positions) + len(word) <= num_preds:
+        if len(positions) + len(word) <= max_positions:
             positions += word
     return positions

@@ -21,7 +21,7 @@ STOP = ' . '
 
 
 class TokenizedText(NamedTuple):
-    """The words of a text, with a number (type) for each different word.
+    """The words of a text; the type of a word is its index in `names`.
 
     Word i is names[types[i]]. Sentence s consists of the words sentences[s]
     to sentences[s + 1] - 1. Paragraph q consists of the sentences
@@ -37,7 +37,7 @@ class TokenizedText(NamedTuple):
 # From bytes to sentences
 
 def line_ends(text):
-    """The index of each line feed in bytes: (line feeds,) int64."""
+    """The index of each line feed in `text`, bytes: (line feeds,) int64."""
     return onp.flatnonzero(onp.frombuffer(text, 'uint8') == ord('\n'))
 
 
@@ -78,7 +78,7 @@ def paragraphs_of_lines(lines, lower=True):
 
 def tokens_of_paragraphs(paragraphs):
     """The `TokenizedText` of paragraphs, lists of sentences (strings)."""
-    # {word: type}; a new word gets the number of words so far as its type
+    # {word: type}; the type of a new word is the size of this dict so far
     type_of = collections.defaultdict()
     type_of.default_factory = type_of.__len__
     sentences = [sentence.split() for paragraph in paragraphs
@@ -107,7 +107,7 @@ _SPACES = re.compile(r'\s{2,}')
 
 
 def tree_words(tree):
-    """The words of a parse tree in SNLI's files, without its brackets."""
+    """The text of a parse tree in SNLI's files, without its brackets."""
     return _SPACES.sub(' ', tree.replace('(', '').replace(')', '')).strip()
 
 
@@ -122,8 +122,8 @@ def read_tokens(path):
 #: The book's minimum frequency of a word in the vocabulary.
 MIN_FREQ = 5
 
-#: The number of words that are processed at a time, since a text may be larger
-#: than memory.
+#: About the number of words that are processed at a time, since a text may be
+#: larger than memory.
 BLOCK_WORDS = 1 << 22
 
 
@@ -174,10 +174,11 @@ class NumberedText:
                    None)        # numbers and vocab are set below
         num_types = len(tokens.names)
         freqs = onp.bincount(tokens.types, minlength=num_types)
-        types = types_by_frequency(text, freqs, order).tolist()
+        sorted_types = types_by_frequency(text, freqs, order).tolist()
         freqs = freqs.tolist()
         text.vocab = Vocab.from_freqs(
-            [(tokens.names[k], freqs[k]) for k in types], min_freq, RESERVED)
+            [(tokens.names[k], freqs[k]) for k in sorted_types], min_freq,
+            RESERVED)
         text.numbers = onp.array(text.vocab[tokens.names], 'int32')
         return text
 
@@ -208,12 +209,12 @@ class NumberedText:
         return self.types[begin:end]
 
     def gather(self, spans):
-        """Return (types, new spans), the types of the words in some spans.
+        """Get the types of the words in `spans`: return (types, new spans).
 
-        spans (N, 2) or (N, 4) int64: one or two pairs (begin, end) of word
-        indices. The new spans are indices of the same words in the returned
-        types. This class returns the types of all words, and `StoredText` only
-        of the words in the spans.
+        spans (N, 2) or (N, 4) int64: in each row, one or two spans (begin,
+        end) of word indices. The new spans are the same words' indices in the
+        returned types. This class returns the types of all words; `StoredText`
+        returns only the types of the words in the spans.
         """
         return self.types, spans
 
@@ -248,8 +249,8 @@ def _first_positions(text, order, num_types):
     words of the text. Reads blocks of the text in the order of the file, since
     the text may be larger than memory.
     """
-    # starts[q]: the index of the first word of paragraph q. The last entry is
-    # the number of words. new_starts[q]: this index with paragraphs in `order`
+    # starts[q]: the index of the first word of paragraph q; starts[-1] is the
+    # number of words. new_starts[q]: starts[q] with paragraphs in `order`
     starts = text.sentences[text.paragraphs]
     lengths = onp.diff(starts)
     new_starts = onp.empty(len(lengths), 'int64')
@@ -261,7 +262,7 @@ def _first_positions(text, order, num_types):
     bounds = [*onp.unique(bounds).tolist(), len(lengths)]
     for begin, end in zip(bounds, bounds[1:]):
         types = text.read(int(starts[begin]), int(starts[end]))
-        if draw.library() is not None:
+        if draw.library() is not None:      # cut's C++ code is compiled
             cut.first_places(types, lengths[begin:end], new_starts[begin:end],
                              positions)
             continue

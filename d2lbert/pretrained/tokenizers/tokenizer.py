@@ -85,7 +85,8 @@ class WordPiece(BaseTokenizer):
         tokenizer.no_padding()
         if tokens is None:
             vocab = tokenizer.get_vocab(with_added_tokens=True)
-            tokens = word_pieces.tokens_by_id(vocab, special=special.values())
+            tokens = word_pieces.tokens_by_id(
+                vocab, special_tokens=special.values())
         self._set_tokens(tokens, special, max_len)
         for token in special.values():
             if token not in self.token_to_idx:

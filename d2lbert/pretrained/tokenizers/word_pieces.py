@@ -165,12 +165,12 @@ def train_pieces(counts, vocab_size, special_tokens, options,
                  min_frequency=2):
     """Train word pieces on {word: count}; returns the list of tokens.
 
-    The list has special_tokens, then letters as pieces that begin a word, then
-    letters that continue a word, and then longer pieces in the order of
-    training. A letter is any character; the list has the `MAX_ALPHABET` most
-    frequent letters. Equal arguments give equal lists.
-    options: {name: value} for BERT's normalizer. min_frequency: the least
-    number of times that a longer piece must occur.
+    A letter is any of the `MAX_ALPHABET` most frequent characters. The list
+    has special_tokens, then letters as pieces that begin a word, then letters
+    that continue a word, and then longer pieces in the order of training.
+    Equal arguments give equal lists. options: lowercase and strip_accents of
+    BERT's normalizer, a dict. min_frequency: the least number of times that a
+    longer piece must occur in the texts of `_texts_of`.
     """
     t = library()
     counts = _normalized(counts, options)
@@ -302,12 +302,12 @@ def read_vocab(path):
     return tokens
 
 
-def tokens_by_id(vocab, name='the tokenizer', special=()):
+def tokens_by_id(vocab, name='the tokenizer', special_tokens=()):
     """The tokens of {token: id} as a list, with '' for unused ids.
 
-    name: of the vocabulary, for errors. Raises `TokenizerError` if a token of
-    the list `special` shares its id with another token, or if the largest id
-    is much larger than the number of tokens.
+    name: of the vocabulary, for errors. Raises `TokenizerError` if one of
+    special_tokens shares its id with another token, or if the largest id is
+    much larger than the number of tokens.
     """
     num_ids = 1 + max(vocab.values(), default=-1)
     # A damaged file with one huge id would need a huge list
@@ -317,7 +317,7 @@ def tokens_by_id(vocab, name='the tokenizer', special=()):
     # Of tokens with the same id, the result has only the last in `vocab`. The
     # library's order is random, so a special token could be missing
     ids = list(vocab.values())
-    for token in special:
+    for token in special_tokens:
         if ids.count(vocab.get(token)) > 1:
             raise TokenizerError(f'{name} is damaged: another token has the '
                                  f'number of {token}; fetch it again')
@@ -335,7 +335,7 @@ def has_word_pieces(tokenizer):
 
 
 def description(tokenizer):
-    """The settings that ids depend on besides the tokens: a list for JSON.
+    """The settings that ids depend on, without the tokens: a list for JSON.
 
     If the tokenizer splits text as BERT's does, these are the options of the
     normalizer and the largest length of a word. For any other tokenizer, the
@@ -431,16 +431,17 @@ class WordCutter:
 
     def _cut(self, lines):
         """Cut words: the number of ids of each word, and all ids; int32."""
-        ends = line_ends(lines)
-        begins = onp.append(0, ends[:-1] + 1)
-        counts, ids = onp.full(len(ends), -1, 'int32'), onp.empty(0, 'int32')
+        word_ends = line_ends(lines)
+        word_begins = onp.append(0, word_ends[:-1] + 1)
+        counts = onp.full(len(word_ends), -1, 'int32')
+        ids = onp.empty(0, 'int32')
         if self._cpp_pieces is not None:
             counts, ids = self._cpp_pieces.cut(lines)
         # The library cuts the words with count -1; without C++, all words
         uncut = onp.flatnonzero(counts < 0)
         with library_errors(may_panic=self._may_panic):
             encodings = self._tokenizer.encode_batch(
-                [lines[begins[k]:ends[k]].decode() for k in uncut])
+                [lines[word_begins[k]:word_ends[k]].decode() for k in uncut])
         counts, ids = _replace_ids(counts, ids, uncut,
                                    [encoding.ids for encoding in encodings])
         for word, word_ids in self._fixed_ids.items():
@@ -449,7 +450,7 @@ class WordCutter:
                 starts = [match.start()
                           for match in re.finditer(whole_line, lines)]
                 # The indices of the lines that consist of this word
-                indices = onp.searchsorted(ends, starts)
+                indices = onp.searchsorted(word_ends, starts)
                 counts, ids = _replace_ids(counts, ids, indices,
                                            [word_ids] * len(indices))
         return counts, ids
@@ -477,7 +478,7 @@ class TextCutter:
 
     @classmethod
     def of(cls, tokenizer):
-        """The cutter of a tokenizer; None if C++ cannot give the same ids."""
+        """The cutter of a tokenizer; None if the library cuts all texts."""
         pieces = _cpp_pieces(_without_added_tokens(tokenizer))
         if pieces is None:
             return None
@@ -491,7 +492,7 @@ class TextCutter:
         sample = tokenizer.encode('a')
         begin = sample.special_tokens_mask.index(0)
         end = begin + len(text_ids)
-        # An empty regular expression would match every text
+        # Without added tokens, their regular expression matches every text
         if not added:
             return None
         # A post-processor need not keep the ids of the text together
@@ -551,10 +552,10 @@ def _tasks(lines):
 
 
 def _cpp_pieces(tokenizer):
-    """The `cut.Pieces` that cut ASCII text as a tokenizer does, or None.
+    """The `cut.Pieces` that cut printable ASCII as a tokenizer does, or None.
 
-    None: without C++, for a tokenizer that does not split as BERT's, or if the
-    vocabulary lacks the unknown token.
+    None: without the C++ code, `draw.library`; for a tokenizer that does not
+    split as BERT's; or if the vocabulary lacks the unknown token.
     """
     vocab, model = tokenizer.get_vocab(), tokenizer.model
     if (draw.library() is None or not splits_as_bert(tokenizer)
@@ -576,7 +577,7 @@ def _replace_ids(counts, ids, indices, new_ids):
 
     ids: the words' ids, one word after another. counts: the number of ids of
     each word, or -1 if the word has no ids yet; changed in place. Returns
-    counts and the new ids.
+    counts, and the ids of all words after the replacement.
     """
     if not len(indices):
         return counts, ids
