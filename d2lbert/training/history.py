@@ -1,4 +1,4 @@
-"""Record the losses and held-out figures of a run, and its log.txt.
+"""Record the losses, the held-out figures and the log lines of a run.
 
 `LossGrowth` warns of growing losses. A run raises `Diverged` if a loss or a
 parameter is not finite.
@@ -17,8 +17,8 @@ from d2lbert.nn.steps import History
 from d2lbert.training.saved_runs import RunError
 from d2lbert.training.state import Stateful
 
-#: A run warns of a loss above MAX_GROWTH times the loss of the first step, and
-#: above MAX_GROWTH nats. Smaller growth may be chance.
+#: A run warns of a loss that is above MAX_GROWTH times the loss of the first
+#: step and also above MAX_GROWTH nats. Smaller growth may be chance.
 MAX_GROWTH = 2
 
 #: The first step at which `LossGrowth.warning_after` may warn, since earlier
@@ -97,7 +97,7 @@ class RunHistory(History, Stateful):
             for name in self.columns:
                 getattr(self, name).pop()
 
-    def entry(self, step):
+    def latest_numbers(self, step):
         """The numbers of the latest step, {column of losses.csv: number}.
 
         step: the number of the latest step. Waits for the losses. An evaluated
@@ -107,7 +107,7 @@ class RunHistory(History, Stateful):
         numbers = dict(zip(self.columns,
                            (step, *self._last_losses, *self.means)))
         if step in self.held_out:
-            numbers.update(held_out_entry(self.held_out[step]))
+            numbers.update(held_out_numbers(self.held_out[step]))
         return numbers
 
     def csv_text(self, has_held_out):
@@ -151,9 +151,9 @@ class RunHistory(History, Stateful):
         write_text(path, self.csv_text(bool(self.held_out)))
 
     def state(self):
-        entries = {name: getattr(self, name) for name in self.columns}
+        lists = {name: getattr(self, name) for name in self.columns}
         return dict(history=dict(
-            entries, sums=self.sums.data, seconds=self.seconds,
+            lists, sums=self.sums.data, seconds=self.seconds,
             held_out=list(self.held_out.items()), log_lines=self.log_lines,
             wanted=self.wanted, first=self.first_losses))
 
@@ -162,7 +162,7 @@ class RunHistory(History, Stateful):
         for name in (*self.columns, 'log_lines'):
             setattr(self, name, state[name])
         self.seconds = float(state['seconds'])
-        # Checkpoints of earlier versions lack these entries
+        # Checkpoints of earlier versions lack these two
         self.wanted = state.get('wanted')
         self.first_losses = state.get('first')
         self.sums.data = state['sums']
@@ -170,7 +170,7 @@ class RunHistory(History, Stateful):
                          for step, figures in state['held_out']}
 
 
-def held_out_entry(figures):
+def held_out_numbers(figures):
     """Held-out figures as {column of losses.csv: number}."""
     return {f'held_out_{name}': value
             for name, value in figures._asdict().items()}
@@ -184,11 +184,11 @@ def history_rows(run):
     """
     if isinstance(run, History):
         entries = zip(*(getattr(run, name) for name in run.columns))
-        rows = {step: dict(zip(run.columns, (step, *losses)))
-                for step, *losses in entries}
+        rows = {step: dict(zip(run.columns, (step, *numbers)))
+                for step, *numbers in entries}
         for step, figures in run.held_out.items():
             rows.setdefault(step, dict(step=step)).update(
-                held_out_entry(figures))
+                held_out_numbers(figures))
         return [rows[step] for step in sorted(rows)]
     path = Path(run, 'losses.csv')
     if not path.is_file():
@@ -234,14 +234,14 @@ class Diverged(RunError):
     """A loss or a parameter is not finite, so the run was stopped."""
 
     @classmethod
-    def at(cls, what, step, rate, saved):
+    def at(cls, what, step, rate, earlier):
         """The error for a step.
 
         what: the first words of the message, as 'the MLM loss is nan in'.
-        rate: the learning rate. saved: the checkpoints before the step, oldest
-        first.
+        rate: the learning rate. earlier: the checkpoints before the step,
+        oldest first.
         """
-        last = (f'the last checkpoint before that is {saved[-1]}' if saved
+        last = (f'the last checkpoint before that is {earlier[-1]}' if earlier
                 else 'there is no checkpoint before that')
         return cls(f'{what} step {step}, at a learning rate of {rate:g}: '
                    f'training has diverged, and was stopped; {last}: start '

@@ -19,14 +19,14 @@ from d2lbert.training.run_folder import has_held_out, log
 #: Line styles in the plot, of the losses and then of the held-out losses.
 LINE_STYLES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'
 
-#: Bits of the request that the first worker sends to all workers.
+#: Bits of a request, see `SaveHook`.
 STOP, SAVE = 1, 2
 
 #: The message if a signal ends a run at once, and the run has a checkpoint.
 STOPPED_WITH_CHECKPOINT = 'stopped; the last checkpoint is whole'
 
-#: Seconds between the checkpoints of a run without `save_every`. They are
-#: called timed checkpoints.
+#: With save_every=None, a run saves a timed checkpoint when SAVE_SECONDS have
+#: passed since its start or its last checkpoint.
 SAVE_SECONDS = 300
 
 
@@ -98,7 +98,7 @@ class CallbackHook:
     def after(self, run, step, is_last):
         """End the run if the function returns True."""
         history = run.history
-        result = self.callback(history.entry(step))
+        result = self.callback(history.latest_numbers(step))
         # Only True ends the run, not another value that counts as true. A
         # comparison of NumPy numbers gives a numpy.bool_ in place of a bool
         wants_end = isinstance(result, (bool, onp.bool_)) and result
@@ -116,7 +116,7 @@ class CallbackHook:
 
 
 class LogHook:
-    """Append logged steps to losses.csv, and warn of growing losses."""
+    """Append rows to losses.csv, and warn of growing losses."""
 
     def after(self, run, step, is_last):
         """In the first worker, append the row of a logged or evaluated step.
@@ -138,7 +138,8 @@ class SaveHook:
     """
 
     def __init__(self):
-        self.request, self._saved_at = 0, time.monotonic()
+        self.request = 0
+        self._saved_at = time.monotonic()   # until the first save, the start
         self._has_saved_timed = False   # True after a timed checkpoint
 
     def own_request(self, run):
@@ -151,7 +152,7 @@ class SaveHook:
         return STOP * (run.stop.signal is not None) + SAVE * is_due
 
     def after(self, run, step, is_last):
-        """Save a checkpoint if one is due; raises `Stopped` if requested."""
+        """Save a due checkpoint; to stop, save one and raise `Stopped`."""
         every = run.settings['save_every']
         request = (self.own_request(run) if workers.num_workers() == 1
                    else self.request)
@@ -159,7 +160,7 @@ class SaveHook:
         if every:
             is_due = step % every == 0 or is_last
         else:
-            # Save the last step only after an earlier timed checkpoint
+            # Without SAVE, save the last step only after a timed checkpoint
             is_due = request & SAVE or (is_last and self._has_saved_timed)
             self._has_saved_timed |= bool(is_due)
         if is_due or must_stop:
@@ -177,7 +178,7 @@ class SaveHook:
             for stateful in run.stateful:
                 state.update(stateful.state())
                 arrays.update(stateful.arrays())
-            # Of timed checkpoints, only the last is kept
+            # Without `save_every`, only the last checkpoint is kept
             num_kept = (
                 run.settings['keep'] if run.settings['save_every'] else 1)
             checkpoints.save(run.out, step, state, arrays, num_kept)

@@ -19,7 +19,8 @@ class Interrupted(KeyboardInterrupt):
     """A signal ended the work; `signal` is its number."""
 
     def __init__(self, text='', number=None):
-        """number: None in a worker that stops because another got a signal.
+        """text: the message. number: of the signal; None stands for SIGINT, in
+        a worker that stops because another worker got a signal.
         """
         super().__init__(text)
         self.signal = int(signal.SIGINT if number is None else number)
@@ -32,12 +33,11 @@ class Stopped(Interrupted):
 class StopRequest:
     """Handle signals within a `with` statement.
 
-    While `stores_first`, the first signal is only stored in `signal`, which
-    the training loop reads after each step. Each later signal, and each signal
-    without `stores_first`, raises `Interrupted` with the message `last_words`,
-    except in the CLEANUP_SECONDS after the last `Interrupted`. While
-    `ignores_all`, signals have no effect. Signals that were ignored before, as
-    under nohup, stay ignored.
+    While `stores_first` is True, the first signal is only stored in `signal`,
+    which the training loop reads after each step. Any other signal raises
+    `Interrupted` with the message `last_words`, except in the CLEANUP_SECONDS
+    after the last `Interrupted`. While `ignores_all` is True, signals have no
+    effect. Signals that were ignored before, as under nohup, stay ignored.
     """
 
     def __init__(self):
@@ -86,7 +86,8 @@ class StopRequest:
     def delayed(self):
         """Handle signals only at the end of a `with` statement.
 
-        If several signals come before the end, only the last is handled.
+        If several signals come before the end, only the last is handled. If
+        the statement raises an error, no signal is handled at its end.
         """
         self._is_delaying = True
         try:

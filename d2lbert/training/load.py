@@ -17,7 +17,8 @@ from d2lbert.pretrained import folders
 from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
-from d2lbert.pretrained.heads import KINDS, About, FineTuned
+from d2lbert.pretrained.heads import KINDS as HEAD_KINDS
+from d2lbert.pretrained.heads import About, FineTuned
 from d2lbert.pretrained.pooling import pooling_of
 from d2lbert.pretrained.tensor_files import (
     PretrainedError,
@@ -61,9 +62,9 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     or a fine-tuned model as `transformers`, sentence-transformers or
     `save_pretrained` write it. ctx, heads, trainable and precision are as
     for `load_pretrained`; with trainable=False a net takes half the memory.
-    heads has an effect only on a pretrained model. task_head=False: of a
-    fine-tuned model load only the pretrained model, and raise an error for a
-    run of `finetune`. Raises `RunError` or `PretrainedError`, both
+    heads has an effect only on a pretrained model. task_head=False: load a
+    fine-tuned model as a pretrained model, without its task head, and raise an
+    error for a run of `finetune`. Raises `RunError` or `PretrainedError`, both
     ValueErrors.
     """
     path = Path(path)
@@ -152,7 +153,7 @@ def _check_vocabulary(net, vocab, folder):
     """Raise `RunError` if a vocabulary or tokenizer does not fit its net.
 
     A `Vocab` must have as many tokens as the net, since the random tokens of
-    masked examples are drawn from it. A tokenizer may have fewer tokens.
+    masked examples are drawn from the `Vocab`. A tokenizer may have fewer.
     """
     size, expected = len(vocab), net.config['vocab_size']
     is_too_small = size < expected and isinstance(vocab, Vocab)
@@ -200,7 +201,7 @@ def tuned_of_config(config, folder, check=None):
                        'folder of such a run')
     try:
         about = About.of(config['finetuned'])   # the task and its labels
-        if about.kind not in KINDS:
+        if about.kind not in HEAD_KINDS:
             raise ValueError(f'its kind is {about.kind!r}')
         if check is not None:
             check(config['model'])

@@ -216,26 +216,27 @@ class Run:
             self.schedule.begin(step)
             batch = next(batches)
             seed_dropout(self.settings['seed'], step, workers.rank())
-            losses = self.updater.gradients(batch)
+            terms_of_loss = self.updater.gradients(batch)
             self.updater.update(step)
             self.average.update(step)
-            yield functools.partial(self._read, step, losses), len(batch[0])
+            yield (functools.partial(self._read, step, terms_of_loss),
+                   len(batch[0]))
 
-    def _read(self, step, losses):
+    def _read(self, step, terms_of_loss):
         """Wait for the losses of a step; return them, or raise `Diverged`."""
         # The sum of the workers' requests is the first worker's request, since
         # the other workers send 0
         sent_request = (self.save_hook.own_request(self)
                         if workers.rank() == 0 else 0)
-        *totals, request = self.updater.totals(losses, sent_request)
+        *losses, request = self.updater.totals(terms_of_loss, sent_request)
         self.save_hook.request = int(request)
-        for name, total in zip(self.history.losses, totals):
-            if not math.isfinite(total):
+        for name, loss in zip(self.history.losses, losses):
+            if not math.isfinite(loss):
                 self._raise_diverged(
-                    step, f'the {name.upper()} loss is {total} in')
+                    step, f'the {name.upper()} loss is {loss} in')
         if step == 1:
-            self.history.first_losses = list(totals)
-        return totals
+            self.history.first_losses = list(losses)
+        return losses
 
     def _after(self, step):
         """Call all hooks."""
