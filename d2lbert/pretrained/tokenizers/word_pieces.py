@@ -274,11 +274,10 @@ def read_tokenizer(path):
     if not isinstance(read_json(path).get('model'), dict):
         raise TokenizerError(f'{path} holds no tokenizer: expected a '
                              'tokenizer.json with a model in it')
+    text, tokenizers = Path(path).read_text('utf-8'), library()
     try:
-        with library_errors('this file'):
-            return library().Tokenizer.from_str(
-                Path(path).read_text('utf-8'))
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:      # the library raises bare Exceptions
         raise TokenizerError(
             f'{path} holds no tokenizer that the library tokenizers can read '
             f'({error}): it is damaged, or of a later version') from None
