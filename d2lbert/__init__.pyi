@@ -243,7 +243,7 @@ def pretrain(
         export requires (with embedding_size it is an ALBERT); distilbert:
         published, without segments and pooler [book; published in learn]
     tie_embeddings: use the token embeddings as weights of the last layer
-        of the MLM head, as published
+        of the MLM head, as the published BERT does
     pre_norm: apply LayerNorm before attention and feed-forward networks
         (pre-LN), not after them
     precision: fp32 or bf16: number format of matrix products [fp32]
@@ -264,7 +264,7 @@ def pretrain(
     batch_size: examples in a step: sentence pairs or sequences [512; 64 in
         learn]
     grow_batch: share of the run with smaller batches: an eighth, a quarter
-        and half of batch_size, for a third of it each [0.0]
+        and half of batch_size, for a third of this share each [0.0]
     accumulate: number of parts in which a batch is computed, to save
         memory (gradient accumulation) [1]
     num_steps: training steps [50; 4000 in learn]
@@ -289,8 +289,8 @@ def pretrain(
     The teacher:
 
     teacher: learn from this model (distillation): a run, or the folder of
-        a pretrained model. Settings of the model that are not given are
-        those of the teacher, with half as many layers
+        a pretrained model. Tokenizer, architecture and sizes that are not
+        given are those of the teacher, with half as many layers
     temperature: divide the scores of teacher and student by this number
         before comparing them [2.0]
     soft_weight: weight of the loss against the predictions of the teacher

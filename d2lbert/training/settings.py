@@ -95,13 +95,13 @@ class Setting(NamedTuple):
 def _converted(name, value, kind):
     """Convert a value to `kind`: str, bool, int or float.
 
-    Raises TypeError for a value of another kind, such as '5' for an int, and
-    ValueError if `kind` is int and the value is a fraction, such as 0.5.
+    Raises TypeError for a value of another kind, such as '5' for an int. If
+    `kind` is int, other numbers raise ValueError, such as 0.5 or True.
     """
     if kind is str and isinstance(value, str):
         return value
-    # Compare names: numpy.bool_ is no subclass of bool, and this module does
-    # not import NumPy
+    # Compare names of types: numpy.bool_ is no subclass of bool, and this
+    # module does not import NumPy
     if kind is bool and type(value).__name__ in ('bool', 'bool_'):
         return bool(value)
     if (kind in (int, float) and isinstance(value, numbers.Real)
@@ -120,7 +120,7 @@ def _converted(name, value, kind):
 def _checked_paths(name, paths):
     """Return one path as a string, or several paths as a list of strings.
 
-    A list of one path counts as one path.
+    A list of one path counts as one path. None is returned as it is.
     """
     if isinstance(paths, (list, tuple)):
         checked_paths = [_checked_paths(name, path) for path in paths]
@@ -129,8 +129,8 @@ def _checked_paths(name, paths):
         return None
     if isinstance(paths, (str, os.PathLike)):
         return os.fspath(paths)
-    raise TypeError(f'{name} must be the path of a file, not a '
-                    f'{type(paths).__name__}')
+    raise TypeError(f'{name} must be the path of a file or folder, not '
+                    f'a {type(paths).__name__}')
 
 
 #: {title of a group in the command's help: its settings}
@@ -200,7 +200,8 @@ GROUPS = {
                 learn='published',
                 choices=('book', 'published', 'distilbert')),
         Setting('tie_embeddings', bool, False, 'use the token embeddings as '
-                'weights of the last layer of the MLM head, as published'),
+                'weights of the last layer of the MLM head, as the published '
+                'BERT does'),
         Setting('pre_norm', bool, False, 'apply LayerNorm before attention '
                 'and feed-forward networks (pre-LN), not after them'),
         Setting('precision', str, 'fp32', 'fp32 or bf16: number format of '
@@ -226,7 +227,7 @@ GROUPS = {
                 'or sequences', learn=64, least=1),
         Setting('grow_batch', float, 0.0, 'share of the run with smaller '
                 'batches: an eighth, a quarter and half of batch_size, for '
-                'a third of it each', 'SHARE', is_share=True),
+                'a third of this share each', 'SHARE', is_share=True),
         Setting('accumulate', int, 1, 'number of parts in which a batch is '
                 'computed, to save memory (gradient accumulation)', 'K',
                 least=1),
@@ -262,8 +263,8 @@ GROUPS = {
     'the teacher': (
         Setting('teacher', PATHS, None, 'learn from this model '
                 '(distillation): a run, or the folder of a pretrained model. '
-                'Settings of the model that are not given are those of the '
-                'teacher, with half as many layers', 'FOLDER',
+                'Tokenizer, architecture and sizes that are not given are '
+                'those of the teacher, with half as many layers', 'FOLDER',
                 changeable=True),
         Setting('temperature', float, 2.0, 'divide the scores of teacher and '
                 'student by this number before comparing them', 'T'),
@@ -305,12 +306,12 @@ LEARN = {name: setting.default if setting.learn is None else setting.learn
          for name, setting in SETTINGS.items()}
 RECIPES = {'book': BOOK, 'learn': LEARN}
 
-#: The smallest number of log entries if log_interval is not given, in a run of
-#: at least that many steps.
+#: The smallest number of log entries if log_interval is not given, in a run
+#: of num_steps=20 or more.
 MIN_LOG_ENTRIES = 20
 
-#: Settings that may change on resume: the end of the run, how often it is
-#: saved and evaluated, and where its text, vocabulary and teacher are. These
+#: Settings that may change on resume: the end of the run, its evaluations and
+#: checkpoints, and where its text, vocabulary and teacher are. Files of these
 #: three may be moved, but their contents must be the same.
 CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
                         if setting.changeable]
@@ -350,8 +351,8 @@ def complete(keywords):
         raise ValueError('data_dir (--data-dir) is the folder of '
                          'WikiText-2, and corpus (--corpus) names another '
                          'text: leave one of them out')
-    # Missing sizes of a student come from its teacher, which is not loaded
-    # yet. The net of the student checks them
+    # `pretrain` calls this before it loads a teacher, which may have other
+    # sizes. The net of the student checks them
     if values['teacher'] is None:
         check_heads(values['num_hiddens'], values['num_heads'])
     return values

@@ -106,12 +106,12 @@ class Conditions(Stateful):
 
 
 class DataPosition(Stateful):
-    """The position in the data after the last batch of the run.
+    """The position in the data after the batches that the run has used.
 
-    epoch: the epoch of the objective's next batch. position: two integers,
-    the beginning of this batch, see `Objective.batches`. taken: the number of
-    examples of this batch that the run has used already. It is 0 unless the
-    setting grow_batch divides the objective's batches.
+    epoch, position: where the objective's next batch begins, see
+    `Objective.batches`; at the end of an epoch, its end. taken: the number of
+    examples of the next batch that the run has used already. It is 0 unless
+    the setting grow_batch divides the objective's batches.
     """
 
     def __init__(self):
@@ -120,8 +120,8 @@ class DataPosition(Stateful):
     def batches(self, objective, next_size):
         """Yield batches from this position on, without end.
 
-        next_size() returns the number of examples in the next batch. A batch
-        of the objective with more examples is cut into several.
+        next_size() returns the largest number of examples in the next batch.
+        A batch of the objective with more examples is cut into several.
         """
         while True:
             for next_position, batch in objective.batches(self.epoch,

@@ -66,10 +66,10 @@ class Teacher(NamedTuple):
     def student_settings(self, keywords):
         """Return all settings of a student's run, {name: value}, checked.
 
-        keywords: the given settings. Other settings of the model follow the
-        teacher: the student has the tokenizer and the sizes of the teacher,
-        and half as many layers, rounded up. The objective is 'mlm' if the
-        teacher has no NSP head and `keywords` name no objective.
+        keywords: the given settings. If they are not given, tokenizer,
+        architecture and sizes are those of the teacher, with half as many
+        layers, rounded up. The objective is 'mlm' if the teacher has no NSP
+        head and `keywords` name no objective.
         """
         config = self.net.config
         num_groups = config.get('num_groups')
@@ -134,20 +134,20 @@ class Teacher(NamedTuple):
 
 def _digest(net):
     """The sha256 of the weights of encoder and MLM head."""
-    content = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, param in sorted(net._collect_params_with_prefix().items()):
         # A student does not learn from other heads, which may be random
         if name.startswith(('encoder.', 'mlm.')):
-            content.update(f'{name} {param.shape}'.encode())
-            content.update(param.data().asnumpy().tobytes())
-    return content.hexdigest()
+            hasher.update(f'{name} {param.shape}'.encode())
+            hasher.update(param.data().asnumpy().tobytes())
+    return hasher.hexdigest()
 
 
 def _architecture(config):
     """The value of the setting `architecture` that describes a net.
 
-    'distilbert' or 'published' if `config` has all values of this
-    architecture, otherwise 'book'.
+    'distilbert' or 'published' if `config` has the values that this
+    architecture requires, otherwise 'book'.
     """
     # `heads` may be a list, from JSON
     config = {**DEFAULTS, **config, 'heads': tuple(
