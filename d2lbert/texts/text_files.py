@@ -42,10 +42,10 @@ MAX_NAMES = 8
 DIGEST_KEY = 'sha256 of the text'
 
 
-class Packing(NamedTuple):
+class Compression(NamedTuple):
     """A compression format of a single file."""
 
-    head: bytes         # a regular expression that matches the first bytes
+    pattern: bytes      # a regular expression that matches the first bytes
     ending: str         # the suffix of file names
     modules: tuple      # names; the first that can be imported unpacks
 
@@ -53,10 +53,11 @@ class Packing(NamedTuple):
 #: Modules that read .zst files.
 ZSTD = ('compression.zstd', 'backports.zstd', 'pyzstd', 'zstandard')
 
-PACKINGS = (Packing(rb'\x1f\x8b', '.gz', ('gzip',)),
-            Packing(rb'BZh[1-9](1AY&SY|\x17rE8P\x90)', '.bz2', ('bz2',)),
-            Packing(rb'\xfd7zXZ\0', '.xz', ('lzma',)),
-            Packing(rb'\x28\xb5\x2f\xfd', '.zst', ZSTD))
+COMPRESSIONS = (
+    Compression(rb'\x1f\x8b', '.gz', ('gzip',)),
+    Compression(rb'BZh[1-9](1AY&SY|\x17rE8P\x90)', '.bz2', ('bz2',)),
+    Compression(rb'\xfd7zXZ\0', '.xz', ('lzma',)),
+    Compression(rb'\x28\xb5\x2f\xfd', '.zst', ZSTD))
 
 # (regular expression for the first bytes, name) of formats that are neither
 # text nor unpacked here
@@ -84,10 +85,10 @@ class TextFileError(ValueError):
 def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """Yield a file's unpacked content, at most `size` bytes at a time.
 
-    path: a path or a `text_sources.Source`. advance: called for each piece
-    with the number of bytes of the file that were read for it. Raises
-    `TextFileError`, a ValueError, if the file is empty, broken or not text;
-    PermissionError if the user may not read it.
+    path: a path or a `text_sources.Source`. advance: called after each read
+    with the number of bytes of the file that were read. Raises OSError, or
+    `TextFileError`, a ValueError, if the file is empty, is not text or cannot
+    be unpacked.
     """
     # (suffix, file object of packed bytes) of each format, outermost first
     layers = []
@@ -171,9 +172,9 @@ def lines(path):
         end = piece.rfind(b'\n')
         held.append(piece if end < 0 else piece[:end])
         if end >= 0:
-            whole = decoded(path, b''.join(held), number).split('\n')
-            yield from whole
-            number, held = number + len(whole), [piece[end + 1:]]
+            whole_lines = decoded(path, b''.join(held), number).split('\n')
+            yield from whole_lines
+            number, held = number + len(whole_lines), [piece[end + 1:]]
     if any(held):
         yield from decoded(path, b''.join(held), number).split('\n')
 
@@ -218,7 +219,7 @@ def _is_packed(stream):
     """True if the content of a stream is compressed or an archive."""
     head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     return head[257:262] == b'ustar' or head.startswith(b'PK') or any(
-        re.match(packing.head, head) for packing in PACKINGS)
+        re.match(compression.pattern, head) for compression in COMPRESSIONS)
 
 
 def _copy_to_file(stream, stack):
@@ -256,10 +257,12 @@ def _unpack(path, f, layers, stack):
     while True:
         head = f.read(HEAD_BYTES)
         f.seek(0)
-        packing = next((packing for packing in PACKINGS
-                        if re.match(packing.head, head)), None)
-        if packing:
-            ending, open_layer = packing.ending, _opener(path, packing)
+        compression = next(
+            (compression for compression in COMPRESSIONS
+             if re.match(compression.pattern, head)), None)
+        if compression:
+            ending = compression.ending
+            open_layer = _opener(path, compression)
         elif head.startswith((b'PK\3\4', b'PK\5\6')):
             ending = '.zip'
             open_layer = functools.partial(_open_zip, path, stack)
@@ -277,22 +280,22 @@ def _unpack(path, f, layers, stack):
                                 'times over: unpack it')
 
 
-def _opener(path, packing):
-    """The function that opens a file object of a `Packing` for reading."""
-    for name in packing.modules:
+def _opener(path, compression):
+    """The function that opens a file object of compressed bytes."""
+    for name in compression.modules:
         with contextlib.suppress(ImportError):
             module = importlib.import_module(name)
             if name == 'zstandard':
                 return lambda f: io.BufferedReader(_ZstandardReader(f))
             return module.open
-    if packing.ending == '.zst':
+    if compression.ending == '.zst':
         raise TextFileError(
             f'{path} is packed as .zst, which no library here can read: pip '
             'install zstandard, or unpack it')
     # This Python was built without the module of its standard library
     raise TextFileError(
-        f'{path} is packed as {packing.ending}, which this Python cannot '
-        f'read (it lacks the module {packing.modules[0]}): unpack it')
+        f'{path} is packed as {compression.ending}, which this Python cannot '
+        f'read (it lacks the module {compression.modules[0]}): unpack it')
 
 
 class _ZstandardReader(io.RawIOBase):
@@ -304,7 +307,7 @@ class _ZstandardReader(io.RawIOBase):
 
     def __init__(self, file):
         self._file, self._position = file, 0    # position: in the content
-        self._frame = None      # unpacks a frame; None between two frames
+        self._decompressor = None   # of the current frame, or None
         self._packed = b''      # bytes that were read and not unpacked yet
         self._unpacked = b''    # unpacked bytes that were not returned yet
 
@@ -315,7 +318,7 @@ class _ZstandardReader(io.RawIOBase):
         return True
 
     def seek(self, position, whence=0):
-        # True if the position stays: relative, or from the begin
+        # True if the position stays the same, relative or absolute
         is_current = (position, whence) in ((0, 1), (self._position, 0))
         if (position, whence) == (0, 0):
             self._file.seek(0)
@@ -330,16 +333,18 @@ class _ZstandardReader(io.RawIOBase):
             if not self._packed:
                 self._packed = self._file.read(1 << 17)
                 if not self._packed:
-                    if self._frame is not None:
+                    if self._decompressor is not None:
                         raise EOFError('the file ends within a frame')
                     return 0
-            if self._frame is None:
+            if self._decompressor is None:
                 import zstandard
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-            self._unpacked = self._frame.decompress(self._packed)
+                self._decompressor = (
+                    zstandard.ZstdDecompressor().decompressobj())
+            self._unpacked = self._decompressor.decompress(self._packed)
             self._packed = b''
-            if self._frame.eof:
-                self._packed, self._frame = self._frame.unused_data, None
+            if self._decompressor.eof:
+                self._packed = self._decompressor.unused_data
+                self._decompressor = None
         num_bytes = min(len(buffer), len(self._unpacked))
         buffer[:num_bytes] = self._unpacked[:num_bytes]
         self._unpacked = self._unpacked[num_bytes:]
@@ -398,7 +403,7 @@ def _only_file(path, ending, infos, name_of):
     # macOS adds files with metadata, whose names begin with ._
     infos = (info for info in infos
              if not PurePosixPath(name_of(info)).name.startswith('._'))
-    # One file more than the error lists shows that there are more
+    # Take one file more than the error lists, to know if there are more
     infos = list(itertools.islice(infos, MAX_NAMES + 1))
     if not infos:
         raise TextFileError(f'{path} is a {ending} archive without a file in '

@@ -153,11 +153,11 @@ def pieces(source, advance=lambda num_bytes: None,
            size=text_files.PIECE_BYTES):
     """Yield the text of a path or `Source` as UTF-8, a piece at a time.
 
-    For JSON lines this is the text of each object, followed by an empty line,
-    and a piece may be larger than `size`. Raises `TextFileError` for HTML and
-    XML, for a JSON list, for JSON without a text_field, for plain text with a
-    text_field, and for a wrong line of JSON lines. Arguments and other errors
-    are as for `text_files.pieces`.
+    For JSON lines this is the stripped text of each object and an empty line
+    after it, and a piece may be larger than `size`. Raises `TextFileError` for
+    HTML and XML, for a JSON list, for JSON without a text_field, for plain
+    text with a text_field, and for a wrong line of JSON lines. Arguments and
+    other errors are as for `text_files.pieces`.
     """
     byte_pieces = text_files.pieces(source, advance, size)
     first = next(byte_pieces)
@@ -290,7 +290,7 @@ def reading_failures(flag, path):
         try:
             yield
         except FileNotFoundError as error:
-            if error.filename is None:      # no folder for temporary files
+            if error.filename is None:      # `tempfile` has no folder
                 raise
             raise ValueError(f'there is no file or folder {path}: name an '
                              f'existing one for {flag}') from None
@@ -306,12 +306,11 @@ class Line(NamedTuple):
 class Lines:
     """The texts of a file, a folder or a pipe, one per line.
 
-    path: one of the paths of `sources`; text_field, single_pass: as for
-    `sources`. skip_empty: skip empty lines, and count them in `skipped`;
-    otherwise an empty line is an error. An object of JSON lines with an empty
-    text counts as an empty line. flag: the command's flag that named the path,
-    for messages. The attribute `is_stream` is True if the texts can be read
-    only once.
+    path: a single path; text_field, single_pass: as for `sources`. skip_empty:
+    skip empty lines, and count them in `skipped`; otherwise an empty line is
+    an error. An object of JSON lines with an empty text counts as an empty
+    line. flag: the command's flag that named the path, for messages. The
+    attribute `is_stream` is True if the texts can be read only once.
     """
 
     def __init__(self, path, text_field=None, skip_empty=False,
@@ -336,7 +335,7 @@ class Lines:
                 for texts in _text_batches(source):
                     batch, error = self._make_lines(source, texts)
                     is_empty &= not batch
-                    if batch:       # the texts before the error come first
+                    if batch:       # in plain text, the texts before an error
                         yield batch
                     if error:
                         raise error
@@ -347,9 +346,9 @@ class Lines:
     def _make_lines(self, source, texts):
         """Return (the `Line`s of texts up to the first error, the error).
 
-        texts: an item of `_text_batches`. Empty lines are counted or are an
-        error, as skip_empty determines. Without an error, the second value is
-        None.
+        texts: an iterable of (number of a line, its text), which may raise the
+        error. Empty lines are counted or are an error, as skip_empty
+        determines. Without an error, the second value is None.
         """
         batch = []
         try:
@@ -382,7 +381,7 @@ class Lines:
 
 
 def _text_batches(source):
-    """Yield iterables of (number of a line, its text), stripped.
+    """Yield iterables of (number of a line, its stripped text).
 
     In a text of JSON lines, one blank replaces each run of white space.
     """

@@ -153,8 +153,8 @@ def remove_temporary_files(run):
 def load(path):
     """Read a checkpoint; returns (state, arrays).
 
-    Raises `CheckpointError` if the file is missing or damaged. For a damaged
-    file, the message names the checkpoint before it, if any.
+    Raises `CheckpointError` if the file is missing, damaged or unreadable.
+    Unless it is missing, the message names the checkpoint before it, if any.
     """
     path = Path(path)
     try:
@@ -178,7 +178,7 @@ def load(path):
 
 
 def check_net_sizes(path, config, shapes):
-    """Raise `CheckpointError` if arguments of a net contradict its tensors.
+    """Raise `CheckpointError` if arguments of a net contradict a checkpoint.
 
     config: arguments of the net, or settings, which have the same names.
     shapes: {name: shape} of the arrays of the checkpoint `path`.
@@ -198,6 +198,7 @@ def remedy(path):
     It names the earlier checkpoint from which the run can be resumed, if any.
     """
     earlier = earlier_than(path)
+    # `path` may be a copy outside a folder `checkpoints`
     if path.parent != folder_of(_run_of(path)) or not earlier:
         return ': there is no earlier checkpoint to resume from'
     return (': resume from the checkpoint before it with --resume '
@@ -221,7 +222,7 @@ def vocab_of(path, arrays):
 
 
 def vocab_arrays(vocab):
-    """A vocabulary as arrays {name: uint8} of a checkpoint; {} for None."""
+    """A vocabulary as uint8 arrays, {name: array}; {} for None."""
     if vocab is None:
         return {}
     texts = {'vocab': '\n'.join(vocab.idx_to_token)}
@@ -260,7 +261,7 @@ def load_weights(path, net):
     for name, array in _without_prefix(arrays, f'average/{prefix}').items():
         if name in params:
             set_weights(path, {name: params[name]}, {name: array})
-    net.encoder.quantized = None    # it has the weights before
+    net.encoder.quantized = None    # made from the replaced weights
     return state['step']
 
 
@@ -278,7 +279,7 @@ def set_weights(path, params, weights):
     expected = {name: param.shape for name, param in params.items()}
     found = {name: array.shape for name, array in weights.items()}
     if expected != found:
-        # The first name with two shapes, or that one side lacks
+        # The first name whose shapes differ, or that one side lacks
         name, _ = min(set(expected.items()) ^ set(found.items()))
         raise CheckpointError(
             f'{path} belongs to another model: {name} is '

@@ -91,7 +91,7 @@ def _settings_of(folder):
         settings = dict(config['training'])
         settings.pop('devices', None)   # `config_of` adds them to the settings
         return complete_saved(settings), config['fingerprint']
-    except RunError:        # a ValueError with a whole message
+    except RunError:        # a ValueError whose message is complete
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a run: '

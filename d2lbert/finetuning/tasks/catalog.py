@@ -19,7 +19,7 @@ from d2lbert.finetuning.tasks.formats import (
 from d2lbert.finetuning.tasks.tables import Columns, Examples, TaskError
 from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.terminal import warn
-from d2lbert.texts.text_files import PACKINGS
+from d2lbert.texts.text_files import COMPRESSIONS
 
 __all__ = ['Choices', 'Columns', 'Examples', 'Questions', 'Sentences',
            'TASKS', 'Task', 'TaskError', 'read_task']
@@ -409,7 +409,7 @@ def find_file(task, folder, part):
             if (task_folder / name).is_file():
                 return task_folder / name
     expected = [name for name in names if not name.endswith(
-        tuple(packing.ending for packing in PACKINGS))]
+        tuple(compression.ending for compression in COMPRESSIONS))]
     if task.files:      # list only these names, which come first
         expected = expected[:len(task.files[PARTS.index(part)])]
     raise TaskError(
@@ -447,5 +447,5 @@ def _possible_names(task, part):
         names += [stem + extension for stem in STEMS[k]
                   for extension in EXTENSIONS[task.kind]]
     names = dict.fromkeys(names)    # without duplicates
-    for ending in ('', *(packing.ending for packing in PACKINGS)):
+    for ending in ('', *(compression.ending for compression in COMPRESSIONS)):
         yield from (name + ending for name in names)

@@ -120,9 +120,9 @@ def _number_or_name(column):
 def is_csv(path):
     """True for a name that ends in .csv, or in .csv.gz and the like."""
     name = str(path).lower()
-    for packing in text_files.PACKINGS:
-        if name.endswith(packing.ending):
-            name = name[:-len(packing.ending)]
+    for compression in text_files.COMPRESSIONS:
+        if name.endswith(compression.ending):
+            name = name[:-len(compression.ending)]
     return name.endswith('.csv')
 
 
