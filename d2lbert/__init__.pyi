@@ -178,8 +178,8 @@ def pretrain(
     `out` aside. resume: a run folder or one of its checkpoints; only the
     settings in `CHANGEABLE_ON_RESUME` may then change. devices: 'auto', or
     as `d2lbert pretrain --help` explains. wanted: dict(corpus=, reason=), a
-    corpus that could not be had, and why; the argument `corpus` replaces it.
-    config.json and log.txt then name the wanted corpus.
+    corpus that could not be had, and why. config.json and log.txt store both;
+    the run trains on the argument `corpus`.
 
     texts: train on these texts in place of `corpus`: a list, a generator, an
     array or a column of a table. Each text is one paragraph, or several with

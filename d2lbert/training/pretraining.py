@@ -15,7 +15,7 @@ from d2lbert.objectives.mlm import MLM, MLMAndNSP, MLMAndSBO, MLMAndSOP
 from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
-from d2lbert.training.run_folder import TEXTS, RunFolder
+from d2lbert.training.run_folder import TEXTS_FILE, RunFolder
 from d2lbert.training.saved_runs import RunError, complete_saved, is_finetuned
 from d2lbert.training.settings import (
     CHANGEABLE_ON_RESUME,
@@ -45,8 +45,8 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     `out` aside. resume: a run folder or one of its checkpoints; only the
     settings in `CHANGEABLE_ON_RESUME` may then change. devices: 'auto', or
     as `d2lbert pretrain --help` explains. wanted: dict(corpus=, reason=), a
-    corpus that could not be had, and why; the argument `corpus` replaces it.
-    config.json and log.txt then name the wanted corpus.
+    corpus that could not be had, and why. config.json and log.txt store both;
+    the run trains on the argument `corpus`.
 
     texts: train on these texts in place of `corpus`: a list, a generator, an
     array or a column of a table. Each text is one paragraph, or several with
@@ -72,12 +72,12 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     if texts is not None:
         _check_texts_allowed(resume, keywords)
         content = _joined_texts(texts)
-        keywords['corpus'] = TEXTS      # `write_texts` sets the whole path
+        keywords['corpus'] = TEXTS_FILE     # `write_texts` sets the whole path
 
         # `carry_out` calls this after the run's `settings` are defined below
         def write_texts(folder):
-            write_text(folder / TEXTS, content)
-            settings['corpus'] = str(folder / TEXTS)
+            write_text(folder / TEXTS_FILE, content)
+            settings['corpus'] = str(folder / TEXTS_FILE)
         create = functools.partial(RunFolder.create_with, write_texts)
     with failsafe_output(), StopRequest() as stop:
         if resume is not None:
@@ -128,9 +128,9 @@ def _joined_texts(texts):
 def _make_objective(settings, vocab, teacher=None):
     """Make the `Objective` of a run, with a teacher if `settings` name one.
 
-    vocab: from the checkpoint of a resumed run, or None if the checkpoint has
-    no vocabulary; None for a new run. teacher: the `Teacher`, if it is loaded
-    already.
+    vocab: from the checkpoint of a resumed run. None for a new run, and if a
+    checkpoint has no vocabulary; the objective then begins as in a new run.
+    teacher: the `Teacher`, if it is loaded already.
     """
     is_new = vocab is None
     make = functools.partial(OBJECTIVES[settings['objective']], settings,
@@ -216,7 +216,8 @@ def _check_sizes(path, run, folder):
 def _resumed_settings(checkpoint, keywords, run_type):
     """The settings of a checkpoint, changed by keywords.
 
-    Raises ValueError if a setting may not change on resume.
+    Raises ValueError if `keywords` are invalid, or change a setting that may
+    not change on resume, and `CheckpointError` if saved settings are invalid.
     """
     try:
         saved = run_type.complete(dict(checkpoint.state['settings']))

@@ -36,9 +36,9 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: Names in a run folder, for data that the caller passed in memory. TEXTS is a
-#: file with texts. DATA is a folder with the examples of a labelled task.
-TEXTS, DATA = 'texts.txt', 'data'
+#: Names in a run folder, for data that the caller passed in memory.
+#: DATA is a folder with the examples of a labelled task.
+TEXTS_FILE, DATA = 'texts.txt', 'data'
 
 #: Name of a file that reserves disk space for the model.
 SPACE_FILE = '.room-for-model.part'
@@ -97,7 +97,7 @@ class RunFolder:
 
     @classmethod
     def create_with(cls, write, *args):
-        """Call create(*args), then write(path), which adds the run's data."""
+        """Call create(*args), then write(its path) to add the run's data."""
         folder = cls.create(*args)
         try:
             write(folder.path)
@@ -106,18 +106,19 @@ class RunFolder:
             raise
         return folder
 
-    def begin(self, config, vocab, texts):
+    def begin(self, config, vocab, contents):
         """Write config.json, the vocabulary, and further text files.
 
-        texts: {file name: content}. In the folder of a resumed run,
-        config.json and the vocabulary are written only if they are missing.
+        contents: {name of a text file: its content}. In the folder of a
+        resumed run, config.json and the vocabulary are written only if they
+        are missing.
         """
         if self.is_new or not (self.path / 'config.json').is_file():
             self.write_config(config)
         if self.is_new or not all((self.path / name).is_file()
                                   for name in vocab.files):
             vocab.save(self.path / 'vocab.txt')
-        for name, text in texts.items():
+        for name, text in contents.items():
             self._write_unless_failed(
                 name, lambda path, text=text: write_text(path, text))
 
@@ -149,8 +150,8 @@ class RunFolder:
             except OSError:
                 self._failed.add(name)
 
-    def reserve(self, num_bytes):
-        """Reserve `num_bytes` on the disk for the model, until `release`.
+    def reserve_space(self, num_bytes):
+        """Reserve `num_bytes` of disk for the model, until `free_space`.
 
         Some file systems cannot do this; then nothing is reserved.
         """
@@ -160,8 +161,8 @@ class RunFolder:
             with open(self._space_path, 'wb') as file:
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
 
-    def release(self):
-        """Free the disk space that `reserve` has reserved."""
+    def free_space(self):
+        """Free the disk space that `reserve_space` has reserved."""
         with contextlib.suppress(OSError):
             self._space_path.unlink()
 
@@ -180,7 +181,7 @@ class RunFolder:
         Unless `keep`, the folder of a new run is removed, and a folder that
         was moved aside for the run gets its name back.
         """
-        self.release()
+        self.free_space()
         # `write_run` removes the model of a finished run that was resumed. If
         # `write_run` then failed, the run is unfinished now
         has_model = (self.path / 'model.params').is_file()
@@ -317,7 +318,7 @@ def _was_given_up(out):
     no process writes to it.
     """
     first_files = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt',
-                   *TOKENIZER_FILES, TEXTS, DATA}
+                   *TOKENIZER_FILES, TEXTS_FILE, DATA}
     try:
         found = {path.name for path in out.iterdir()
                  if not re.fullmatch(r'\..+\.part', path.name)}
@@ -349,7 +350,7 @@ def _lock(folder):
     """Lock a folder; return the lock, or raise `RunError`.
 
     The lock is a descriptor of the open file `UNFINISHED`, whose text names
-    the owner. On a file system without locks the file stays unlocked.
+    the holder. On a file system without locks the file stays unlocked.
     """
     path = folder / UNFINISHED
     while True:
@@ -363,14 +364,14 @@ def _lock(folder):
             if fcntl:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            process = _owner(lock)
+            process = _holder_in(lock)
             os.close(lock)
             raise RunError(f'{folder} is being written by {process}: wait '
                            'until it has ended, or stop it') from None
         except OSError:
             pass        # a file system without locks
-        # The last owner may have removed the file just before `flock`. Then
-        # this lock protects nothing: make and lock a new file
+        # The previous holder may have removed the file just before `flock`.
+        # Then this lock protects nothing: make and lock a new file
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), os.stat(path)):
                 break
@@ -382,27 +383,27 @@ def _lock(folder):
     return lock
 
 
-def _owner(lock_file):
+def _holder_in(descriptor):
     """The process that holds a lock, from the text in the open lock file."""
-    text = os.pread(lock_file, 200, 0).decode('utf-8', 'replace').strip()
+    text = os.pread(descriptor, 200, 0).decode('utf-8', 'replace').strip()
     return text or 'another process'
 
 
 def holder(folder):
     """The process that writes to a run folder now, as text, or None."""
     try:
-        lock_file = os.open(Path(folder) / UNFINISHED, os.O_RDONLY)
+        descriptor = os.open(Path(folder) / UNFINISHED, os.O_RDONLY)
     except OSError:
         return None
     try:
         if fcntl:
-            fcntl.flock(lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:     # the process has an exclusive lock
-        return _owner(lock_file)
+        return _holder_in(descriptor)
     except OSError:
         pass        # a file system without locks
     finally:
-        os.close(lock_file)
+        os.close(descriptor)
     return None
 
 
@@ -454,7 +455,7 @@ def begin_files(run):
     # model.params, best.params and the checkpoints
     num_models = 1 + has_best + models_per_checkpoint * max_checkpoints(run)
     check_disk_space(run.out, model_bytes * num_models)
-    run.folder.reserve(model_bytes)
+    run.folder.reserve_space(model_bytes)
     run.folder.begin(config_of(run), run.objective.vocab, {
         'losses.csv': run.history.csv_text(has_held_out(run)),
         'log.txt': ''.join(run.history.log_lines)})
@@ -484,7 +485,7 @@ def finish_files(run):
     summary = run.objective.summary(run.history, run.devices)
     run.history.log_lines.append(f'{summary}\n')    # `write_run` writes it
     run.check_finite()
-    run.folder.release()
+    run.folder.free_space()
     # A run has best weights (finetune), an average (pretrain), or neither
     run.best.load(run.devices)
     run.average.apply()

@@ -19,7 +19,7 @@ from d2lbert.training.settings import EARLIER_NAMES, complete
 
 
 class RunError(ValueError):
-    """A run folder cannot be written or read; the message is one sentence."""
+    """A run fails, or its folder is unusable; the message is one sentence."""
 
 
 def write_run(out, net, history, animator):
@@ -117,7 +117,7 @@ def complete_saved(settings):
     """All settings of a run, completed from saved ones.
 
     settings: as config.json or a checkpoint stores them. Earlier versions
-    stored neither split nor min_freq. They split every text as the book does,
+    stored neither split nor min_freq. They found sentences as the book does,
     and built vocabularies with the book's min_freq. Some settings had other
     names.
     """

@@ -47,7 +47,7 @@ class StepSchedule(Stateful):
                            decay)
 
     def check(self, path):
-        """Raise ValueError if the checkpoint `path` is past the end."""
+        """Raise ValueError if the run restored from `path` is past its end."""
         if self.history.num_steps > self.num_steps:
             raise ValueError(
                 f'num_steps={self.num_steps} is less than the '
@@ -61,8 +61,8 @@ class ClockSchedule(Stateful):
     The clock is `history.seconds`. It stops during evaluations, while
     checkpoints are saved, and until a stopped run is resumed. `begin` reads
     the clock once for each step into `begin_seconds`, which determines the
-    learning rate and the batch size of the step. end: the reading of the clock
-    at which the run ends, in seconds.
+    learning rate and the batch size of the step; arguments `step` are ignored.
+    end: the reading of the clock at which the run ends, in seconds.
     """
 
     def __init__(self, minutes, history):
@@ -96,7 +96,7 @@ class ClockSchedule(Stateful):
             self.history.seconds = float(readings[-1])
 
     def check(self, path):
-        """Raise ValueError if the checkpoint `path` is past the end."""
+        """Raise ValueError if the run restored from `path` is past its end."""
         if self.history.seconds > self.end:
             raise ValueError(
                 f'minutes={self.minutes:g} is less than the '
@@ -119,13 +119,13 @@ def grown_batch_size(full_size, growing_share, progress):
     return math.ceil(full_size / divisor)
 
 
-def rate_factor(position, length, end, warmup, decay):
+def rate_factor(position, length, decay_end, warmup, decay):
     """The factor of the learning rate at a position in a run.
 
-    position, length (of the run) and end (of the decay) are steps or seconds.
-    The factor rises from 0 to 1 in the first share `warmup` of the run. Then
-    it stays 1 if `decay` is 'none'. If `decay` is 'linear' or 'cosine', the
-    factor falls to 0 at `end`, in a straight line or along half a cosine
+    position, length (of the run) and decay_end are steps or seconds. The
+    factor rises from 0 to 1 in the first share `warmup` of the run. Then it
+    stays 1 if `decay` is 'none'. If `decay` is 'linear' or 'cosine', the
+    factor falls to 0 at `decay_end`, in a straight line or along half a cosine
     (Loshchilov and Hutter 2017).
     """
     warmup_end = warmup * length
@@ -133,7 +133,7 @@ def rate_factor(position, length, end, warmup, decay):
         return position / warmup_end
     if decay == 'none':
         return 1.0
-    remaining = (end - position) / (end - warmup_end)   # from 1 to 0
+    remaining = (decay_end - position) / (decay_end - warmup_end)   # 1 to 0
     if decay == 'linear':
         return remaining
     return (1 - math.cos(math.pi * remaining)) / 2

@@ -1,8 +1,8 @@
 """Compute the gradients of a batch, and update the weights with `AdamW`.
 
 A batch is divided among the workers. Each worker divides its rows into
-`accumulate` parts, which it computes one after another, and each part among
-its devices.
+`accumulate` parts, and computes the parts one after another. A part is divided
+among the worker's devices.
 """
 import math
 
@@ -38,8 +38,8 @@ class AdamW(mx.optimizer.Optimizer):
     clip_norm: limit of the norm of all gradients together, after
     `rescale_grad`; 0: no limit. ahead: True prepares an update while its
     gradients are still being computed. Set it only for loops that wait for
-    all predictions before they start to compute gradients: a prediction may
-    move a weight to other memory.
+    all predictions, which are forward passes without gradients, before they
+    compute gradients: a prediction may move a weight to other memory.
     """
 
     def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999,
@@ -130,10 +130,10 @@ class Updater(Stateful):
 
         The devices may still be computing the last part on return.
 
-        A shard is the part of the batch that a device computes at a time.
-        Each loss is a mean over items such as masked words. The loss of a
-        shard is weighted by the shard's share of all items in the batch, so
-        that any division gives the same gradients.
+        A shard is the rows of a part that one device computes. Each loss is a
+        mean over items such as masked words. The loss of a shard is weighted
+        by the shard's share of all items in the batch, so that any division
+        gives the same gradients.
 
         Returns a list for each loss: the weighted losses of this worker's
         shards, scalars on the devices. Summed over all workers, the list gives
@@ -154,8 +154,8 @@ class Updater(Stateful):
             with autograd.record():
                 # A list for each shard, of its weighted losses
                 losses_of_shard = [
-                    _weighted_losses(pairs, batch_counts)
-                    for pairs in self.objective.shard_losses(
+                    _weighted_losses(losses_and_counts, batch_counts)
+                    for losses_and_counts in self.objective.shard_losses(
                         self.net, part, self.devices)]
                 sums = [self._sum_to_minimize(losses)
                         for losses in losses_of_shard]
@@ -201,12 +201,12 @@ class Updater(Stateful):
             return numbers
         # A free key: the trainer uses 0, 1, ..., one for each parameter
         store, key = self.trainer._kvstore, len(self.trainer._params)
-        sums = np.array(numbers, dtype='float32')
+        array = np.array(numbers, dtype='float32')
         if not self._is_worker_checked:
-            self._check_equals_first_worker(store, key, sums.size)
+            self._check_equals_first_worker(store, key, array.size)
             self._is_worker_checked = True
-        store.pushpull(key, sums, out=sums)
-        return sums.tolist()
+        store.pushpull(key, array, out=array)   # sums over the workers
+        return array.tolist()
 
     def _check_equals_first_worker(self, store, key, size):
         """Raise `RunError` if the first worker has other settings or data.
@@ -280,14 +280,15 @@ class Updater(Stateful):
             updater.states_synced[index] = True
 
 
-def _weighted_losses(pairs, batch_counts):
+def _weighted_losses(losses_and_counts, batch_counts):
     """The losses of a shard, each times the shard's share of the items.
 
-    pairs: (loss, number of items in the shard) for each loss. batch_counts:
-    for each loss, the number of items in the batch.
+    losses_and_counts: (loss, number of items in the shard) for each loss.
+    batch_counts: for each loss, the number of items in the batch.
     """
     return [loss * (count / max(batch_count, 1))
-            for (loss, count), batch_count in zip(pairs, batch_counts)]
+            for (loss, count), batch_count in zip(losses_and_counts,
+                                                  batch_counts)]
 
 
 def seed_dropout(*values):

@@ -508,10 +508,10 @@ def test_mxnet_parses_no_file_of_parameters(copy, monkeypatch):
 
 def test_a_finished_run_that_loses_its_model_is_unfinished(copy):
     folder = run_folder.RunFolder.reopen(copy)
-    folder.reserve(1)
+    folder.reserve_space(1)
     (copy / UNFINISHED).touch()
     # `write_run` frees the reserved space, removes the model, and fails
-    folder.release()
+    folder.free_space()
     (copy / 'model.params').unlink()
     folder.close()
     assert (copy / UNFINISHED).exists()
