@@ -56,7 +56,7 @@ class Distillation(Objective):
         copy them.
         """
         net = self.inner.net(devices)
-        # Each device computes the teacher's scores for its shard
+        # Each device computes the teacher's outputs for its part of a batch
         self.teacher.net.collect_params().reset_ctx(devices)
         if self._is_new:
             message = copy_from_teacher(self.inner.model_of(net), self.teacher)
@@ -122,7 +122,7 @@ class Distillation(Objective):
             folder=str(self.teacher.path), sha256=self.teacher.sha256))
 
     def summary(self, history, devices):
-        """The lines of `objective.run_summary`."""
+        """Lines to print at the end of a run, from the inner objective."""
         return self.inner.summary(history, devices)
 
 
@@ -162,9 +162,10 @@ def copy_from_teacher(net, teacher):
 
     A net of n layers takes the embeddings, the heads that both nets have, and
     n of the N layers of the teacher: layers k N // n for k = 0, 1, ..., n - 1.
-    Positions and segments that the teacher lacks keep random embeddings. The
-    net keeps all its random weights if it has more layers than the teacher, or
-    if an argument outside _MAY_DIFFER differs.
+    Positions and segments that the teacher lacks keep random embeddings, and
+    heads that the teacher's folder lacks keep random weights. The net keeps
+    all its random weights if it has more layers than the teacher, or if an
+    argument outside _MAY_DIFFER differs.
     """
     n, N = net.config['num_layers'], teacher.net.config['num_layers']
     differing = differences(net.config, teacher.net.config)
@@ -174,7 +175,7 @@ def copy_from_teacher(net, teacher):
         return ('the student starts from random weights, because it differs '
                 f'from its teacher {teacher.path} in {", ".join(differing)}')
     layers = [k * N // n for k in range(n)]
-    teacher_blks = teacher.net.encoder.blks.up_to(-1)
+    teacher_blks = teacher.net.encoder.blks.up_to(-1)   # of all layers
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
         _copy(teacher_blks[k], blk)
     # The blocks are copied above, positions and segments below
@@ -194,17 +195,17 @@ def copy_from_teacher(net, teacher):
             f'{teacher.path}')
 
 
-def differences(config, other):
+def differences(config, other_config):
     """The arguments in which two nets differ, except _MAY_DIFFER, sorted."""
     def with_defaults(partial_config):
-        config = {**DEFAULTS, **partial_config}
+        full = {**DEFAULTS, **partial_config}
         # One group for each layer means the same as None: no shared weights
-        if config['num_groups'] == config['num_layers']:
-            config['num_groups'] = None
-        return config
-    config, other = with_defaults(config), with_defaults(other)
-    return sorted(name for name in {*config, *other} - _MAY_DIFFER
-                  if config.get(name) != other.get(name))
+        if full['num_groups'] == full['num_layers']:
+            full['num_groups'] = None
+        return full
+    a, b = with_defaults(config), with_defaults(other_config)
+    return sorted(name for name in {*a, *b} - _MAY_DIFFER
+                  if a.get(name) != b.get(name))
 
 
 def _copy(source, target, skipped=()):
@@ -240,11 +241,11 @@ def _copy_segments(source, target):
                           target.segment_embedding.weight)
 
 
-def _copy_common_rows(source_values, target):
-    """Copy the rows that both tables have; the axis of rows is -2."""
-    values = _value(target)
+def _copy_common_rows(source_values, param):
+    """Copy to a parameter the rows that both arrays have, along axis -2."""
+    values = _value(param)
     num_common = min(values.shape[-2], source_values.shape[-2])
-    target.set_data(np.concatenate(
+    param.set_data(np.concatenate(
         [source_values[..., :num_common, :], values[..., num_common:, :]],
         axis=-2))
 

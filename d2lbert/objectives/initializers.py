@@ -32,14 +32,15 @@ def topic_vectors(text, size):
     fewer tokens or fewer distinct paragraphs than `size`, the last columns
     are zero. Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
     """
-    paragraphs, tokens, weights = _tf_idf(text)
-    unique_tokens, columns = onp.unique(tokens, return_inverse=True)
-    rank = min(size, len(unique_tokens), len(onp.unique(paragraphs)))
+    paragraph_of_weight, token_of_weight, weights = _tf_idf(text)
+    unique_tokens, columns = onp.unique(token_of_weight, return_inverse=True)
+    rank = min(size, len(unique_tokens), len(onp.unique(paragraph_of_weight)))
     if not rank:
         return unique_tokens, onp.zeros((0, size), 'float32')
     # row_begins[q]: the index of the first weight of paragraph q. The last
     # entry is the number of weights
-    row_begins = onp.searchsorted(paragraphs, onp.arange(paragraphs[-1] + 2))
+    row_begins = onp.searchsorted(
+        paragraph_of_weight, onp.arange(paragraph_of_weight[-1] + 2))
     # A row for each paragraph, a column for each of unique_tokens
     matrix = mx.nd.sparse.csr_matrix((weights, columns, row_begins), shape=(
         len(row_begins) - 1, len(unique_tokens)))
@@ -67,8 +68,8 @@ def _tf_idf(text):
     Returns (paragraphs, tokens, weights), three arrays with an entry for each
     weight above 0: the index of the analyzed paragraph, the token id, and the
     weight. For a token that occurs n times in the paragraph, and in m of the
-    M analyzed paragraphs, the weight is (1 + log n) log(M / m). The weights
-    of each paragraph are then divided by their Euclidean norm.
+    M analyzed paragraphs, the weight is (1 + log n) log(M / m), or 0 for
+    <unk>. The weights of a paragraph are then divided by their Euclidean norm.
     """
     # begins[q]: the index of the first word of paragraph q. The last entry is
     # the number of words
@@ -110,8 +111,7 @@ def _gram_eigenpairs(matrix):
 def _orthonormal(matrix):
     """Orthonormal columns with the span of a matrix's columns, float32."""
     values, vectors = _gram_eigenpairs(matrix)
-    # Smaller values are rounding errors
-    is_kept = values > values[0] * 1e-10
+    is_kept = values > values[0] * 1e-10    # others are rounding errors
     return (matrix @ vectors[:, is_kept]
             / onp.sqrt(values[is_kept])).astype('float32')
 
@@ -164,11 +164,11 @@ def _set_topics(block, text):
         return
     weight = block.token_embedding.weight
     embeddings = weight.data(weight.list_ctx()[0]).asnumpy()
-    H = embeddings.shape[1]
-    tokens, vectors = topic_vectors(text, H)
-    # On average the length of a vector stays √H STD
+    size = embeddings.shape[1]
+    tokens, vectors = topic_vectors(text, size)
+    # On average the length of a vector stays √size STD
     embeddings[tokens] *= math.sqrt(1 - TOPIC_WEIGHT ** 2)
-    embeddings[tokens] += TOPIC_WEIGHT * STD * math.sqrt(H) * vectors
+    embeddings[tokens] += TOPIC_WEIGHT * STD * math.sqrt(size) * vectors
     weight.set_data(np.array(embeddings))
 
 

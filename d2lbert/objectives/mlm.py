@@ -160,13 +160,14 @@ class BoundaryHead(nn.Block):
                                     init='zeros')
         self._precision = precision
 
-    def forward(self, left_X, right_X, positions):
-        """The vectors y (S, E), from left_X and right_X (S, H).
+    def forward(self, left_vectors, right_vectors, span_positions):
+        """The vectors y (S, E), from the vectors x (S, H) beside each span.
 
-        positions (S,) int32: the position of each word in its span, from 0.
+        span_positions (S,) int32: each word's position in its span, from 0.
         """
         return self.mlp(np.concatenate(
-            [left_X, right_X, self.positions(positions)], axis=1))
+            [left_vectors, right_vectors, self.positions(span_positions)],
+            axis=1))
 
     def scores(self, Y, embedding):
         """Scores (S, V) of the vocabulary for Y (S, E).
@@ -178,7 +179,7 @@ class BoundaryHead(nn.Block):
                          grad_req=grad_reqs(embedding.weight, self.bias))
 
     def loss(self, Y, embedding, labels, weights):
-        """The weighted mean cross-entropy at Y (S, E), like `MaskLM.loss`.
+        """The weighted mean cross-entropy of Y (S, E), like `MaskLM.loss`.
 
         embedding: as for `scores`. labels, weights (S,).
         """
@@ -273,7 +274,7 @@ class MLM(TextObjective):
     def batches(self, epoch, start):
         """Yield (position, `corpus.masking.MaskedRows`), see `Objective`."""
         s, masking = self.settings, self.masking
-        # SPANBERT, the other value, masks whole words in any case
+        # `MLMAndSBO` has SPANBERT, which always masks whole words
         if masking == SINGLE_TOKENS and s['whole_word_masking']:
             masking = WHOLE_WORDS
         return self.corpus.train.batches(
@@ -404,10 +405,10 @@ class MLMAndSBO(MLM):
         # shard without masked words, `masked` has one entry, for the first
         # token of the shard. Its `left` is the row of this token itself, so
         # its position would be -1
-        positions = masked.masked_rows - masked.left - 1
+        span_positions = masked.masked_rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),
-            masked.put(onp.maximum(positions, 0)))
+            masked.put(onp.maximum(span_positions, 0)))
 
     @staticmethod
     def line(figures):

@@ -1,5 +1,5 @@
 """Define `Objective`, the base class of all training objectives."""
-from d2lbert.nn.steps import summary
+from d2lbert.nn import steps
 
 
 class Objective:
@@ -34,8 +34,9 @@ class Objective:
     #: The number of steps between two evaluations; None for no evaluation.
     eval_every = None
 
-    #: `score(figures)` returns a number, the larger the better. A finished run
-    #: has the weights of its best step, or of its last step if score is None.
+    #: `score(figures)` returns a number, the larger the better. The net of a
+    #: finished run has the weights after its best step. With None, steps are
+    #: not compared.
     score = None
 
     #: Vocabulary or tokenizer to save in the run folder. It has `files`, the
@@ -104,16 +105,17 @@ class Objective:
 
     def summary(self, history, devices):
         """Lines to print at the end of a run."""
-        return summary(history, devices, self.unit)
+        return steps.summary(history, devices, self.unit)
 
 
 def run_summary(history, devices, unit):
-    """The book's two lines of losses and speed, and the recent mean losses.
+    """The book's two lines of losses and speed, and a line of recent losses.
 
     The book prints means since step 1, which include the high losses of the
-    first steps. history: a `training.history.RunHistory`.
+    first steps. history: a `training.history.RunHistory`. If its `recent` is
+    None, the third line is left out.
     """
-    book_lines = summary(history, devices, unit)
+    book_lines = steps.summary(history, devices, unit)
     if history.recent is None:
         return book_lines
     count, means = history.recent   # means over the last `count` steps
