@@ -88,7 +88,7 @@ def find_processor(path='/proc/cpuinfo', machine=None):
         """The value of the first field that is not empty, or ''."""
         return next((fields[name] for name in names if fields.get(name)), '')
 
-    # Each pair has the names on x86-64 and on Arm
+    # Where a field has two names, they are those on x86-64 and on Arm
     vendor_id = value_of('vendor_id', 'CPU implementer')
     return Processor(
         machine, VENDORS.get(vendor_id, vendor_id),
@@ -110,44 +110,43 @@ def describe_machine(root='/'):
             f'{platform.system()} {processor.machine}')
 
 
-class InstructionSet(NamedTuple):
-    """An instruction set: compiler flags, and requirements on the processor.
-    """
+class Isa(NamedTuple):
+    """An instruction set: its compiler flags, and what a processor needs."""
 
     machines: Tuple[str, ...]   # possible values of platform.machine()
     flags: Tuple[str, ...]
     required_features: str      # names in /proc/cpuinfo, with blanks between
 
 
-# The features of -march=haswell. The flags below use this name and not
-# -march=x86-64-v3, which old versions of GCC and clang do not know
+# Features that code for -march=haswell needs. The flags below name haswell, as
+# old versions of GCC and clang do not know the similar x86-64-v3
 _HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
-#: {value of D2LBERT_ISA: its instruction set}.
-INSTRUCTION_SETS = {
-    'avx512': InstructionSet(
+#: {value of D2LBERT_ISA: its `Isa`}, without native.
+ISAS = {
+    'avx512': Isa(
         ('x86_64',), ('-march=haswell', '-mavx512f', '-mavx512bw',
                       '-mavx512cd', '-mavx512dq', '-mavx512vl'),
         f'{_HASWELL} avx512f avx512bw avx512cd avx512dq avx512vl'),
-    'avx2': InstructionSet(('x86_64',), ('-march=haswell',), _HASWELL),
-    'avx': InstructionSet(('x86_64',), ('-march=x86-64', '-mavx'), 'avx'),
-    'sse': InstructionSet(('x86_64',), ('-march=x86-64',), ''),
-    'neon': InstructionSet(('aarch64', 'arm64'), ('-march=armv8-a',), ''),
+    'avx2': Isa(('x86_64',), ('-march=haswell',), _HASWELL),
+    'avx': Isa(('x86_64',), ('-march=x86-64', '-mavx'), 'avx'),
+    'sse': Isa(('x86_64',), ('-march=x86-64',), ''),
+    'neon': Isa(('aarch64', 'arm64'), ('-march=armv8-a',), ''),
 }
 
 
 def chosen_isa():
-    """The value of D2LBERT_ISA: 'native' or a key of INSTRUCTION_SETS.
+    """The value of D2LBERT_ISA: 'native' (the default) or a key of ISAS.
 
     Raises ValueError for other values, and if this processor lacks the set.
     """
     name = os.environ.get('D2LBERT_ISA') or 'native'
     if name == 'native':
         return name
-    if name not in INSTRUCTION_SETS:
-        *first, last = INSTRUCTION_SETS
+    if name not in ISAS:
+        *first, last = ISAS
         raise ValueError(f'D2LBERT_ISA is {name!r}: it must be native, '
                          f'{", ".join(first)} or {last}')
-    processor, chosen = find_processor(), INSTRUCTION_SETS[name]
+    processor, chosen = find_processor(), ISAS[name]
     if processor.machine not in chosen.machines:
         raise ValueError(f'D2LBERT_ISA is {name}, an instruction set of '
                          f'{chosen.machines[0]}, and this processor is '
@@ -166,7 +165,7 @@ def isa_flags():
     name = chosen_isa()
     if name == 'native':
         return ['-march=native']
-    return list(INSTRUCTION_SETS[name].flags)
+    return list(ISAS[name].flags)
 
 
 #: Seconds for a compiler to print its version; a slower compiler is not used.
@@ -187,7 +186,7 @@ def find_compiler():
         if not path:
             continue
         try:
-            # With a path and close_fds=False, Python 3.8 does not fork here:
+            # With a path and close_fds=False, even Python 3.8 does not fork:
             # after a fork, the tokenizers library prints a warning
             process = subprocess.run(
                 [*command, '--version'], executable=path, close_fds=False,

@@ -48,9 +48,10 @@ def without_panics():
     descriptor 2 is a temporary file. On exit, the text of the file without the
     panics is written to standard error.
 
-    While one thread captures, the context changes nothing in other threads.
-    If threads shared a capture, it could end only when no thread is in the
-    context, and with overlapping calls this may never happen.
+    While one thread captures, other threads enter this context without effect.
+    They may print a panic after the capture has ended. If threads shared a
+    capture, it could end only when no thread is in the context, and with
+    overlapping calls this may never happen.
     """
     if not _capture_lock.acquire(blocking=False):
         yield
@@ -73,7 +74,7 @@ def without_panics():
 
 
 #: The logger of the package. It has no handler; unless the application adds
-#: one, Python prints warnings to standard error.
+#: one, Python prints lines of level WARNING or above to standard error.
 LOG = logging.getLogger('d2lbert')
 
 
@@ -132,7 +133,7 @@ def printed_warnings(hidden=False):
             note(message)
         else:
             show_other(message, category, *args, **kwargs)
-    # Without a handler, Python would print warnings in spite of --quiet
+    # Without a handler, Python would print lines of `warn` despite --quiet
     LOG.handlers = [_NoteHandler(logging.WARNING)]
     # Otherwise a handler of the root logger would print each line once more
     LOG.propagate = False

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from d2lbert.machine import hardware
 
-# Maximum time that `interruptible` waits for the end of abandoned work
+# After an exception, `interruptible` waits at most this long for `work` to end
 ENDING_SECONDS = 1
 
 
@@ -18,11 +18,11 @@ def interruptible(work):
     """Return the result of work(is_abandoned); handle signals meanwhile.
 
     work: a function with a long call into another library. Python handles
-    signals only in the main thread, between two bytecode instructions. So
-    `work` runs in another thread. If a signal handler raises an exception, the
-    exception leaves this function, and `is_abandoned()` returns True from then
-    on. `work` should call `is_abandoned` often, and end when the result is
-    True.
+    signals only in the main thread, between two bytecode instructions. So a
+    call there runs `work` in another thread. If a signal handler raises an
+    exception, the exception leaves this function, and `is_abandoned()` returns
+    True from then on. `work` should call `is_abandoned` often, and end when
+    the result is True.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)      # no signal handler runs in this thread

@@ -18,8 +18,8 @@ def on_device(X, ctx=None, dtype=None):
     the type of X.
 
     A copy to a CPU does not wait for other operators. MXNet's `np.array` would
-    wait for all earlier operators, and the CPU would be idle while Python
-    prepares the next operators.
+    wait for all earlier operators, and MXNet's threads would then be idle
+    while Python prepares the next operators.
     """
     if isinstance(X, np.ndarray):
         return X if dtype is None else X.astype(dtype, copy=False)
@@ -86,8 +86,9 @@ def check_ids(ids, bound, name):
 def check_tokens(tokens, vocab_size, max_len):
     """Check tokens (B, T), and return `host_unless_gpu` of them.
 
-    Raises ValueError if the batch is empty, if T is more than `max_len`, or if
-    an id is out of range, which MXNet would clip without an error.
+    Raises ValueError for another shape, for B or T of 0, if T is more than
+    `max_len`, or if `check_ids` refuses the ids. MXNet would clip an id that
+    is out of range without an error.
     """
     shape = onp.shape(tokens)
     if len(shape) != 2 or 0 in shape:
@@ -122,7 +123,8 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
     """Raise ValueError unless a net has a score for each label.
 
     vocab_size: the size of the vocabulary, which must be equal to the net's.
-    mlm_Y: token ids. nsp_y: 0 or 1 for each pair.
+    mlm_Y: token ids. nsp_y: 0 or 1 for each pair. Labels on a GPU are not
+    checked.
     """
     # The net of a user may lack `encoder.vocab_size` or `nsp`. By the defaults
     # of `getattr`, the check of the missing attribute passes
@@ -144,7 +146,7 @@ def predicts_real_tokens(shard):
 
     A real token is not padding. shard: a `texts.examples.Batch`. Its
     predictions of weight 0 only pad `pred_positions_X`, and are ignored.
-    Raises ValueError for a position with a fraction.
+    Raises ValueError for a position that `check_whole` refuses.
     """
     check_whole(shard.pred_positions_X, 'prediction position')
     # Masked token s is prediction p[s] of sequence b[s]

@@ -17,7 +17,8 @@ from d2lbert.machine.backend import gluon, init, mx, nn, np, npx
 class Model(nn.Block):
     """A network with an `encoder`, and with the attributes below.
 
-    `config` holds the keyword arguments that construct the network again.
+    Subclasses set `config`, the keyword arguments of the `BERTModel` or
+    `BARTModel` that the network is, or was made from.
     """
 
     #: The decoder, for example of BART, and the masked language model head
@@ -178,7 +179,7 @@ class Dense(nn.Dense):
     """`nn.Dense` over the last axis, from (..., K) to (..., units).
 
     flatten=True (Gluon's default, but not here) maps (B, ...) to (B, units).
-    activation: one of Gluon's, 'gelu' or 'gelu_new'. Unlike in Gluon, the bias
+    activation: 'gelu', 'gelu_new' or one of Gluon's. Unlike in Gluon, the bias
     has a gradient even if the weight is frozen by grad_req='null'.
     """
 
@@ -192,7 +193,7 @@ class Dense(nn.Dense):
         self.precision, self._last_grad_reqs = precision, None
 
     def forward(self, X):
-        """Apply the layer to X (..., K); returns (..., units)."""
+        """Apply the layer to X; for the shapes see the class."""
         new_grad_reqs = grad_reqs(self.weight, self.bias)
         if new_grad_reqs != self._last_grad_reqs:
             self._last_grad_reqs = new_grad_reqs

@@ -16,7 +16,7 @@ from d2lbert.machine.processor import Processor, find_processor
 
 HERE = Path(__file__).resolve().parent
 X86 = Processor('x86_64', 'Intel', '6', '94', '', frozenset(
-    processor.INSTRUCTION_SETS['avx2'].required_features.split()))
+    processor.ISAS['avx2'].required_features.split()))
 
 
 def runs_here(name):
@@ -107,7 +107,7 @@ def test_the_operators_on_an_emulated_arm(tmp_path):
     sources = [kernels.FOLDER / name for name in kernels.SOURCES]
     made = subprocess.run(
         ['g++' if native else cross,
-         *processor.INSTRUCTION_SETS['neon'].flags, *flags, '-static',
+         *processor.ISAS['neon'].flags, *flags, '-static',
          f'-I{include}', f'-I{kernels.FOLDER}',
          str(HERE / 'arm.cc'), *map(str, sources), str(interface), '-o',
          str(program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
