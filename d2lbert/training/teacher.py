@@ -60,6 +60,8 @@ class Teacher(NamedTuple):
 
         part: one of `pretrained.families.tensor_names.PARTS`.
         """
+        if part in self.net.random_heads:       # of a run that was imported
+            return True
         loaded_folder = self.net.pretrained     # None for the net of a run
         return loaded_folder is not None and loaded_folder.lacks(part)
 

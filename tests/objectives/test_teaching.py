@@ -13,6 +13,7 @@ import reference
 from loops import step
 
 import d2lbert as d2l
+from d2lbert.__main__ import main
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.distillation import (
     copy_from_teacher,
@@ -538,5 +539,8 @@ def test_heads_that_a_folder_lacks_do_not_change_who_it_is(folder, tmp_path):
         assert (reference.parameters(run.net)[name]
                 == reference.parameters(alone.net)[name]).all()
     without('cls.predictions')
-    with pytest.raises(ValueError, match='has no head that predicts'):
-        Teacher.load(path)
+    # Nor is the head of a run with random weights, after an import
+    assert main(['import', str(path), str(tmp_path / 'imported')]) == 0
+    for teacher in path, tmp_path / 'imported':
+        with pytest.raises(ValueError, match='has no head that predicts'):
+            Teacher.load(teacher)
