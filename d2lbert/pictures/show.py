@@ -122,43 +122,43 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     if texts is None:
         texts = PAIRS if about is not None and about.pair else TEXTS
     pairs = _check_texts(texts)
-    encoded = [tokenizer.encode(*pair) for pair in pairs]
-    num_weights = _count_weights(net, encoded)
+    all_encoded = [tokenizer.encode(*pair) for pair in pairs]
+    num_weights = _count_weights(net, all_encoded)
     sample = _load_sample(folder, file, text_field)
     text_words = _words_of(pairs)
     sentences = sample_texts.pick_sentences(
         sample, {*text_words, *map(str.lower, words or ())})
-    sample_tokens, neighbours = neighbours_of(net, tokenizer, encoded,
+    sample_tokens, neighbours = neighbours_of(net, tokenizer, all_encoded,
                                               sentences)
     can_fill = has_mask_head(net) and tokenizer.mask_id is not None
     bits = 16 if num_weights <= MAX_WEIGHTS_IN_16_BITS else 8
     data_of_texts = []
-    # {index of a sample token: its index in the page's list of sample tokens}.
+    # {index in `sample_tokens`: index in the page's list of sample tokens}.
     # For each text, `_neighbour_data` adds the neighbours of its tokens
     stored_index = {}
-    for pair, one_encoded, text_neighbours in zip(pairs, encoded, neighbours):
-        tokens = _token_data(pair, one_encoded)
-        weights = attention_of(net, one_encoded.ids, one_encoded.segments)
+    for pair, encoded, text_neighbours in zip(pairs, all_encoded, neighbours):
+        tokens = _token_data(pair, encoded)
+        weights = attention_of(net, encoded.ids, encoded.segments)
         data_of_texts.append(dict(
             text=pair[0], pair=pair[1], tokens=tokens,
             attention=quantize(weights, bits),
             head=clearest_head(weights, [token['special']
                                          for token in tokens]),
-            guesses=(_guess_data(net, tokenizer, one_encoded) if can_fill
+            guesses=(_guess_data(net, tokenizer, encoded) if can_fill
                      else None),
             near=_neighbour_data(text_neighbours, stored_index),
             prediction=(_prediction_data(net, tokenizer, *pair)
                         if about and about.kind != 'choice' else None)))
     name = 'a net in memory' if folder is None else name_of(folder)
     if about:
-        kind = 'fine-tuned'
+        model_kind = 'fine-tuned'
     elif folder is None:
-        kind = 'in memory'
+        model_kind = 'in memory'
     else:
-        kind = 'run' if is_run(folder) else 'released'
+        model_kind = 'run' if is_run(folder) else 'released'
     return dict(
-        title=f'What {name} learnt', name=name, version=__version__, kind=kind,
-        task=about.task if about else None,
+        title=f'What {name} learnt', name=name, version=__version__,
+        kind=model_kind, task=about.task if about else None,
         layers=net.encoder.blks.num_layers, heads=net.config['num_heads'],
         hiddens=net.config['num_hiddens'], tokens=len(tokenizer),
         parameters=sum(int(math.prod(param.shape)) for param
@@ -193,19 +193,19 @@ def _check_texts(texts):
     return pairs
 
 
-def _count_weights(net, encoded):
+def _count_weights(net, all_encoded):
     """Return the number of attention weights of all texts together.
 
-    encoded: the `Encoded` of each text. Raises ValueError if a text is too
+    all_encoded: the `Encoded` of each text. Raises ValueError if a text is too
     long for the model, or if a page cannot hold the weights.
     """
-    for k, text in enumerate(encoded, 1):
-        if len(text.ids) > net.encoder.max_len:
-            raise ValueError(f'text {k} has {len(text.ids)} tokens, but this '
-                             f'model has only {net.encoder.max_len} '
+    for k, encoded in enumerate(all_encoded, 1):
+        if len(encoded.ids) > net.encoder.max_len:
+            raise ValueError(f'text {k} has {len(encoded.ids)} tokens, but '
+                             f'this model has only {net.encoder.max_len} '
                              'positions: shorten it')
     num_weights = sum(net.encoder.blks.num_layers * net.config['num_heads']
-                      * len(text.ids) ** 2 for text in encoded)
+                      * len(encoded.ids) ** 2 for encoded in all_encoded)
     if num_weights > MAX_WEIGHTS:
         raise ValueError(f'the texts have {num_weights:,} attention weights, '
                          f'but a page may have only {MAX_WEIGHTS:,}: give '
@@ -242,12 +242,12 @@ def _token_data(pair, encoded):
     'written' is the token's spelling in the text. encoded: the `Encoded`.
     """
     tokens = []
-    for token, segment, (begin, end), word, k in zip(
+    for token, segment, (begin, end), word_index, k in zip(
             encoded.tokens, encoded.segments, encoded.offsets,
             encoded.words, encoded.text_indices):
-        written = pair[k][begin:end] if word is not None else ''
+        written = pair[k][begin:end] if word_index is not None else ''
         tokens.append(dict(token=token, written=written, segment=segment,
-                           special=word is None))
+                           special=word_index is None))
     return tokens
 
 
@@ -297,8 +297,8 @@ def _sample_data(sample, sentences, sample_tokens, stored_index):
     rows = []
     for index in sorted(stored_index, key=stored_index.get):
         token = sample_tokens[index]
-        i = sentence_index.setdefault(token.sentence, len(sentence_index))
-        rows.append([i, token.begin, token.end])
+        s = sentence_index.setdefault(token.sentence, len(sentence_index))
+        rows.append([s, token.begin, token.end])
     return dict(name=sample.name, count=len(sentences), tokens=rows,
                 sentences=[sentences[index] for index in sentence_index])
 
@@ -328,7 +328,7 @@ def _prediction_data(net, tokenizer, text, text_b):
 def _sense_data(net, tokenizer, sample, text_words, words):
     """Return a list with the data of each word that is shown.
 
-    These are `words`. If `words` is None, these are up to MAX_SHOWN_WORDS of
+    The words shown are `words` or, if this is None, up to MAX_SHOWN_WORDS of
     text_words with at least MIN_USES uses, except stop words of the sample and
     numbers. text_words: the words of the page's texts.
     """
@@ -353,7 +353,8 @@ def _word_data(net, tokenizer, sample, word, min_uses):
     """Return the data of a word: points by layer, sentences and senses.
 
     Labelled uses, which are in the sample corpus, replace uses in `sample`.
-    Raises ValueError if the word has fewer than min_uses uses.
+    Raises ValueError if the word has fewer than min_uses uses, or fewer than
+    three after `sense_points` truncates the sentences.
     """
     uses = (sample_texts.labelled_uses(word)
             or sample_texts.uses_of(word, sample.sentences))
@@ -496,9 +497,9 @@ def quantize(weights, bits):
     2 ** bits - 1. To read a row, square its numbers and divide the squares by
     their sum. Numbers are unsigned, little-endian, of 8 or 16 bits.
     """
-    max_weights = weights.max(axis=-1, keepdims=True)
+    row_max = weights.max(axis=-1, keepdims=True)
     max_number = (1 << bits) - 1
-    numbers = onp.rint(onp.sqrt(weights / onp.maximum(max_weights, 1e-30))
+    numbers = onp.rint(onp.sqrt(weights / onp.maximum(row_max, 1e-30))
                        * max_number)
     numbers = numbers.astype('<u2' if bits == 16 else 'uint8')
     return base64.b64encode(numbers.tobytes()).decode()

@@ -1,9 +1,9 @@
 """This module has the tokenizers, which convert texts to ids and back.
 
-`WordPiece` loads, trains and saves the tokenizers of released checkpoints,
-with the library `tokenizers`. `WholeWords` encodes with the `Vocab` of a run,
-where each word is a token. Sources: Devlin et al. 2018, section 3; Wu et al.
-2016, section 4.1.
+`WordPiece` loads, trains and saves tokenizers of the library `tokenizers`, as
+released checkpoints have them. `WholeWords` encodes with the `Vocab` of a
+run, where each word is a token. Sources: Devlin et al. 2018, section 3; Wu et
+al. 2016, section 4.1.
 """
 import functools
 import json
@@ -45,9 +45,9 @@ NORMALIZER_FIELDS = (
     ('strip_accents', 'strip_accents', None),
     ('tokenize_chinese_chars', 'handle_chinese_chars', True))
 
-#: From this number of texts on, counted over all calls, a tokenizer encodes in
-#: C++. Making the tables for C++ takes as long as encoding some hundred texts
-#: with the library.
+#: From this number of texts on, counted over all calls without pairs and
+#: max_len, a tokenizer encodes such texts in C++. Making the tables for C++
+#: takes as long as encoding some hundred texts with the library.
 MIN_CPP_TEXTS = 512
 
 #: If the texts of a call have this number of characters in all, or more,
@@ -69,8 +69,8 @@ class WordPiece(BaseTokenizer):
                  tokens=None, files=None):
         """Wrap a tokenizer of the library; special: {role: token}.
 
-        max_len, an attribute for callers, is the number of tokens that the
-        model can read, or None. config: the fields of tokenizer_config.json.
+        max_len, kept for callers, is the number of tokens that the model can
+        read, or None. config: the fields of tokenizer_config.json.
         tokens: the model's tokens by id; None for all tokens of the tokenizer.
         files: {name: text} to save in place of tokenizer.json, or None. With
         files, the tokenizer may have more tokens than the model. The further
@@ -121,19 +121,20 @@ class WordPiece(BaseTokenizer):
 
     @property
     def has_word_pieces(self):
-        """True if the model is WordPiece, and not a BPE, for example."""
+        """True only for word pieces with the prefix ##, not for a BPE."""
         return word_pieces.has_word_pieces(self.tokenizer)
 
     @classmethod
     def train(cls, files, vocab_size, lowercase=True, strip_accents=None,
               min_frequency=2, max_len=512):
-        """Train `vocab_size` word pieces on text files, deterministically.
+        """Train word pieces on text files, deterministically.
 
         files: paths of one or more text files, see `texts.text_files`; the
-        word <unk> of WikiText is ignored. strip_accents: None follows
+        word <unk> of WikiText is ignored. vocab_size: the largest number of
+        tokens, special tokens included. strip_accents: None follows
         `lowercase`, as in the published BERT. min_frequency: the least count
-        of a new piece. Raises OSError, and ValueError for a damaged file, a
-        text without words or a too small vocab_size.
+        of a piece longer than one letter. Raises OSError, and ValueError for a
+        damaged file, a text without words or a too small vocab_size.
         """
         return cls.of_counts(word_pieces.count_words(files), vocab_size,
                              lowercase, strip_accents, min_frequency, max_len)
@@ -225,8 +226,8 @@ class WordPiece(BaseTokenizer):
         """As `encode_batch`, but with are_words each text is a list of words.
         """
         texts = as_list(texts, 'texts')
-        max_tokens = max_text_len(self, max_len, pairs is not None)
-        if pairs is None and max_tokens is None:
+        max_text_tokens = max_text_len(self, max_len, pairs is not None)
+        if pairs is None and max_text_tokens is None:
             if not are_words:
                 return self._encode_untruncated(texts)
             return [*map(self._to_encoded, self._call_library(
@@ -239,11 +240,11 @@ class WordPiece(BaseTokenizer):
             seconds = self._call_library(check_pairs(pairs, texts), are_words)
         with word_pieces.library_errors():
             return [self._to_encoded(_join(self.tokenizer, first, second,
-                                           max_tokens))
+                                           max_text_tokens))
                     for first, second in zip(firsts, seconds)]
 
     def _encode_untruncated(self, texts):
-        """Encode texts, and add special tokens; in C++ where possible."""
+        """Encode texts, and add special tokens; see `MIN_CPP_TEXTS`."""
         self._num_encoded_texts += len(texts)
         all_ids = [None] * len(texts)
         if (self._num_encoded_texts >= MIN_CPP_TEXTS
@@ -286,8 +287,8 @@ class WordPiece(BaseTokenizer):
                 return interruptible(
                     lambda is_abandoned: self.tokenizer.encode_batch(
                         texts, **options))
-            # encode_batch of the library would start threads. For less text,
-            # the threads mostly wait for each other to allocate memory
+            # encode_batch starts threads of the library. With so little text,
+            # they would mostly wait for each other to allocate memory
             return [self.tokenizer.encode(text, **options) for text in texts]
 
     def _to_encoded(self, encoding):
@@ -311,16 +312,16 @@ class WordPiece(BaseTokenizer):
         return self.tokenizer.num_special_tokens_to_add(is_pair)
 
 
-def _join(tokenizer, first, second, max_tokens):
+def _join(tokenizer, first, second, max_text_tokens):
     """Truncate and join the library's encodings; add special tokens.
 
-    tokenizer: of the library. second: None for a single text. max_tokens: the
-    limit without special tokens, or None.
+    tokenizer: of the library. second: None for a single text.
+    max_text_tokens: the limit without special tokens, or None.
     """
-    if max_tokens is not None:
+    if max_text_tokens is not None:
         lengths = truncated_lengths(
             len(first.ids), None if second is None else len(second.ids),
-            max_tokens)
+            max_text_tokens)
         first.truncate(lengths[0])
         if second is not None:
             second.truncate(lengths[1])
@@ -382,9 +383,9 @@ class WholeWords(BaseTokenizer):
 
     def decode(self, ids):
         """As `WordPiece.decode`."""
-        special = set(self.special_ids)
+        special_ids = set(self.special_ids)
         return ' '.join(self.vocab.to_tokens(
-            [idx for idx in ids if idx not in special]))
+            [idx for idx in ids if idx not in special_ids]))
 
     def _words_of(self, text):
         """The words of a text: a list of (lower-case word, (begin, end))."""
@@ -403,10 +404,10 @@ class WholeWords(BaseTokenizer):
         The part is text[begin:end], which has no white space.
         """
         while begin < end:
-            special = next((token for token in self.special.values()
-                            if text.startswith(token, begin)), None)
-            word_end = begin + len(special or text[begin])
-            if special is None and not is_word_alone(text[begin]):
+            special_token = next((token for token in self.special.values()
+                                  if text.startswith(token, begin)), None)
+            word_end = begin + len(special_token or text[begin])
+            if special_token is None and not is_word_alone(text[begin]):
                 while word_end < end and not is_word_alone(text[word_end]):
                     word_end += 1
             yield begin, word_end
@@ -418,16 +419,15 @@ class WholeWords(BaseTokenizer):
         first, second: words as `_words_of` returns them; second is None for a
         single text. max_len: as for `encode`.
         """
-        max_tokens = max_text_len(self, max_len, second is not None)
-        if max_tokens is not None:
+        max_text_tokens = max_text_len(self, max_len, second is not None)
+        if max_text_tokens is not None:
             lengths = truncated_lengths(
                 len(first), None if second is None else len(second),
-                max_tokens)
+                max_text_tokens)
             first = first[:lengths[0]]
             if second is not None:
                 second = second[:lengths[1]]
-        # For each token: id, segment, and the fields of `Details` that follow
-        # `tokens`
+        # For each token: id, segment, offsets, index of the word, text index
         rows = [(self.cls_id, 0, (0, 0), None, 0)]
         for segment, text_words in enumerate((first, second)):
             if text_words is not None:
@@ -444,9 +444,9 @@ class WholeWords(BaseTokenizer):
         return 3 if is_pair else 2
 
 
-# {vocabulary: result of `_has_marks_as_words`}. Each call of `encode` with a
-# `Vocab` makes a `WholeWords`, and computing the result takes longer than
-# encoding a text
+# {vocabulary: result of `_has_marks_as_words`}. Each call of `d2lbert.encode`
+# with a `Vocab` makes a `WholeWords`, and computing the result takes longer
+# than encoding a text
 _known_results = weakref.WeakKeyDictionary()
 
 
@@ -493,7 +493,7 @@ def has_tokenizer(folder):
 def _load_arguments(path):
     """Load the arguments of `WordPiece` for a tokenizer: a tuple.
 
-    path: as for `WordPiece.load`. tokenizer.json precedes other files.
+    path: as for `WordPiece.load`. A folder's tokenizer.json is preferred.
     """
     if not path.is_dir():
         if not path.is_file():
@@ -517,7 +517,7 @@ def _load_arguments(path):
 def _load_file(path):
     """As `_load_arguments`, for a file: a tokenizer.json or a vocab.txt."""
     config = _read_config(path.parent)
-    options = {name: _read_option(config[field], field, default, path.parent)
+    options = {name: _check_option(config[field], field, default, path.parent)
                for field, name, default in NORMALIZER_FIELDS
                if field in config}
     tokens = None
@@ -572,7 +572,7 @@ def _special_tokens(vocab, config, path):
     return special
 
 
-def _read_option(value, field, default, folder):
+def _check_option(value, field, default, folder):
     """Return `value`, a boolean of tokenizer_config.json; None: the default.
 
     Raises `TokenizerError` for any other value.

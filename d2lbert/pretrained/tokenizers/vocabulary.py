@@ -41,10 +41,10 @@ class PieceVocab(TokenVocab):
 
     Special tokens, including [UNK], are never masked and never replace
     another token. Raises ValueError for a tokenizer without word pieces or
-    [MASK].
+    without a mask token.
     """
 
-    #: The names of the files that `save` writes
+    #: The names of the files that `save` can write
     files = VOCAB, TOKENIZER, CONFIG
 
     def __init__(self, tokenizer, name='the tokenizer'):
@@ -69,7 +69,7 @@ class PieceVocab(TokenVocab):
 
     @functools.cached_property
     def begins_word(self):
-        """(V,) bool: True for each piece that begins a word."""
+        """(V,) bool: False for pieces that continue a word, else True."""
         return ~onp.array([word_pieces.continues_word(token)
                            for token in self.idx_to_token])
 
