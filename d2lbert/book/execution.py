@@ -23,9 +23,9 @@ from d2lbert.machine.terminal import is_quiet
 #: Seconds in which a kernel must be ready.
 START_SECONDS = 120
 
-# The first code of the kernel. `exec` runs `_SET_UP_CODE` with separate
-# globals, so that the page does not see the names in it
-_SET_UP = '''\
+# The first code that a kernel runs. `exec` gives `_SET_UP_CODE` globals of its
+# own, so that the page does not see the names in `_SET_UP_CODE`
+_SET_UP_TEMPLATE = '''\
 exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
 '''
 # Import this copy of d2lbert, even if another copy is installed, and redirect
@@ -110,7 +110,7 @@ class OutputCollector:
             self._is_clear_pending = False
 
     def _append(self, output):
-        """Append an output; extend the last one if it is of the same stream.
+        """Append an output, or extend the last one if both are of one stream.
         """
         last = self.outputs[-1] if self.outputs else None
         if (last is not None and output.output_type == 'stream'
@@ -145,7 +145,7 @@ class Kernel:
                                   f'{error}') from None
             path = Path(__file__).resolve().parents[1] / '__init__.py'
             reply = self.execute(
-                _SET_UP.format(code=_SET_UP_CODE, path=str(path)),
+                _SET_UP_TEMPLATE.format(code=_SET_UP_CODE, path=str(path)),
                 silent=True)
             if reply['status'] != 'ok':
                 raise KernelError(reply['evalue'])
@@ -262,16 +262,16 @@ def run_page(page, compare=False):
         print(comparison.summary(), flush=True)
 
 
-def _pictures_text(number):
-    return 'a picture' if number == 1 else f'{number} pictures'
+def _pictures_text(num_pictures):
+    return 'a picture' if num_pictures == 1 else f'{num_pictures} pictures'
 
 
 def _run_cell(kernel, page, index, number, collector, screen):
-    """Execute the cell with an index; raise PageError if it fails.
+    """Execute one cell of a page; raise PageError if it fails.
 
-    number: the number of the cell in messages. collector: an
+    index, number: of the cell, as in `run_page`. collector: an
     `OutputCollector`, which stores the outputs. screen: a `Screen`, which
-    prints them.
+    prints them. Raises KernelError if the kernel ends.
     """
     cell, location = page.notebook.cells[index], f'{page.path}, cell {number}'
 
@@ -287,30 +287,31 @@ def _run_cell(kernel, page, index, number, collector, screen):
         return
     screen.end_line()
     raise PageError(_failure_message(
-        location, cell.source.split('\n'), page.line_numbers[index],
+        location, cell.source.split('\n'), page.first_line_numbers[index],
         kernel.traceback(), reply))
 
 
-def _failure_message(location, lines, first_number, traceback, reply):
+def _failure_message(location, lines, first_line_number, traceback, reply):
     """Return the message for a cell that failed, with the line that failed.
 
     location: text that names the page and the cell. lines: the code of the
-    cell. first_number: the line number of lines[0] in the file, or None.
+    cell. first_line_number: of lines[0] in the Markdown source, or None.
     traceback: from `Kernel.traceback`, a list of [line number in a cell, name
     of the function], or []. reply: from `Kernel.execute`.
     """
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
     if not traceback:
         return f'{location}: {error}'
-    ipython_number, _ = traceback[0]
+    ipython_line_number, _ = traceback[0]
     _, function = traceback[-1]
     # IPython does not count empty lines at the start of a cell
     num_empty = next(k for k, line in enumerate(lines) if line.strip())
     # A syntax error may be reported after the last line
-    line_number = min(ipython_number + num_empty, len(lines))
+    line_number = min(ipython_line_number + num_empty, len(lines))
     location += f', line {line_number}'
-    if first_number is not None:
-        location += f' (line {first_number + line_number - 1} of the file)'
+    if first_line_number is not None:
+        line_in_file = first_line_number + line_number - 1
+        location += f' (line {line_in_file} of the file)'
     if len(traceback) > 1:      # the error came from a function of a cell
         location += f', in {function}'
     return f'{location}: {error}\n    {lines[line_number - 1].strip()}'

@@ -16,11 +16,11 @@ BOOK_MODULES = 'd2l', 'd2l.mxnet'
 #: The book's modules for other frameworks.
 OTHER_FRAMEWORKS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
 
-# Patterns of lines in a cell. _TAB_LINE: the line names the tabs of the cell
-# (see pages.py). _LOAD_TABS: the line loads the tabs of d2lbook. _PIP: it
-# installs or uninstalls packages. _BOOK_OR_MXNET: d2l or MXNet is among these
-# packages
-_TAB_LINE = re.compile(r'\s*%%tab\s+(.+)')
+# Patterns of lines in a cell. _TAB_MAGIC: %%tab names the tabs of the cell
+# (see pages.py). _LOAD_TABS: the line loads the extension d2lbook.tab. _PIP:
+# the line installs or uninstalls packages. _BOOK_OR_MXNET: d2l or MXNet is
+# among these packages
+_TAB_MAGIC = re.compile(r'\s*%%tab\s+(.+)')
 _LOAD_TABS = re.compile(r'(\s*)%(?:re)?load_ext\s+d2lbook\.tab\s*$')
 _PIP = re.compile(r'(\s*)([!%]\s*(?:\S*python\S*\s+-m\s+)?pip3?\s+'
                   r'(?:un)?install\s.*)$')
@@ -82,15 +82,15 @@ def _missing_message(name):
 def adapt_lines(lines):
     """Adapt the code of a cell to d2lbert; return the new lines.
 
-    lines: a list, from IPython. If %%tab gives a cell to other frameworks, all
-    its lines become comments. Lines that load the tabs of d2lbook, or that
-    install or uninstall d2l or MXNet, are replaced. The number of lines does
-    not change, so that line numbers in errors are right.
+    lines: a list, from IPython. If %%tab names only other frameworks, all
+    lines become comments. Lines that load d2lbook.tab, or that install or
+    uninstall d2l or MXNet, are replaced. The number of lines does not change,
+    so that line numbers in errors are right.
     """
     first_line = next(filter(str.strip, lines), '')
-    tab_line = _TAB_LINE.match(first_line)
-    if tab_line:
-        if not has_mxnet(split_tabs(tab_line.group(1))):
+    tab_match = _TAB_MAGIC.match(first_line)
+    if tab_match:
+        if not has_mxnet(split_tabs(tab_match.group(1))):
             return [f'# {line}' for line in lines]
         # IPython would look for a magic command %%tab
         lines = [f'# {line}' if line is first_line else line
@@ -99,17 +99,17 @@ def adapt_lines(lines):
 
 
 def _adapt_line(line):
-    """Replace a line that loads tabs, or runs pip for d2l or MXNet."""
+    """Replace a line that loads d2lbook.tab, or (un)installs d2l or MXNet."""
     text = line.rstrip('\n')
-    pip = _PIP.match(text)
-    if pip:
-        indentation, command = pip.groups()
+    pip_match = _PIP.match(text)
+    if pip_match:
+        indentation, command = pip_match.groups()
         if _BOOK_OR_MXNET.search(command):
             message = f'skipped, d2lbert takes its place: {command}'
             return f'{indentation}print({message!r})\n'
-    load_tabs = _LOAD_TABS.match(text)
-    if load_tabs:
-        indentation = load_tabs.group(1)
+    load_match = _LOAD_TABS.match(text)
+    if load_match:
+        indentation = load_match.group(1)
         return f'{indentation}from d2lbert.book.pages import tab\n'
     return line
 
@@ -174,8 +174,8 @@ def cell_traceback():
     """Return the traceback of the last error, without code outside cells.
 
     Return a JSON list of [line number in a cell, name of the function]. The
-    first item is in the cell that was run. The last item is the innermost call
-    of a function that a cell defines.
+    first item is in the cell that was run. Further items are in functions that
+    cells define, the innermost call last.
     """
     # Code of cells, and only this code, has the globals of __main__
     cell_globals = sys.modules['__main__'].__dict__

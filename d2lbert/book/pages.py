@@ -20,7 +20,7 @@ from d2lbert.machine.files import parse_json
 from d2lbert.texts.text_files import read_text
 
 #: The name of the tab whose code d2lbert runs.
-TAB = 'mxnet'
+MXNET_TAB = 'mxnet'
 _TAB_LINE = re.compile(r'\s*(?:#\s*@tab|%%tab)\s+(.+)')
 
 
@@ -40,8 +40,8 @@ def split_tabs(text):
 
 
 def has_mxnet(tabs):
-    """True if a cell of these tabs has MXNet code; tabs: from `tabs_of`."""
-    return tabs is None or TAB in tabs or 'all' in tabs
+    """True if a cell of these tabs has MXNet code; tabs: as from `tabs_of`."""
+    return tabs is None or MXNET_TAB in tabs or 'all' in tabs
 
 
 class Tabs:
@@ -75,7 +75,7 @@ tab = Tabs()    # pages import it, see imports.py
 PICTURE = '(a picture)'
 #: The folder with the outputs of Markdown sources, in a checkout of the living
 #: edition (see manual/book.md).
-OUTPUTS_FOLDER = Path('outputs', TAB)
+OUTPUTS_FOLDER = Path('outputs', MXNET_TAB)
 # The line before the code of a cell. The first group is the cell's name
 _CELL_START = re.compile(
     r'```\s*\{\.python \.input\s*(?:#([\w.:-]+))?[^}]*\}\s*$')
@@ -87,15 +87,15 @@ _TEXT_IN_TABS = re.compile(
 class Page(NamedTuple):
     """A page of the book.
 
-    notebook: the text and the code of the page, without outputs. line_numbers:
-    for each cell, the number of its first line of code in the Markdown source,
-    or None. stored_lines: for each cell, the `printed_lines` of its outputs in
-    an earlier run; None for text, and for code whose outputs were not stored.
+    notebook: the text and the code, without outputs. first_line_numbers: for
+    each cell, the number of its first line of code in the Markdown source, or
+    None. stored_lines: for each cell, the `printed_lines` of its outputs in an
+    earlier run; None for text, and for code whose outputs were not stored.
     """
 
     path: Path
     notebook: nbformat.NotebookNode
-    line_numbers: list
+    first_line_numbers: list
     stored_lines: list
 
 
@@ -141,14 +141,14 @@ def printed_lines(outputs):
 
 def is_picture(output):
     """True if an output has a picture."""
-    return any(kind.startswith('image/') for kind in output.get('data', ()))
+    return any(mime.startswith('image/') for mime in output.get('data', ()))
 
 
 def _read_notebook(path, text):
     """Read the text of an .ipynb file as a `Page`."""
     try:
         with warnings.catch_warnings():
-            # nbformat adds the cell ids that old notebooks lack
+            # Old notebooks lack cell ids: nbformat adds them, with a warning
             warnings.simplefilter('ignore')
             notebook = nbformat.reads(text, as_version=4)
             nbformat.validate(notebook)
@@ -167,8 +167,8 @@ def _read_notebook(path, text):
     for cell in notebook.cells:
         if cell.cell_type == 'code':
             cell.outputs, cell.execution_count = [], None
-    line_numbers = [None] * len(notebook.cells)
-    return Page(path, notebook, line_numbers, stored_lines)
+    first_line_numbers = [None] * len(notebook.cells)
+    return Page(path, notebook, first_line_numbers, stored_lines)
 
 
 def _read_markdown(path, text):
@@ -178,18 +178,18 @@ def _read_markdown(path, text):
                        'name': 'python3'},
         'language_info': {'name': 'python'}})
     stored_lines_by_name = _stored_lines_by_name(path)
-    line_numbers, stored_lines = [], []
+    first_line_numbers, stored_lines = [], []
     other_tabs = []     # the names of the tabs of cells that are left out
 
-    def add(cell, line_number=None, output_lines=None):
+    def add(cell, first_line_number=None, stored=None):
         notebook.cells.append(cell)
-        line_numbers.append(line_number)
-        stored_lines.append(output_lines)
+        first_line_numbers.append(first_line_number)
+        stored_lines.append(stored)
 
     prose, numbered_lines = [], enumerate(text.split('\n'), 1)
     for number, line in numbered_lines:
-        cell_start = _CELL_START.match(line)
-        if not cell_start:
+        start_match = _CELL_START.match(line)
+        if not start_match:
             prose.append(line)
             continue
         code_lines = []
@@ -208,12 +208,12 @@ def _read_markdown(path, text):
             continue
         _add_prose(add, prose)
         add(v4.new_code_cell(code), number + 1,
-            stored_lines_by_name.get(cell_start.group(1)))
+            stored_lines_by_name.get(start_match.group(1)))
     _add_prose(add, prose)
     if other_tabs and not any(map(is_code, notebook.cells)):
         raise ValueError(f'{path} has no MXNet code, only code for '
                          + ', '.join(sorted(set(other_tabs))))
-    return Page(path, notebook, line_numbers, stored_lines)
+    return Page(path, notebook, first_line_numbers, stored_lines)
 
 
 def _add_prose(add, lines):
@@ -232,7 +232,7 @@ def _add_prose(add, lines):
 
 
 def _stored_lines_by_name(path):
-    """Return {name of a cell: output lines} for the Markdown source `path`.
+    """Return {name of a cell: stored lines} for the Markdown source `path`.
 
     The result is {} if the source is not in a checkout of the living edition.
     """
@@ -246,7 +246,7 @@ def _stored_lines_by_name(path):
 
 
 def _read_outputs(path):
-    """Return {name of a cell: output lines}; path: a file in OUTPUTS_FOLDER.
+    """Return {name of a cell: stored lines}; path: a file in OUTPUTS_FOLDER.
     """
     try:
         cells = parse_json(read_text(path))['cells']

@@ -61,7 +61,7 @@ def _summary(kind, min_days):
     if entries:
         last_time = max(entry.last_used for entry in entries)
         last_date = time.strftime('%Y-%m-%d', time.localtime(last_time))
-    # A temporary file is no finished entry: only its bytes are counted
+    # Temporary files count for bytes and last_used, but not for the number
     number = sum(not entry.is_temporary for entry in entries)
     return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),

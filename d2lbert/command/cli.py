@@ -49,8 +49,8 @@ GROUPS = {
     'models of other libraries': (export,),
     'this installation': (doctor, cache, completion, help),
 }
-#: All modules of GROUPS.
-COMMANDS = tuple(module for modules in GROUPS.values() for module in modules)
+COMMAND_MODULES = tuple(
+    module for modules in GROUPS.values() for module in modules)
 
 #: Sub-commands without --quiet: they print only what the user asks for.
 WITHOUT_QUIET = 'cache', 'completion', 'doctor', 'help'
@@ -105,7 +105,7 @@ def _run(argv):
             # Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, so that the
             # sub-command can remove its temporary files
             with StopRequest() as stop:
-                stop.last_words = 'stopped'     # the exception's message
+                stop.last_words = 'stopped'     # KeyboardInterrupt's message
                 return args.run(args)
     except KeyboardInterrupt as interrupt:
         with _exiting_on_ctrl_c(b''):   # a second Ctrl-C prints nothing

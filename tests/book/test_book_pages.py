@@ -89,7 +89,7 @@ def test_a_source_gives_the_cells_of_its_mxnet_tab(tmp_path):
     assert 'Text for MXNet.' in prose and 'begin_tab' not in prose
     assert 'others' not in prose and 'not = code' in prose
     lines = PAGE.split('\n')
-    for cell, number in zip(page.notebook.cells, page.line_numbers):
+    for cell, number in zip(page.notebook.cells, page.first_line_numbers):
         if number is not None:
             source = cell.source.split('\n')
             assert lines[number - 1:number - 1 + len(source)] == source
