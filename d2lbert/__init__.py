@@ -17,15 +17,15 @@ def _is_command():
     """True if this process is `d2lbert` or `python -m d2lbert`."""
     name = os.path.basename(''.join(sys.argv[:1]))
     if name == '-m':
-        # Python is looking for the module to run, whose name only orig_argv
-        # has. Before Python 3.10, the module is assumed to be d2lbert
+        # `python -m` has not found its module yet: only orig_argv has the
+        # module's name. Before Python 3.10, d2lbert is assumed
         return any(argument.split('.')[0] in ('d2lbert', '-md2lbert')
                    for argument in getattr(sys, 'orig_argv', ['d2lbert']))
     return name == 'd2lbert'
 
 
 set_matplotlib_folder()
-_import_message = None      # of the error, if MXNet cannot be imported
+_import_message = None      # the error's message if MXNet cannot be imported
 if not _is_command():       # the command must print --help without MXNet
     try:
         from d2lbert.names import *  # noqa: F403
@@ -42,8 +42,8 @@ def __getattr__(name):
     Python calls this function if the name is not imported, as in the command.
     Raises ImportError if MXNet cannot be imported.
     """
-    # A submodule is not a public name: after the AttributeError below, the
-    # import system imports it
+    # A submodule is not a public name: `from d2lbert import SUBMODULE`
+    # imports it after the AttributeError below
     if (not name.startswith('__')
             and not importlib.util.find_spec(f'{__name__}.{name}')):
         if _import_message is not None:

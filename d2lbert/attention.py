@@ -63,8 +63,8 @@ class MultiHeadAttention(packed.Packable):
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
     use_bias: True gives each of the four projections a bias. variant: a
-    `Variant`; only its precision and causal are used. in_units: the width of
-    queries, keys and values; with 0, the first call sets it.
+    `Variant`; only its fields precision and causal are used. in_units: the
+    width of queries, keys and values; with 0, the first call sets it.
     """
 
     # A faster twin of `forward`, see `packed.Packable`

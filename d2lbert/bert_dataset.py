@@ -2,10 +2,10 @@
 
 It reads paragraphs and makes pretraining examples: it pairs sentences for next
 sentence prediction (NSP), masks tokens for the masked language model (MLM),
-and pads. A column is the array of one field of all examples. The book's
-functions work on lists of strings. `load_data_wiki` turns the text into token
-ids once, and draws examples faster, with texts/examples.py. From the same
-random state, both ways make the examples that the book's code makes.
+and pads. A column is the array of one field of all examples. `_read_wiki` to
+`_pad_bert_inputs` work on lists, as in the book. `load_data_wiki` turns the
+text into token ids once, and draws examples faster, with texts/examples.py.
+From the same random state, both ways make the examples of the book's code.
 
 In shapes, letters are numbers. N: examples. T: tokens of a row (max_len).
 P: predictions of a row (15% of T).
@@ -85,7 +85,7 @@ def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
 
 def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
                         vocab, rng=random):
-    """Mask `num_mlm_preds` tokens, at random candidate positions.
+    """Mask up to `num_mlm_preds` tokens, at random candidate positions.
 
     A masked token becomes <mask> with probability 0.8, and a random token with
     probability 0.1. Otherwise it stays unchanged, but is predicted, too.
@@ -159,10 +159,10 @@ class _WikiTextDataset(gluon.data.Dataset):
 
     def __init__(self, paragraphs, max_len, min_freq=MIN_FREQ, rng=random):
         check_max_len(max_len)
-        tokens = numbered_text.tokens_of_paragraphs(paragraphs)
+        tokenized = numbered_text.tokens_of_paragraphs(paragraphs)
         # The paragraphs are shuffled already, so they keep their order
         order = onp.arange(len(paragraphs), dtype='int32')
-        self._draw(NumberedText.of_tokens(tokens, order, min_freq), order,
+        self._draw(NumberedText.of_tokens(tokenized, order, min_freq), order,
                    max_len, rng)
 
     @classmethod
@@ -210,10 +210,10 @@ class BatchLoader:
         return -(-len(self.dataset) // self.batch_size)     # rounded up
 
     def __iter__(self):
-        order = onp.arange(len(self.dataset))
-        self.rng.shuffle(order)
-        for start in range(0, len(order), self.batch_size):
-            rows = order[start:start + self.batch_size]
+        all_rows = onp.arange(len(self.dataset))
+        self.rng.shuffle(all_rows)
+        for start in range(0, len(all_rows), self.batch_size):
+            rows = all_rows[start:start + self.batch_size]
             yield Batch(*(on_device(column[rows])
                           for column in self.dataset.columns))
 
@@ -233,8 +233,8 @@ def load_data_wiki(batch_size, max_len, data_dir=None, min_freq=MIN_FREQ,
 
     data_dir: the folder that holds wiki.train.tokens. Without data_dir,
     `hub.wikitext2_dir` finds or fetches the text. The other arguments are as
-    for `load_data`. If `random` and NumPy have the same seeds, the book's code
-    makes the same vocabulary and the same examples in the same order.
+    for `load_data`. From the same seeds of `random` and NumPy, the book's
+    code makes the same vocabulary and the same examples in the same order.
     """
     # Checked here, too, before WikiText-2 is fetched
     check_batch_size(batch_size)
@@ -252,20 +252,20 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
     Other lines, such as headings, are skipped. Words that occur less than
     min_freq times become <unk>. rng shuffles the paragraphs and draws the
     examples; shuffle_rng shuffles the examples in each epoch. Raises
-    FileNotFoundError for a missing file, and ValueError for a text without
-    examples.
+    FileNotFoundError for a missing file, and ValueError for a text that is not
+    UTF-8 or has no examples.
     """
     check_batch_size(batch_size)
     check_max_len(max_len)
-    tokens = numbered_text.read_tokens(path)
-    # tokens.paragraphs has the start of each paragraph, and the end of the
+    tokenized = numbered_text.read_tokens(path)
+    # tokenized.paragraphs has the start of each paragraph, and the end of the
     # last paragraph
-    num_paragraphs = len(tokens.paragraphs) - 1
+    num_paragraphs = len(tokenized.paragraphs) - 1
     try:
         order = shuffled_paragraphs(num_paragraphs, rng)
         # `order` also decides which of two equally frequent words comes first
         # in the vocabulary
-        text = NumberedText.of_tokens(tokens, order, min_freq)
+        text = NumberedText.of_tokens(tokenized, order, min_freq)
         dataset = _WikiTextDataset.of_text(text, order, max_len, rng)
     except ValueError as error:
         raise ValueError(f'{path}: {error}') from None

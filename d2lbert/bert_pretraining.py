@@ -49,10 +49,9 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
                          mlm_Y_shards, nsp_y_shards):
     """Return the MLM, NSP and total loss of each shard, three lists.
 
-    The MLM loss is the mean over predictions whose weight is not zero. The
-    NSP loss is the mean over examples. The total loss is the sum of the MLM
-    and NSP loss. A loss is a scalar on the device of its shard. Waits for the
-    previous step.
+    The MLM loss is the weighted mean over predictions. The NSP loss is the
+    mean over examples. The total loss is the sum of the MLM and NSP loss. A
+    loss is a scalar on the device of its shard. Waits for the previous step.
     """
     wait_for_previous_step()
     mlm_ls, nsp_ls, ls = [], [], []
@@ -85,7 +84,7 @@ def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
 
 
 def train_step(batch, net, loss, vocab_size, devices, trainer):
-    """Take a training step; return the MLM and NSP losses of each device.
+    """Take a training step; return the MLM and NSP losses of each shard.
 
     The losses are two lists of scalars on the devices. Reading a loss waits
     for the step.
@@ -160,33 +159,33 @@ def _book_arguments(ctx, args, devices, log_interval, num_steps,
         raise TypeError('give the devices once, as ctx or as devices')
     devices = devices if ctx is None else ctx
     if len(args) == 2:
-        counts = dict(log_interval=args[0], num_steps=args[1])
+        step_settings = dict(log_interval=args[0], num_steps=args[1])
     elif len(args) == 1:
-        counts = dict(num_steps=args[0])
+        step_settings = dict(num_steps=args[0])
     elif not args:
-        counts = {}
+        step_settings = {}
     else:
         raise TypeError('after the devices come log_interval and num_steps, '
                         f'or num_steps alone, not {len(args)} arguments')
     for name, value in (('log_interval', log_interval),
                         ('num_steps', num_steps)):
         if value is not None:
-            if name in counts:
+            if name in step_settings:
                 raise TypeError(f'{name} was given twice')
-            counts[name] = value
+            step_settings[name] = value
     if learning_rate is None:   # only the first edition has log_interval
-        learning_rate = 1e-3 if 'log_interval' in counts else 1e-2
-    counts.setdefault('log_interval', 1)
+        learning_rate = 1e-3 if 'log_interval' in step_settings else 1e-2
+    step_settings.setdefault('log_interval', 1)
     if not devices:
         raise ValueError('train_bert needs a list of at least one device, '
                          'as try_all_gpus() gives')
     for name in ('log_interval', 'num_steps'):
-        value = counts.get(name)
+        value = step_settings.get(name)
         if value is None or int(value) != value or value < 1:
             raise ValueError(f'{name} must be a whole number of at least 1, '
                              f'not {value}')
-    return (list(devices), counts['log_interval'], counts['num_steps'],
-            learning_rate)
+    return (list(devices), step_settings['log_interval'],
+            step_settings['num_steps'], learning_rate)
 
 
 def _repeat_epochs(batches):
@@ -233,9 +232,9 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     if vocab is None:
         raise ValueError('this net has no vocabulary: train it with '
                          'train_bert, load it with load_run, or pass vocab=')
-    _check_tokens('tokens_a', tokens_a)
+    _check_strings('tokens_a', tokens_a)
     if tokens_b is not None:
-        _check_tokens('tokens_b', tokens_b)
+        _check_strings('tokens_b', tokens_b)
     _, _, cls, sep = special_of(vocab)
     tokens, segments = get_tokens_and_segments(tokens_a, tokens_b, cls, sep)
     device = next(iter(net.collect_params().values())).list_ctx()[0]
@@ -247,8 +246,8 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     return encoded_X
 
 
-def _check_tokens(name, tokens):
-    """Raise TypeError unless `tokens` is a list of strings.
+def _check_strings(name, tokens):
+    """Raise TypeError if `tokens` is a string or has a non-string item.
 
     Without this check, a string would be encoded letter by letter, and an item
     that is not a string as <unk>.

@@ -12,8 +12,8 @@ _warned_gpus = set()
 def _usable_gpus():
     """Return the indices of the GPUs that MXNet can compute on.
 
-    Warns of each GPU that MXNet's wheel does not support, once in a process.
-    MXNet counts such a GPU, too, but the first operator on it fails.
+    Warns once in a process of each GPU that mxnet-cu112 cannot use. MXNet's
+    `num_gpus` counts such a GPU, too, but the first operator on it fails.
     """
     usable = []
     for gpu in backend.gpus():
