@@ -93,9 +93,9 @@ class LineBar:
     def __init__(self, total=None, what='', unit='it', unit_scale=False):
         self.total, self.n, self._unit_scale = total, 0, unit_scale
         if what:        # a line begins, for example, 'reading 3/50 files'
-            self._what, self._unit = what, unit
+            self._prefix, self._unit = what, unit
         else:           # a line begins, for example, 'step 3/50'
-            self._what, self._unit = unit, ''
+            self._prefix, self._unit = unit, ''
         self._postfix = ''
         self.start()
 
@@ -106,7 +106,7 @@ class LineBar:
         self.close()
 
     def start(self):
-        """Start the clock; the items so far do not count in the time left."""
+        """Start the clock; estimate the time left without the items so far."""
         self._started_at = self._written_at = time.perf_counter()
         self._start_n = self.n
 
@@ -139,11 +139,11 @@ class LineBar:
         counts = [self.n] if self.total is None else [self.n, self.total]
         as_text = _tqdm().format_sizeof if self._unit_scale else '{:,}'.format
         count = '/'.join(map(as_text, counts))
-        num_done, time_left = self.n - self._start_n, ''
-        if self.total and num_done > 0:
-            seconds = elapsed / num_done * max(self.total - self.n, 0)
+        num_since_start, time_left = self.n - self._start_n, ''
+        if self.total and num_since_start > 0:
+            seconds = elapsed / num_since_start * max(self.total - self.n, 0)
             time_left = f'{_duration(seconds)} left'
-        line = ' '.join(filter(None, (self._what, count, self._unit)))
+        line = ' '.join(filter(None, (self._prefix, count, self._unit)))
         details = ', '.join(filter(None, (self._postfix, time_left)))
         return f'{line}: {details}' if details else line
 
@@ -174,13 +174,13 @@ class NotebookBar(LineBar):
                  delay=0):
         self._display = None
         super().__init__(total, what, unit, unit_scale)
-        # `update` shows the bar at least INTERVAL seconds after this time
+        # So `update` first shows the bar after delay + INTERVAL seconds
         self._written_at += delay
 
     def write_line(self, line):
         """Show a line of text beside the bar."""
         from IPython.display import HTML, display
-        # Without attributes, a <progress> element has no known end
+        # Without attributes, <progress> is a bar of unknown length
         attributes = (f' value="{self.n}" max="{self.total}"' if self.total
                       else '')
         element = HTML(
@@ -210,7 +210,8 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     """Open a progress bar: below a notebook's cell, or on standard error.
 
     If standard error is not a terminal but, for example, a log file, a
-    `LineBar` writes lines of text instead, the first after five seconds.
+    `LineBar` writes lines of text instead, the first after at least five
+    seconds.
 
     total: the number of items, None if unknown. what: a word for the work,
     such as 'reading'. unit: the unit of the count, such as 'B'. unit_scale:
@@ -264,8 +265,8 @@ class Animator:
             self._axes_settings['ylim'] = tuple(ylim)
         self._last_x = xlim[1] if xlim is not None else None
         self._display, self._bar, self.has_begun = None, None, False
-        self._shows_figure = in_notebook() and not quiet    # or else a bar
-        self._drawn_at = -float('inf')  # the time of the last drawing
+        self._shows_figure = in_notebook() and not quiet
+        self._drawn_at = -float('inf')  # the time of the latest drawing
         self._pause = 0.0               # seconds to wait after a drawing
         self._is_stale = False          # True if a point is not yet drawn
 
@@ -283,10 +284,10 @@ class Animator:
         return list(self.fig.subplots(*self._grid, squeeze=False).flat)
 
     def begin(self, line):
-        """Start the clock of the loop; a log file then gets the text `line`.
+        """Open the bar; in a log file, write `line` and start the clock.
 
-        A resumed loop adds its earlier points before this call, so that they
-        do not count in the time left.
+        A resumed loop adds its earlier points before this call: a log file
+        then estimates the time left without them.
         """
         self.has_begun = True
         if self._shows_figure:
@@ -327,7 +328,7 @@ class Animator:
             self._update_bar(largest_x)
 
     def _update_figure(self, x):
-        """Redraw at the last x, or if the last drawing is long ago."""
+        """Redraw at the last x, or if the latest drawing is long ago."""
         self._is_stale = True
         is_last = self._last_x is not None and x >= self._last_x
         if is_last or time.perf_counter() - self._drawn_at > self._pause:
@@ -385,21 +386,22 @@ class Animator:
         """Draw all curves into `fig` and return it."""
         axes = self.axes[0]
         axes.cla()
-        lines, names = [], []       # of the legend
+        curves, names = [], []      # of the legend
         for k, (xs, ys, fmt) in enumerate(zip(self.X or [], self.Y or [],
                                               self.fmts)):
             # Without a marker, a curve of one point would be invisible
-            line, = axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
+            curve, = axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
             if xs and k < len(self.legend):
-                lines.append(line)
+                curves.append(curve)
                 names.append(self.legend[k])
         axes.set(**self._axes_settings)
-        if len(lines) > 2:      # more than two names do not fit into the axes
-            axes.legend(lines, names, loc='upper left',     # below the axes
-                        bbox_to_anchor=(0, -0.25), ncol=2, frameon=False,
-                        borderaxespad=0, fontsize='small')
-        elif lines:
-            axes.legend(lines, names)
+        if len(curves) > 2:     # more than two names do not fit into the axes
+            axes.legend(curves, names, loc='upper left',
+                        bbox_to_anchor=(0, -0.25),      # below the axes
+                        ncol=2, frameon=False, borderaxespad=0,
+                        fontsize='small')
+        elif curves:
+            axes.legend(curves, names)
         axes.grid()
         return self.fig
 

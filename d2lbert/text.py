@@ -35,8 +35,7 @@ def tokenize(lines, token='word'):
 
 
 def count_corpus(tokens):
-    """Count the tokens of a list of tokens, or of a list of lists of tokens.
-    """
+    """Return a Counter of the tokens in a list, or in a list of lists."""
     if len(tokens) == 0 or isinstance(tokens[0], list):
         tokens = (token for line in tokens for token in line)
     return collections.Counter(tokens)
@@ -55,15 +54,16 @@ class Vocab:
     special = Special(*RESERVED)
     #: The tokens that are never masked
     never_masked = frozenset((CLS, SEP))
-    #: The bits FIXED (never masked) and GOES_ON (continues a word) of each
-    #: token, see kernels/draw.py: (V,) uint8, or None if <cls> and <sep> are
-    #: FIXED, and no other bit is set
+    #: (V,) uint8, the bits FIXED (never masked) and GOES_ON (continues a word)
+    #: of each token, see kernels/draw.py; None if <cls> and <sep> are FIXED,
+    #: and no other bit is set
     mask_flags = None
     #: True for tokens that begin a word: (V,) bool, or None if all tokens do
     begins_word = None
     #: The tokenizer that splits words into these tokens, or None
     tokenizer = None
-    #: The ids of `replacements`, int32, or None for all tokens
+    #: The ids of the tokens that may replace a masked token: int32, or None
+    #: for all tokens
     replacement_ids = None
 
     def __init__(self, tokens=None, min_freq=0, reserved_tokens=None):

@@ -48,12 +48,12 @@ class Attention(NamedTuple):
 
 
 # A base class, since a NamedTuple itself cannot define __new__
-class _Pair(NamedTuple):
+class _NetAndTokenizer(NamedTuple):
     net: Any            # a `BERTModel` or a relative, or a `FineTuned`
     tokenizer: Any
 
 
-class TextModel(_Pair):
+class TextModel(_NetAndTokenizer):
     """A net with its tokenizer, and methods that apply them to texts.
 
     A model is the pair (net, tokenizer): `net, tokenizer = model` works, and
@@ -62,8 +62,9 @@ class TextModel(_Pair):
     `print(model)` shows.
 
     A method takes texts as a list, tuple, generator, array or column of a
-    table. For a single string, the method returns one result. If the model
-    lacks what a method needs, the method raises ValueError with the reason.
+    table. For a single string, `encode`, `search`, `generate` and `predict`
+    return one result. If the model lacks what a method needs, the method
+    raises ValueError with the reason.
     """
 
     def __new__(cls, net: Any, tokenizer: Any,
@@ -101,8 +102,9 @@ class TextModel(_Pair):
     def similarity(self, a: Texts, b: Texts, **choices) -> onp.ndarray:
         """Cosine similarities of N texts `a` and M texts `b`, (N, M) float32.
 
-        `a` and `b` are each a single string, texts, or an array (N, H) of
-        vectors that `encode` returned. choices: arguments of `encode`.
+        `a` and `b` are each a single string (one text), texts, or an array
+        (N, H) or (M, H) of vectors that `encode` returned. choices: arguments
+        of `encode`.
         """
         return cosines(self._vectors(a, choices), self._vectors(b, choices))
 
@@ -151,9 +153,9 @@ class TextModel(_Pair):
                 ) -> Union[Prediction, List[Prediction]]:
         """A `Prediction` for each text or pair; see `d2lbert.predict`.
 
-        pairs: the second text of each pair, for a model of pairs.
+        pairs: as for `d2lbert.predict`; None for a task of single texts.
         """
-        if isinstance(texts, str):      # then `pairs` is a string, or None
+        if isinstance(texts, str):      # then `pairs` is for this text
             return predict(*self, [texts], pairs and [pairs],
                            show_progress)[0]
         return predict(*self, texts, pairs, show_progress)
@@ -202,10 +204,10 @@ class TextModel(_Pair):
         return [*names, 'save']
 
     def _described_head(self):
-        """Text about the head of a fine-tuned net: at most eight labels.
+        """Text about the head of a fine-tuned net; '' for any other net.
 
-        The text begins with a comma, since `__repr__` appends it to a line. It
-        is '' if the net is not fine-tuned.
+        It names at most eight labels or, without labels, the kind of the task.
+        It begins with a comma, since `__repr__` appends it to a line.
         """
         about = self.net.about
         if about is None:

@@ -64,10 +64,11 @@ class AddNorm(packed.Packable):
 class TransformerEncoderBlock(packed.Packable):
     """Self-attention and a feed-forward network, each with an `AddNorm`.
 
-    The first edition and 0.17 call this class `EncoderBlock`. use_bias: True
-    gives the projections of attention a bias. variant: a `Variant`. The block
-    computes LayerNorm(X + dropout(f(X))) twice: f is first the attention, then
-    the network. With variant.pre_norm it is X + dropout(f(LayerNorm(X))).
+    The book's first edition and 0.17 call this class `EncoderBlock`. use_bias:
+    True gives the projections of attention a bias. variant: a `Variant`. The
+    block computes LayerNorm(X + dropout(f(X))) twice: f is first the
+    attention, then the network. With variant.pre_norm it is
+    X + dropout(f(LayerNorm(X))).
     """
 
     # A faster twin of `forward`, see `packed.Packable`
@@ -89,7 +90,7 @@ class TransformerEncoderBlock(packed.Packable):
     def forward(self, X, valid_lens):
         """Encode X (B, T, H): (B, T, H).
 
-        valid_lens: as for `MultiHeadAttention.forward`, where Q is T.
+        valid_lens: as for `MultiHeadAttention.forward`, with Q = T queries.
         """
         if self.pre_norm:
             Y = self.addnorm1.ln(X)
@@ -147,7 +148,8 @@ class TransformerDecoderBlock(nn.Block):
         all S. seen_lens (B, T): the number of decoded tokens, the tokens of X
         included, that each token of X may attend to; None: all. cache: a dict,
         empty at the first call, in which the block stores the keys and values
-        of the text and of all decoded tokens. Returns (B, T, H).
+        of the text and of all decoded tokens. Later calls with this dict
+        ignore encoded_X. Returns (B, T, H).
         """
         if 'text' not in cache:
             cache['text'] = self.attention2.project_kv(encoded_X, encoded_X)
@@ -165,11 +167,12 @@ class TransformerDecoderBlock(nn.Block):
 
 
 class Blocks(nn.Sequential):
-    """The blocks of an encoder of `num_layers` layers.
+    """The blocks of an encoder.
 
-    Each layer has one block. But if variant.num_groups is not None, each layer
-    applies all inner_group_num blocks of a group, and consecutive layers share
-    a group (Lan et al. 2020). arguments: the positional arguments of
+    Without variant.num_groups, there are inner_group_num * num_layers layers
+    of one block each. With it, each of num_layers layers applies all
+    inner_group_num blocks of a group, and consecutive layers share a group
+    (Lan et al. 2020). arguments: the positional arguments of
     `TransformerEncoderBlock` before variant.
     """
 
@@ -177,21 +180,21 @@ class Blocks(nn.Sequential):
     # such an object and adds the blocks of the slice
     def __init__(self, num_layers=0, variant=BOOK, *arguments, **kwargs):
         super().__init__(**kwargs)
-        blocks_of_layers = variant.blocks_of_layers(num_layers)
-        num_blocks = 1 + max((k for indices in blocks_of_layers
+        block_indices = variant.blocks_of_layers(num_layers)
+        num_blocks = 1 + max((k for indices in block_indices
                               for k in indices), default=-1)
         for _ in range(num_blocks):
             self.add(TransformerEncoderBlock(*arguments, variant))
-        # A list of block indices for each layer; None: layer k is block k - 1
-        self._shared_blocks = (None if variant.num_groups is None
-                               else blocks_of_layers)
+        # A list for each layer; None: layer k, counted from 1, is block k - 1
+        self._block_indices = (None if variant.num_groups is None
+                               else block_indices)
 
     @property
     def num_layers(self):
         """The number of layers, without the embeddings."""
-        if self._shared_blocks is None:
+        if self._block_indices is None:
             return len(self)
-        return len(self._shared_blocks)
+        return len(self._block_indices)
 
     def up_to(self, layer):
         """Return the list of all blocks up to the last block of `layer`.
@@ -199,11 +202,11 @@ class Blocks(nn.Sequential):
         layer: counted from 1, or back from -1, the last layer; 0 gives an
         empty list. A block that several layers share is repeated in the list.
         """
-        num_applied = num_layers_up_to(layer, self.num_layers)
+        num_used_layers = num_layers_up_to(layer, self.num_layers)
         blks = list(self)
-        if self._shared_blocks is None:
-            return blks[:num_applied]
-        return [blks[k] for indices in self._shared_blocks[:num_applied]
+        if self._block_indices is None:
+            return blks[:num_used_layers]
+        return [blks[k] for indices in self._block_indices[:num_used_layers]
                 for k in indices]
 
 

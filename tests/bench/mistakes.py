@@ -366,8 +366,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_lines_grow_rare_in_long_loops '
      'test_a_log_file_gets_a_line_every_few_seconds'),
     ('a loop that goes on reckons with the steps of others',
-     'num_done, time_left = self.n - self._start_n, \'\'',
-     'num_done, time_left = self.n, \'\'',
+     'num_since_start, time_left = self.n - self._start_n, \'\'',
+     'num_since_start, time_left = self.n, \'\'',
      'test_a_resumed_loop_estimates_from_its_own_steps'),
     ('a half-written picture stays',
      'with replacing(path) as partial_path:\n            self.draw()',
