@@ -48,7 +48,7 @@ PUBLISHED = {
                          '6f3fc88e4cd88456ea892971f9f12243e8428624'),
 }
 
-# The number of bytes that are read to describe a file with other content
+# The number of bytes that are read to describe a file with a flaw
 HEAD_BYTES = 1 << 20
 
 # WikiText has all of these: headings, unknown words, and marks within numbers
@@ -167,7 +167,7 @@ class LooseFile(NamedTuple):
 
     url: str
     git_hash: str    # of the content
-    name: str
+    name: str        # in the archive
 
 
 _EXAMPLES_URL = ('https://raw.githubusercontent.com/pytorch/examples/main/'
@@ -189,7 +189,7 @@ def _sha1(path):
     return file_digest(path, hashlib.sha1())
 
 
-def _manual_fix(folder):
+def _advice(folder):
     """Return advice to the user, the end of an error message."""
     return (f'by hand: put {TRAIN_FILE} into {folder}, or let D2LBERT_DATA '
             'name the folder that holds it')
@@ -206,9 +206,10 @@ def download(name: str, folder: Optional[PathLike] = None,
     of d2lbert's repository, and the folder `data` of the user's cache. A
     missing file is fetched into the last of these. The book fetches it into
     ../data, which depends on the working directory. sha1_hash: if name is an
-    address, the SHA-1 digest of the file; a file with another digest is
-    rejected. Raises HubError if the file cannot be fetched, and ValueError for
-    a name that is neither in DATA_HUB nor the address of a file.
+    address, the SHA-1 digest that the file must have. If the file of
+    WIKITEXT_2_URL cannot be fetched, it is made from a WikiText-2 on this
+    machine. Raises HubError if neither is possible, and ValueError for a name
+    that is neither in DATA_HUB nor the address of a file.
     """
     if folder is not None and cache_dir is not None:
         raise TypeError('folder and cache_dir are one argument: give one')
@@ -227,8 +228,8 @@ def download(name: str, folder: Optional[PathLike] = None,
     target = target_folder / file_name
     wrong_paths = []    # files of this name with other content
     folders = _data_folders() if given_folder is None else [target_folder]
-    for searched in folders:
-        path = searched / file_name
+    for data_folder in folders:
+        path = data_folder / file_name
         if path.is_file():
             if sha1 is None or _sha1(path) == sha1:
                 return str(path)
@@ -237,7 +238,7 @@ def download(name: str, folder: Optional[PathLike] = None,
     try:
         _fetch_from_any(_addresses(url), target, sha1)
     except HubError as error:
-        # The file of WIKITEXT_2_URL can be made of another copy of the text
+        # The file of WIKITEXT_2_URL can be made from the text on this machine
         if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
             return str(_write_parquet(target, error))
         wrong = ''.join(f'; {path} is another file, with checksum '
@@ -310,9 +311,9 @@ def download_extract(name: str, folder: Optional[str] = None,
     there; by default the archive's file name without its extension.
     WikiText-2 is neither fetched nor copied if it is on this machine and
     `cache_dir` is not given. If an archive cannot be fetched, but LOOSE_FILES
-    has addresses of the files in it, the files are fetched one by one. Raises
-    HubError if neither the archive nor its files can be fetched, or if the
-    archive cannot be unpacked.
+    has addresses of the files in it, the files are fetched one by one. In
+    both cases `folder` is ignored. Raises HubError if neither the archive nor
+    its files can be fetched, or if the archive cannot be unpacked.
     """
     _, sha1 = DATA_HUB.get(name, (None, None))
     if cache_dir is None and sha1 == _WIKITEXT_2_ZIP_SHA1:
@@ -334,10 +335,10 @@ def download_extract(name: str, folder: Optional[str] = None,
         os.path.basename(archive))[0])
 
 
-def _fetch_loose(name, cache_dir, archive_error):
+def _fetch_loose(name, cache_dir, download_error):
     """Fetch the files of an archive one by one; return their folder.
 
-    archive_error: the HubError of `download` for the whole archive.
+    download_error: the HubError of `download` for the whole archive.
     """
     folder_name, files = LOOSE_FILES[name]
     folder = _target_folder(cache_dir) / folder_name
@@ -349,11 +350,11 @@ def _fetch_loose(name, cache_dir, archive_error):
             fetch(url, path, git_hash, expected_hash,
                   PUBLISHED[file_name].size)
         except HubError as error:
-            # archive_error itself ends with advice on the archive; its cause
-            # has no advice
+            # download_error ends with advice on the archive; its cause has no
+            # advice
             raise HubError(f'{name} could not be fetched: '
-                           f'{archive_error.__cause__}; {error}; '
-                           f'{_manual_fix(folder)}') from error
+                           f'{download_error.__cause__}; {error}; '
+                           f'{_advice(folder)}') from error
     return folder
 
 
@@ -392,8 +393,8 @@ def _data_folders():
 
 def find_wikitext2():
     """Return the folder of this machine that holds WikiText-2, or None."""
-    for searched in _data_folders():
-        folder = _folder_with_text(searched)
+    for data_folder in _data_folders():
+        folder = _folder_with_text(data_folder)
         if folder is not None:
             return folder
     return None
@@ -419,15 +420,15 @@ _warned_flaws = set()
 
 
 def _begin_use(folder):
-    """Prepare a folder of WikiText-2 for use; return `folder`.
+    """Prepare a folder that has TRAIN_FILE for use; return `folder`.
 
-    Warns of each wrong file in it, once in a process. If the folder is in the
-    cache, its last use is set to now.
+    If the folder is in the cache, its last use is set to now. Unless it is the
+    bundled corpus, warns of each wrong file in it, once in a process.
     """
     cache.mark_used(folder)
     with contextlib.suppress(FileNotFoundError):    # raised by `sample_dir`
         if os.path.samefile(folder, sample_dir()):
-            return folder       # the bundled corpus, not WikiText-2
+            return folder
     for sentence in wikitext2_flaws(folder):
         if sentence not in _warned_flaws:
             warn(f'{sentence}; it is used as it is')
@@ -442,18 +443,18 @@ def wikitext2_dir(data_dir=None):
     nothing is fetched. Without `data_dir`, the folder of $D2LBERT_DATA, the
     data/ of d2lbert's repository, the folder `data` of the user's cache, and
     wikitext-2/ in each of these folders are searched. If none has the text, it
-    is fetched. Files that differ from the published files are used with a
-    warning. Raises FileNotFoundError for a `data_dir` without the text,
-    HubError if the text cannot be fetched.
+    is fetched. Files that differ from the published files are used, with a
+    warning except in the bundled corpus. Raises FileNotFoundError for a
+    `data_dir` without the text, HubError if the text cannot be fetched.
     """
     if data_dir is not None:
         folder = _folder_with_text(Path(data_dir).expanduser())
         if folder is None:
             raise FileNotFoundError(
                 f'data_dir={str(data_dir)!r} holds neither {TRAIN_FILE} nor '
-                f'wikitext-2/{TRAIN_FILE}: name the folder that does, or '
-                'leave data_dir (--data-dir) out, and d2lbert searches for '
-                'WikiText-2')
+                f'wikitext-2/{TRAIN_FILE}: name a folder that holds one '
+                'of them, or leave data_dir (--data-dir) out, and d2lbert '
+                'searches for WikiText-2')
     else:
         folder = find_wikitext2()
     if folder is not None:
@@ -461,9 +462,9 @@ def wikitext2_dir(data_dir=None):
     try:
         return Path(download_extract('wikitext-2', 'wikitext-2'))
     except OSError as error:
-        searched = ', '.join(map(str, _data_folders()))
+        places = ', '.join(map(str, _data_folders()))
         raise HubError(f'WikiText-2 is not on this machine (looked in '
-                       f'{searched}), and {error}') from None
+                       f'{places}), and {error}') from None
 
 
 def sample_dir():

@@ -47,17 +47,17 @@ def split_batch(X, y, devices):
 
 
 def split_batch_multi_inputs(X, y, devices):
-    """Split a batch with several features over devices.
+    """Split a batch with several arrays of features over devices.
 
-    X: a list of arrays (B, ...). Returns two lists with an entry for each
-    device: a tuple with a shard of each array of X, and a shard of y. If there
-    are fewer examples than devices, the last devices get no shard.
+    X: a list of arrays (B, ...). Returns a list with a tuple for each device,
+    a shard of each array of X, and a list of the shards of y. If there are
+    fewer examples than devices, the last devices get no shard.
     """
-    for feature in X:
-        if len(feature) != len(y):
-            raise ValueError(f'{len(feature)} examples have {len(y)} labels')
+    for array in X:
+        if len(array) != len(y):
+            raise ValueError(f'{len(array)} examples have {len(y)} labels')
     # For each array of X, a list of its shards
-    shards_of_arrays = [split_over_devices(feature, devices) for feature in X]
+    shards_of_arrays = [split_over_devices(array, devices) for array in X]
     return list(zip(*shards_of_arrays)), split_over_devices(y, devices)
 
 
@@ -89,9 +89,9 @@ class _DelayedSums:
 
 
 def _sum_over_devices(results):
-    """Wait for the devices; return the sum of each result over the devices.
+    """Wait for the devices; return the sum of each scalar over the devices.
 
-    results: a list with a tuple of results, scalars, from each device.
+    results: a list with a tuple of scalars from each device.
     """
     return [sum(map(float, scalars)) for scalars in zip(*results)]
 
@@ -107,7 +107,7 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
     with autograd.pause():
         for features, labels in data_iter:
             X_shards, y_shards = split_f(features, labels, devices)
-            # From each device a tuple with one result
+            # From each device a tuple with one scalar
             results = [(_num_correct(net(X_shard), y_shard),)
                        for X_shard, y_shard in zip(X_shards, y_shards)]
             sums.add(results, labels.size)
@@ -121,17 +121,18 @@ def train_batch_ch13(net, features, labels, loss, trainer, devices,
                      split_f=split_batch):
     """Train on a batch; return (sum of losses, number of correct predictions).
 
-    The arguments are as for `train_ch13`. Waits for the devices.
+    features, labels: as train_iter of `train_ch13` yields them. devices: a
+    list. The other arguments are as for `train_ch13`. Waits for the devices.
     """
     return tuple(_sum_over_devices(_train_step(
         net, features, labels, loss, trainer, devices, split_f)))
 
 
 def _train_step(net, features, labels, loss, trainer, devices, split_f):
-    """Train on a batch without waiting for the devices.
+    """Train on a batch without waiting for its results.
 
-    Returns for each shard (sum of losses, number of correct predictions), two
-    scalars on the device of the shard.
+    Waits for the previous step first. Returns for each shard (sum of losses,
+    number of correct predictions), two scalars on the device of the shard.
     """
     X_shards, y_shards = split_f(features, labels, devices)
     wait_for_previous_step()
@@ -160,8 +161,8 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
     epoch. trainer: a Gluon `Trainer`. devices: None means `try_all_gpus()`.
     split_f: the function that splits a batch over the devices. loss: a
     function that returns one number for each example. Training loss and
-    accuracy are drawn about five times per epoch, and the accuracy on
-    test_iter at the end of each epoch.
+    accuracy are drawn five to nine times per epoch (at most once per batch),
+    and the accuracy on test_iter at the end of each epoch.
     """
     devices = try_all_gpus() if devices is None else list(devices)
     if not devices:

@@ -1,4 +1,4 @@
-"""The public names of `import d2lbert as d2l`, the book's pages first."""
+"""The public names of `import d2lbert as d2l`."""
 from d2lbert.progress import (
     Accumulator, Animator, Timer)
 from d2lbert.devices import try_all_gpus, try_gpu
@@ -55,5 +55,5 @@ from d2lbert.pictures.senses import plot_senses
 from d2lbert.pictures.show import show
 from d2lbert.text_model import Attention, Hit, TextModel, load_model
 
-# With the book's names that begin with one underscore
+# The names above, among them the book's that begin with one underscore
 __all__ = [name for name in dir() if not name.startswith('__')]

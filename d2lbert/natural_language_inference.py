@@ -34,8 +34,8 @@ def read_snli(data_dir, is_train):
     Reads snli_1.0_train.txt or snli_1.0_test.txt in `data_dir`. If annotators
     disagreed, a pair has no label and is left out. The sentences come from the
     columns of parse trees, without the brackets, so blanks separate words from
-    punctuation marks. Raises FileNotFoundError for a missing file, and
-    ValueError for a line without these columns or a file that is not UTF-8.
+    punctuation marks. Raises FileNotFoundError for a missing file, ValueError
+    for a labelled line without two trees or for a file that is not UTF-8.
     """
     path = Path(data_dir, f'snli_1.0_{"train" if is_train else "test"}.txt')
     class_indices = {label: k for k, label in enumerate(SNLI_LABELS)}
@@ -117,9 +117,9 @@ def _read_vocab(path):
         tokens = read_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f'{path} cannot be read: {error}') from None
-    has_tokens = isinstance(tokens, list) and all(
+    is_token_list = isinstance(tokens, list) and all(
         isinstance(token, str) for token in tokens)
-    if not has_tokens or tokens[:1] != [UNK]:
+    if not is_token_list or tokens[:1] != [UNK]:
         raise ValueError(f'{path} must hold a list of tokens that begins '
                          f'with {UNK}')
     vocab = Vocab()
@@ -138,10 +138,10 @@ class SNLIBERTDataset(gluon.data.Dataset):
     dataset: premises, hypotheses and labels, as `read_snli` returns them.
     vocab: the `Vocab` from `load_pretrained_model`. Sentences are lower-cased
     and split at white space. While a pair is too long, the last word of its
-    longer sentence is removed. The columns are attributes, NumPy arrays:
-    all_token_ids (N, T) int32, all_segments (N, T) int32, valid_lens (N,)
-    float32, labels (N,) float32. An item is ((token ids, segments, valid
-    length), label). Gluon's `DataLoader` converts items to MXNet arrays.
+    longer sentence is removed. Attributes, NumPy arrays: all_token_ids (N, T)
+    int32, all_segments (N, T) int32, valid_lens (N,) float32, labels (N,)
+    float32. An item is ((token ids, segments, valid length), label). Gluon's
+    `DataLoader` converts items to MXNet arrays.
     """
 
     def __init__(self, dataset, max_len, vocab=None):
@@ -157,11 +157,11 @@ class SNLIBERTDataset(gluon.data.Dataset):
         self.vocab, self.max_len = vocab, max_len
         self.labels = onp.array(labels, 'float32')
         (self.all_token_ids, self.all_segments,
-         self.valid_lens) = self._columns(_Sentences(premises, vocab),
-                                          _Sentences(hypotheses, vocab))
+         self.valid_lens) = self._inputs(_Sentences(premises, vocab),
+                                         _Sentences(hypotheses, vocab))
         print(f'read {len(self)} examples')
 
-    def _columns(self, premises, hypotheses):
+    def _inputs(self, premises, hypotheses):
         """Return token ids, segments and valid lengths of the pairs.
 
         premises, hypotheses: `_Sentences`.
@@ -232,9 +232,9 @@ class BERTClassifier(nn.Block):
     def __init__(self, bert):
         super().__init__()
         if bert.hidden is None:
-            raise ValueError('BERTClassifier needs a model with `hidden`, '
-                             "which models with positional='sinusoidal' or "
-                             "without the head 'pooler' lack")
+            raise ValueError('BERTClassifier needs a model with `hidden`: '
+                             "one whose positional is not 'sinusoidal' and "
+                             "that has the head 'pooler'")
         self.encoder = bert.encoder
         self.hidden = bert.hidden
         self.output = Dense(len(SNLI_LABELS), in_units=bert.hidden._units)
