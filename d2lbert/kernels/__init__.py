@@ -55,9 +55,9 @@ class Library:
 
     name: the start of the library's file name. sources: names of C++ files in
     this folder. open_library: a function that opens the library at a path;
-    `get` returns its result. The function may raise OSError, AttributeError or
-    RuntimeError. mxnet: True to use the extension interface of MXNet.
-    what, takes: a description of the library and the duration of its
+    `get` returns its result. An OSError, AttributeError or RuntimeError of the
+    function becomes a BuildError. mxnet: True to use the extension interface
+    of MXNet. what, takes: a description of the library and the duration of its
     compilation, for the progress line. options: further options of the
     compiler.
 
@@ -73,7 +73,7 @@ class Library:
         self.name, self.mxnet, self.options = name, mxnet, options
         self.what, self.takes = what, takes
         self.sources = [FOLDER / source for source in sources]
-        self.path = self.reason = self._opened = None
+        self.path = self.reason = self._result = None
         self._open_library = open_library
 
     def get(self):
@@ -93,10 +93,10 @@ class Library:
                 may_try = not self.reason or policy == 'require'
                 if self.path is None and may_try:
                     self._build_and_open(policy)
-        return self._opened
+        return self._result
 
     def _build_and_open(self, policy):
-        """Set `path` or `reason`; policy: the value of D2LBERT_KERNELS."""
+        """Set `path` or `reason`; a failure raises if policy is `require`."""
         for _ in range(ATTEMPTS):
             path = None
             try:
@@ -119,10 +119,10 @@ class Library:
 
     def _open(self, path):
         """Open the compiled library at `path`, or raise BuildError."""
-        checked_path = path     # for the message below, if `checked` fails
+        checked_path = path     # for the message, if `checked` raises OSError
         try:
             with build.checked(path) as checked_path:
-                self._opened = self._open_library(checked_path)
+                self._result = self._open_library(checked_path)
         except BuildError:      # a RuntimeError with a complete message
             raise
         except (OSError, AttributeError, RuntimeError) as error:
@@ -136,8 +136,8 @@ class Library:
     def open_if_compiled(self):
         """Open the library if its file exists; return True if it is open.
 
-        Never compiles it. Raises BuildError if there is no compiler, or if
-        the library cannot be opened.
+        Never compiles it. Raises BuildError as `build.library` does, or if the
+        library cannot be opened.
         """
         if self.path is None:
             path = build.library(self.name, self.sources, self.mxnet,
@@ -193,7 +193,7 @@ def enabled(*arrays):
     """
     if not load():
         return False
-    # Checks the type, since array.ctx would construct a new Context
+    # Looks at the class, since array.ctx would construct a new Context
     can_take_all = all(hasattr(type(array), 'ctx')
                        and array.dtype in (numpy.float32, numpy.int32)
                        for array in arrays)

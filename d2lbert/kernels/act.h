@@ -23,7 +23,7 @@ inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   return fail("act must be none, relu, tanh, gelu or gelu_new, not " + name);
 }
 
-// e^(-z²/2): the density of the standard normal distribution without the
+// exp(-z²/2): the density of the standard normal distribution without the
 // constant factor 1 / sqrt(2 pi).
 inline vf gaussian(vf z) { return exp(-0.5f * z * z); }
 

@@ -32,8 +32,8 @@ struct MXNetFunctions {
   int (*release)(void* array);
   // Queue run(context, work), then free(work). The engine calls `run` when no
   // other operation writes the arrays in `read`, or uses the arrays in
-  // `written`. The last three arguments are properties (null), a priority and a
-  // name.
+  // `written`. device: its kind and number. The last three arguments are
+  // properties (null), a priority and a name.
   int (*push)(void (*run)(void* context, void* work), void* work,
               void (*free)(void*), const int* device, void** read,
               int num_read, void** written, int num_written, const void*, int,
@@ -153,10 +153,10 @@ class Step {
   // Store the size and the addresses of parameter i, and return a status. See
   // d2lbert_adam for the other arguments. Waits until the previous step has
   // written the weight and the running means. If MXNet has reordered a weight
-  // for oneDNN, `mxnet_.data` restores the order; `fused.adam` ensures that no
-  // prediction reorders the weight again before the step. For the gradient,
-  // only a handle is stored: `run` reads the address, after the gradient has
-  // been computed.
+  // for oneDNN, `mxnet_.data` restores the order; `fused.adam` or, if `ahead`,
+  // its caller ensures that no prediction reorders the weight again before the
+  // step. For the gradient, only a handle is stored: `run` reads the address,
+  // after the gradient has been computed.
   int set_parameter(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = parameters_[i];
     constexpr int GRADIENT = 1;  // the index in `arrays`
@@ -183,13 +183,13 @@ class Step {
   // True if all arrays that the step writes have different addresses. Arrays
   // without elements do not count.
   bool writes_distinct_arrays() const {
-    std::vector<float*> written;
+    std::vector<float*> written_data;
     for (const Parameter& p : parameters_)
       if (p.size)
-        written.insert(written.end(), {p.weight, p.mean, p.variance});
-    std::sort(written.begin(), written.end());
-    return std::adjacent_find(written.begin(), written.end()) ==
-           written.end();
+        written_data.insert(written_data.end(), {p.weight, p.mean, p.variance});
+    std::sort(written_data.begin(), written_data.end());
+    return std::adjacent_find(written_data.begin(), written_data.end()) ==
+           written_data.end();
   }
 
   // Compute the step. MXNet's engine calls this.

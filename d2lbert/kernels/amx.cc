@@ -67,7 +67,7 @@ extern "C" void d2lbert_choose(int fp32, int bf16) {
   d2lbert::chosen[1] = bf16;
 }
 
-// For Python: the `Kernel` chosen for precision 'bf16' (1) or 'fp32' (0).
+// For Python: the `Kernel` chosen for a precision. bf16: 1 for 'bf16', else 0.
 extern "C" int d2lbert_chosen(int bf16) { return d2lbert::chosen[bf16]; }
 
 // For Python: 1 if tiles compute a matrix product, else 0. The arguments are as

@@ -138,11 +138,11 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     first, then the requests of the biases. Returns (..., sum of all units).
     """
     requests = _without_add(grad_req, len(weights) + len(biases))
-    weight_requests = set(requests[:len(weights)])
-    weight_request = 'null' if weight_requests == {'null'} else 'write'
+    are_frozen = set(requests[:len(weights)]) == {'null'}
     return dense(
         X, np.concatenate(weights), np.concatenate(biases) if biases else None,
-        precision=precision, grad_req=(weight_request, 'write'))
+        precision=precision,
+        grad_req=('null' if are_frozen else 'write', 'write'))
 
 
 def activation(X, act):
@@ -201,16 +201,17 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
     begins_and_end = offsets.asnumpy()
     row_counts = numpy.diff(begins_and_end)     # of each sequence
     T = max(int(row_counts.max()), 1)
-    # For each of the positions (B, T), a row of QKV. Padding takes rows of
-    # other sequences, which `lens` excludes from the keys
-    positions = numpy.arange(T)
-    rows = numpy.minimum(begins_and_end[:-1, None] + positions, len(QKV) - 1)
-    rows = np.array(rows, dtype='int32', ctx=QKV.ctx)
-    # The indices of the positions without padding
+    # `indices` (B, T) has a row of QKV for each row of a padded array. Padding
+    # takes rows of other sequences, which `lens` excludes from the keys
+    positions = numpy.arange(T)     # in a sequence
+    indices = numpy.minimum(begins_and_end[:-1, None] + positions,
+                            len(QKV) - 1)
+    indices = np.array(indices, dtype='int32', ctx=QKV.ctx)
+    # The indices of the rows of the padded array that are not padding
     unpadded = numpy.flatnonzero(positions < row_counts[:, None])
     unpadded = np.array(unpadded, dtype='int32', ctx=QKV.ctx)
-    Y = _attend_padded(np.take(QKV, rows.reshape(-1), axis=0), lens, num_heads,
-                       p, T, causal)
+    Y = _attend_padded(np.take(QKV, indices.reshape(-1), axis=0), lens,
+                       num_heads, p, T, causal)
     return np.take(Y, unpadded, axis=0)
 
 
@@ -234,7 +235,7 @@ def _attend_padded(QKV, lens, num_heads, p, T, causal):
         # (B*N, T, T): for each query, 0 also for positions after the query
         is_key = is_key * (positions.reshape(1, 1, -1) <= positions.reshape(
             1, -1, 1)).astype('float32')
-    # In a row with a key, the softmax of -1e9 is 0
+    # For a query with a key, the softmax of -1e9 is 0
     scores = scores * is_key - 1e9 * (1 - is_key)
     weights = npx.softmax(scores, axis=-1) * is_key  # all 0 without keys
     if p:
@@ -308,9 +309,9 @@ def feed_forward(X, weights, biases, norm, act, precision='fp32',
 def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
     """W_tok[tokens] + W_seg[segments] + W_pos[positions].
 
-    tokens, segments and positions (...) int32. W_tok (V, H); the other tables
-    have a row for each segment and each position. Returns (..., H). Indices
-    out of range are clipped: check them first.
+    tokens, segments and positions (...) int32. W_tok (V, H). W_seg has a
+    row for each segment, and W_pos for each position. Returns (..., H).
+    Indices out of range are clipped: check them first.
     """
     return (np.take(W_tok, tokens, axis=0)
             + np.take(W_seg, segments, axis=0)
@@ -383,9 +384,9 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     predictions to end.
     """
     if clip:
-        norm = abs(rescale) * _global_norm(grads)
+        global_norm = abs(rescale) * _global_norm(grads)
         # If the norm is NaN, max returns 1.0, and nothing is clipped
-        rescale /= max(1.0, norm / clip)
+        rescale /= max(1.0, global_norm / clip)
     for weight, grad, mean, variance, rate, decay in zip(
             weights, grads, means, variances, rates, decays):
         if decay:

@@ -118,7 +118,7 @@ class Cutter {
     for (size_t begin = 0, end; begin < text.size(); begin = end) {
       end = begin + 1;
       if (text[begin] == ' ') continue;
-      // A word has letters and digits, or is a single punctuation mark
+      // A word is a run of letters and digits, or one punctuation mark
       if (is_letter_or_digit(text[begin])) {
         while (end < text.size() && is_letter_or_digit(text[end])) ++end;
       }
@@ -137,18 +137,18 @@ class Cutter {
   // last id. A word that is too long, or that cannot be cut, gets
   // `unknown_id_`.
   int32_t* cut_word(std::string_view word, int32_t* const ids) const {
-    int32_t* end = ids;
+    int32_t* ids_end = ids;
     const Trie* pieces = &initial;
     if (word.size() > max_letters_) word = {};
     // The size of the last piece; 0 if the word is too long or cannot be cut
     size_t size = 0;
     while (!word.empty()) {
-      *end++ = pieces->longest_piece(word, &size);
+      *ids_end++ = pieces->longest_piece(word, &size);
       if (!size) break;
       word.remove_prefix(size);
       pieces = &continuation;
     }
-    if (size) return end;
+    if (size) return ids_end;
     *ids = unknown_id_;
     return ids + 1;
   }
@@ -187,8 +187,8 @@ int pieces_new(const char* initial, int64_t initial_size,
 
 // Cut texts, `size` bytes with a line for each. counts (num_texts) receives the
 // number of pieces of each text, or -1 if the text is not all printable ASCII.
-// ids (size) receives the ids of all other texts, and num_ids the number of
-// these ids. Returns a Status.
+// ids (size) receives the ids of all texts without a -1, and num_ids the number
+// of these ids. Returns a Status.
 int pieces_cut(const void* handle, const char* lines, int64_t size,
                int32_t* counts, int64_t num_texts, int32_t* ids,
                int64_t* num_ids) try {
@@ -196,19 +196,19 @@ int pieces_cut(const void* handle, const char* lines, int64_t size,
   std::string buffer;
   // This address stays within `ids`, since each id stands for at least one of
   // the `size` bytes
-  int32_t* end_of_ids = ids;
-  const char* end = lines + size;
-  for (int64_t k = 0; lines < end; ++k) {
-    const auto* line_end = static_cast<const char*>(
-        std::memchr(lines, '\n', static_cast<size_t>(end - lines)));
-    require(line_end && k < num_texts);
-    int32_t* new_end = cutter->cut(
-        {lines, static_cast<size_t>(line_end - lines)}, end_of_ids, &buffer);
-    counts[k] = new_end ? static_cast<int32_t>(new_end - end_of_ids) : -1;
-    if (new_end) end_of_ids = new_end;
-    lines = line_end + 1;
+  int32_t* ids_end = ids;
+  const char* lines_end = lines + size;
+  for (int64_t k = 0; lines < lines_end; ++k) {
+    const auto* text_end = static_cast<const char*>(
+        std::memchr(lines, '\n', static_cast<size_t>(lines_end - lines)));
+    require(text_end && k < num_texts);
+    int32_t* new_ids_end = cutter->cut(
+        {lines, static_cast<size_t>(text_end - lines)}, ids_end, &buffer);
+    counts[k] = new_ids_end ? static_cast<int32_t>(new_ids_end - ids_end) : -1;
+    if (new_ids_end) ids_end = new_ids_end;
+    lines = text_end + 1;
   }
-  *num_ids = end_of_ids - ids;
+  *num_ids = ids_end - ids;
   return kDone;
 } catch (...) {
   return failure();

@@ -5,10 +5,10 @@ AVX-512 vectors of pairs of bfloat16. `tiles` multiplies AMX tiles of bfloat16.
 `split` uses such tiles for fp32: it splits each number into three bfloat16.
 D2LBERT_AMX, an environment variable, controls tiles: `auto` uses them if they
 are faster, and for fp32 only if they are as accurate. `off` never uses them.
-`require` uses them without a measurement, and raises an error without AMX. The
-measurement runs once for each compiled library and CPU, and its result is
-stored in a file beside the library. A library compiled without bfloat16
-instructions uses `plain` without a measurement.
+`require` uses them without a measurement, and raises an error if they cannot
+be used. The measurement runs once for each compiled library and CPU, and its
+result is stored in a file beside the library. A library compiled without
+bfloat16 instructions uses `plain` without a measurement.
 """
 import contextlib
 import ctypes
@@ -206,19 +206,19 @@ def _measure(library, names):
     return dict(seconds=seconds, errors=errors, largest=largest)
 
 
-def time_product(library, name, X, W, Y, times=1):
-    """Compute Y = X W^T by one thread; return the seconds of the fastest run.
+def time_product(library, name, X, W, Y, runs=1):
+    """Compute Y = X W^T by one thread; return the CPU seconds of a run.
 
     name: the kernel. X (R, K), W (N, K) and Y (R, N): C-contiguous float32
-    NumPy arrays; Y is overwritten. times: the number of runs. Returns infinity
-    if the system denies tiles to a kernel that uses them, or if memory runs
-    out.
+    NumPy arrays; Y is overwritten. runs: the number of runs; the fastest run
+    counts. Returns infinity if the kernel needs tiles, and they cannot be
+    used, or if memory runs out.
     """
     (rows, inputs), outputs = X.shape, len(W)
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (X, W, Y)]
     return library.d2lbert_trial(
         NAMES.index(name), *map(ctypes.c_long, (rows, inputs, outputs)),
-        *pointers, times)
+        *pointers, runs)
 
 
 # The kernels in use
@@ -238,11 +238,11 @@ def record(precision, fused=True):
 
     precision: 'fp32' or 'bf16'. fused: True if the fused operators are in use.
     Returns {'product': name of the kernel, or 'mxnet' for MXNet's operators,
-    'cpu': name of the CPU}.
+    'cpu': the result of `cpu`}.
     """
     choice = chosen()
-    product = getattr(choice, precision) if fused and choice else 'mxnet'
-    return dict(product=product, cpu=cpu())
+    kernel = getattr(choice, precision) if fused and choice else 'mxnet'
+    return dict(product=kernel, cpu=cpu())
 
 
 def resume(before, precision, fused=True):
@@ -255,16 +255,16 @@ def resume(before, precision, fused=True):
     current = record(precision, fused)
     if not isinstance(before, dict) or not before.get('product'):
         return None     # older versions of the package stored no record
-    product, old_cpu = before['product'], before.get('cpu')
-    if product == current['product']:
+    kernel, old_cpu = before['product'], before.get('cpu')
+    if kernel == current['product']:
         return None
     if (old_cpu == current['cpu'] and current['product'] != 'mxnet'
-            and mode() == 'auto' and product in _possible_kernels(precision)):
+            and mode() == 'auto' and kernel in _possible_kernels(precision)):
         use(_State.choice._replace(
-            **{precision: product},
+            **{precision: kernel},
             why=f'{_State.choice.why}; {precision} as in the resumed run'))
         return None
-    return (f'matrices were multiplied by {describe(product)} on {old_cpu}, '
+    return (f'matrices were multiplied by {describe(kernel)} on {old_cpu}, '
             f'and are by {describe(current["product"])} on {current["cpu"]}')
 
 

@@ -8,17 +8,17 @@
 namespace d2lbert {
 namespace {
 
-int num_lists(const Attrs& attrs) { return (int)number(attrs, "lists", 1); }
+int count_lists(const Attrs& attrs) { return (int)number(attrs, "lists", 1); }
 
 struct Inputs : IndexedInputs {
   const int X, first_list;  // the other lists are the next inputs
   explicit Inputs(const Attrs& attrs)
-      : X(next()), first_list(next_n(num_lists(attrs))) {}
+      : X(next()), first_list(next_n(count_lists(attrs))) {}
 };
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   *inputs = Inputs(attrs).num_inputs();
-  *outputs = num_lists(attrs);
+  *outputs = count_lists(attrs);
   return MX_SUCCESS;
 }
 
@@ -34,11 +34,11 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Inputs at(attrs);
   if ((*in)[at.X].size() != 2) return fail("take_rows needs X (R, H)");
   for (size_t k = 0; k < out->size(); k++) {
-    const Shape list = (*in)[at.first_list + k];
-    if (list.size() != 1)
+    const Shape list_shape = (*in)[at.first_list + k];
+    if (list_shape.size() != 1)
       return fail("each list of row indices of take_rows must be "
                   "one-dimensional");
-    (*out)[k] = {list[0], (*in)[at.X][1]};
+    (*out)[k] = {list_shape[0], (*in)[at.X][1]};
   }
   return MX_SUCCESS;
 }
@@ -64,10 +64,10 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
-  const int lists = num_lists(attrs);
+  const int num_lists = count_lists(attrs);
   const Inputs at(attrs);
-  const BackwardArrays arrays(*in, lists);
-  for (int k = 0; k < lists; k++) zero_gradient((*out)[at.first_list + k]);
+  const BackwardArrays arrays(*in, num_lists);
+  for (int k = 0; k < num_lists; k++) zero_gradient((*out)[at.first_list + k]);
   float* dX = floats((*out)[at.X]);
   if (!dX) return MX_SUCCESS;
   const MXTensor& x = arrays.inputs[at.X];
@@ -80,7 +80,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
     long begin, end;
     share(R, omp_get_num_threads(), omp_get_thread_num(), &begin, &end);
     std::memset(dX + begin * H, 0, 4 * (end - begin) * H);
-    for (int k = 0; k < lists; k++) {
+    for (int k = 0; k < num_lists; k++) {
       const float* dY = floats(arrays.gradients[k]);
       MXTensor& list = arrays.inputs[at.first_list + k];
       const int32_t* indices = ints(list);
