@@ -77,8 +77,8 @@ def bash(commands):
     """Return a completion script for bash.
 
     Variables of the script: word is the word at the cursor, flag the word
-    before it, and command the sub-command. flags has the flags of the
-    sub-command, words the choices of its first positional argument with
+    before $word, and command the sub-command. flags has the flags of the
+    sub-command, choices the choices of its first positional argument with
     choices, and values the choices of $flag. is_path is empty if the value of
     $flag is not a path, otherwise 1.
     """
@@ -93,10 +93,10 @@ def bash(commands):
                              f"values='{' '.join(flag.choices)}'; "
                              'is_path= ;;')
         lines += ['            esac']
-        words = next((flag.choices for flag in flags
-                      if not flag.names and flag.choices), None)
-        words_assignment = f"words='{' '.join(words)}' " if words else ''
-        lines.append(f'            {words_assignment};;')
+        choices = next((flag.choices for flag in flags
+                        if not flag.names and flag.choices), None)
+        assignment = f"choices='{' '.join(choices)}' " if choices else ''
+        lines.append(f'            {assignment};;')
     value_flag_names = set()
     for _, flags in commands.values():
         value_flag_names.update(_names_of(
@@ -107,7 +107,7 @@ def bash(commands):
 # Completion of d2lbert for bash, written by: d2lbert completion bash
 _d2lbert() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} flag=${{COMP_WORDS[COMP_CWORD-1]}}
-    local command=${{COMP_WORDS[1]}} flags= values= words= is_path=1
+    local command=${{COMP_WORDS[1]}} flags= values= choices= is_path=1
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W '{' '.join(commands)} --help --version' \\
             -- "$word"))
@@ -129,8 +129,8 @@ _d2lbert() {{
     esac
     if [[ $word == -* ]]; then
         COMPREPLY=($(compgen -W "$flags" -- "$word"))
-    elif [ -n "$words" ]; then
-        COMPREPLY=($(compgen -W "$words" -- "$word"))
+    elif [ -n "$choices" ]; then
+        COMPREPLY=($(compgen -W "$choices" -- "$word"))
     else
         compopt -o filenames
         COMPREPLY=($(compgen -f -- "$word"))
@@ -190,8 +190,9 @@ def _zsh_specs(flag):
     text = re.sub(r'([][:\\])', r'\\\1', flag.help)
     # '*' before a flag: complete it again after its first use
     for name in flag.names:
-        value = f':{name.lstrip("-")}:{values}' if flag.takes_value else ''
-        yield shlex.quote(f'*{name}[{text}]{value}')
+        value_spec = (f':{name.lstrip("-")}:{values}' if flag.takes_value
+                      else '')
+        yield shlex.quote(f'*{name}[{text}]{value_spec}')
 
 
 def fish(commands):

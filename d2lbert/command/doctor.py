@@ -302,7 +302,7 @@ def _compiled_row(mx, build, name, module_name, library_name,
                    effect_if_missing)
     return Row(name, WARN, 'not compiled yet',
                f'run d2lbert doctor --build, which takes {library.takes}; '
-               'else the first run compiles it')
+               'else the first use compiles it')
 
 
 def _processor_row(mx):
@@ -337,9 +337,9 @@ def _products_rows():
     if not choice:
         return []
     value = ' and '.join(
-        f'{precision} by {kernels.products.describe(product)}'
-        for precision, product in (('fp32', choice.fp32),
-                                   ('bf16', choice.bf16)))
+        f'{precision} by {kernels.products.describe(method)}'
+        for precision, method in (('fp32', choice.fp32),
+                                  ('bf16', choice.bf16)))
     return [Row('products', OK, f'{value}: {choice.why}')]
 
 
@@ -379,8 +379,8 @@ def _data_rows():
         if not flaws:
             return [Row('WikiText-2', OK, str(wikitext_dir)), sample_row]
         return [Row('WikiText-2', WARN, '; '.join(flaws),
-                    '`d2lbert pretrain` trains on it as it is: put the '
-                    'published files there, or remove the folder to have '
+                    '`d2lbert pretrain` uses these files as they are: put '
+                    'the published files there, or remove the folder to have '
                     'them fetched'), sample_row]
     return [Row('WikiText-2', WARN, 'not on this machine',
                 '`d2lbert pretrain` fetches it if the network allows, and '

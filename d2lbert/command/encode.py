@@ -17,12 +17,13 @@ def add(commands):
         'encode', help='print or write the vectors of texts',
         description='Encode a text, or each line of a file. By default, a '
         'pretrained model gives one vector for each text, with the pooling '
-        'that its folder stores; a run gives one vector for each token, '
-        'including <cls> and <sep>, or with --file and --out one for each '
-        'text. --pool changes this. If the tokens of a run are whole words, a '
-        'text is lower-cased and split at white space, as the training text '
-        'was. Each printed line has the vector of a text, or a token and its '
-        'vector. After the tokens of a text of --file comes an empty line.')
+        'that its folder stores, or else the mean; a run gives one vector for '
+        'each token, including <cls> and <sep>, or with --file and --out one '
+        'for each text. --pool changes this. If the tokens of a run are whole '
+        'words, a text is lower-cased and split at white space, as the '
+        'training text was. Each printed line has the vector of a text, or a '
+        'token and its vector. After the tokens of a text of --file comes an '
+        'empty line.')
     add = encode.add_argument
     add('folder', metavar='FOLDER|RUN',
         help='the folder of a pretrained model, or a run folder')
@@ -38,9 +39,9 @@ def add(commands):
     add_force(add)
     add_encoding_flags(
         add, ('own', 'cls', 'mean', 'none'),
-        'one vector for a text: with the pooling of the folder (own), '
-        'of the first token (cls), or the mean of all tokens, special tokens '
-        'included (mean); or one for each token (none)')
+        'one vector for a text: pooled as the folder defines (own), the '
+        'vector of the first token (cls), or the mean of all tokens, special '
+        'tokens included (mean); or one for each token (none)')
     add_precision(add)
     add_device(add)
     add_json(add, 'a line for each text, with its vector, or its tokens and '

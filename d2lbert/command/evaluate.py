@@ -27,7 +27,7 @@ def add(commands):
                           help='as for pretrain')
     add_precision(evaluate.add_argument)
     add_json(evaluate.add_argument, 'an object with the metrics; for a run '
-             'of finetune, a line for each task')
+             'of finetune, a line for its task and each extra test')
     evaluate.set_defaults(run=run, check=check_folders,
                           needs='d2lbert.training.evaluation')
 
@@ -59,13 +59,13 @@ def _print_evaluations(args):
                          'other files with --data, not with --corpus')
     results = evaluations(args.folder, args.data, args.devices,
                           precision=args.precision)
-    for k, (task, metrics) in enumerate(results):
+    # After the run's task come extra tests, such as the mismatched part of
+    # MNLI. The lines of an extra test begin with its name
+    for k, (task_or_test, metrics) in enumerate(results):
         if args.json:
-            print_json(dict(task=task, **metrics._asdict()))
+            print_json(dict(task=task_or_test, **metrics._asdict()))
         else:
-            # After the metrics of the run's task come extra tests, such as
-            # the mismatched part of MNLI. The name of a test begins its lines
-            _print_metrics(metrics, f'{task} ' if k else '')
+            _print_metrics(metrics, f'{task_or_test} ' if k else '')
 
 
 def _print_metrics(metrics, prefix=''):

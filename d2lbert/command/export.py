@@ -1,8 +1,9 @@
 """Run `d2lbert export` and `d2lbert import`.
 
-`export` writes the model of a run in the format of other libraries, or any
-model with 8-bit weights, which only d2lbert reads. `import` reads a model in
-the format of other libraries, and writes a run.
+`export` writes the model of a run in the format of other libraries. With
+--precision int8 it writes any model, its weights as 8-bit integers, which only
+d2lbert reads. `import` reads a model in the format of other libraries, and
+writes a run.
 """
 from d2lbert.command.flags import check_folders
 
@@ -13,10 +14,11 @@ def add(commands):
         'export', help='write a run as a checkpoint for other libraries',
         description='Write the model of a run as a folder with config.json, '
         'model.safetensors and the files of its tokenizer. In the library '
-        'transformers, AutoTokenizer loads the tokenizer. BertForPreTraining '
-        'loads a BERT, the class of its family a relative of BERT, and the '
-        'class for its task a run of finetune. The format requires learnt '
-        'positions and a LayerNorm after the embeddings.')
+        'transformers, AutoTokenizer loads the tokenizer, and '
+        'BertForPreTraining a BERT. For a relative of BERT use the class of '
+        'its family, and for a run of finetune the class for its task. The '
+        'format requires learnt positions and a LayerNorm after the '
+        'embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder or, with '
                         '--precision int8, the folder of a pretrained model')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')

@@ -54,14 +54,14 @@ def run(args):
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False, precision=args.precision)
     is_first_text = True
-    for name, text in lines:
+    for line_name, text in lines:
         try:
             # One list of guesses for each mask
             guess_lists = fill_mask(net, tokenizer, text, args.top)
         except ValueError as error:
             if args.file is None:
                 raise
-            raise ValueError(f'{name}: {error}') from None
+            raise ValueError(f'{line_name}: {error}') from None
         if args.json:
             for k, guesses in enumerate(guess_lists):
                 print_json(dict(text=text, mask=k, guesses=[

@@ -34,10 +34,10 @@ def check_flags(args):
     For a resumed run, only the checks of `pretrain.check_settings` are made.
     """
     settings = pretrain.given_settings(args)
-    pretrain.check_settings(settings, complete)
+    pretrain.check_settings(settings, validate=complete)
     if 'resume' not in settings:
-        given = {name: settings[name] for name in SETTINGS if name in settings}
-        check_files(SETTINGS, given, BOOK_MODELS)
+        check_files(SETTINGS, {name: settings[name] for name in SETTINGS
+                               if name in settings}, BOOK_MODELS)
 
 
 def run(args):
@@ -52,9 +52,10 @@ def run(args):
 
 
 def read_figures(folder):
-    """Return the development metrics of a run.
+    """Return a dict with the development metrics of a run, for --json.
 
-    folder: the run folder or, with --seeds, the folder of several runs.
+    folder: the run folder or, with --seeds, the folder of several runs. For
+    several runs, the dict also has the seeds and the mean of each metric.
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.has_seed_runs(folder):
