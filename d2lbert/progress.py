@@ -284,10 +284,10 @@ class Animator:
         return list(self.fig.subplots(*self._grid, squeeze=False).flat)
 
     def begin(self, line):
-        """Open the bar; in a log file, write `line` and start the clock.
+        """Open the bar, and start its clock; in a log file, write `line`.
 
-        A resumed loop adds its earlier points before this call: a log file
-        then estimates the time left without them.
+        A resumed loop adds its earlier points before this call: the speed and
+        the time left are then estimated without them.
         """
         self.has_begun = True
         if self._shows_figure:
@@ -296,6 +296,11 @@ class Animator:
         if isinstance(self._bar, LineBar):
             self._bar.write_line(line)
             self._bar.start()
+        elif self._bar.n:       # tqdm's bar, of a resumed loop
+            earlier = self._bar.n
+            self._bar.reset()
+            self._bar.n = self._bar.initial = earlier
+            self._bar.last_print_n = earlier
 
     def _make_bar(self):
         if self._bar is None:

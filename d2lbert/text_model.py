@@ -156,7 +156,8 @@ class TextModel(_NetAndTokenizer):
         pairs: as for `d2lbert.predict`; None for a task of single texts.
         """
         if isinstance(texts, str):      # then `pairs` is for this text
-            return predict(*self, [texts], pairs and [pairs],
+            return predict(*self, [texts],
+                           None if pairs is None else [pairs],
                            show_progress)[0]
         return predict(*self, texts, pairs, show_progress)
 

@@ -11,6 +11,7 @@ import xml.etree.ElementTree
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from tqdm import tqdm
 
 from d2lbert import Accumulator, Animator, Timer, progress
 
@@ -229,6 +230,22 @@ def test_a_bar_serves_any_long_work(clock, capfd):
         bar.update(1200)
     assert capfd.readouterr().err == ('reading 1.00M/2.50M B: 8 s left\n'
                                       'encoding 1,203 texts\n')
+
+
+def test_the_speed_of_a_resumed_loop_is_of_its_new_steps(monkeypatch):
+    now = [100.0]
+    tqdm_bar = tqdm(total=100, file=io.StringIO(), mininterval=0)
+    tqdm_bar._time = lambda: now[0]
+    monkeypatch.setattr(progress, 'bar', lambda *_, **__: tqdm_bar)
+    animator = Animator(xlabel='step', xlim=[1, 100], legend=['loss'])
+    animator.add(90, [2.0])     # before the loop was resumed
+    animator.begin('training')
+    for step in range(91, 96):
+        now[0] += 2
+        animator.add(step, [1.0])
+    assert tqdm_bar.n == 95
+    assert tqdm_bar.format_dict['rate'] == pytest.approx(0.5)
+    assert tqdm_bar.format_dict['elapsed'] == 10
 
 
 def test_an_iterable_can_be_watched(clock, capfd):
