@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
                 if action.help != argparse.SUPPRESS]))
 
     def _assign_positionals(self, namespace, unassigned):
-        """Assign words that argparse left over to positional arguments.
+        """Set positional arguments to words that argparse left over.
 
         If a flag precedes an optional positional argument, argparse sets this
         argument to its default and returns the user's words as `unassigned`.
@@ -123,12 +123,12 @@ class Parser(argparse.ArgumentParser):
         """Raise an error, with a suggestion, if `action` rejects `value`."""
         if action.choices is None or value in action.choices:
             return
-        hint = did_you_mean(value, action.choices)
+        suggestion = did_you_mean(value, action.choices)
         if action.nargs == argparse.PARSER:
             raise argparse.ArgumentError(
-                None, f'there is no command {value}{hint}')
+                None, f'there is no command {value}{suggestion}')
         raise argparse.ArgumentError(
-            action, f'{value!r} is not {listed(action.choices)}{hint}')
+            action, f'{value!r} is not {listed(action.choices)}{suggestion}')
 
 
 class RenamedFlag(argparse.Action):
@@ -207,7 +207,7 @@ def add_encoding_flags(add, poolings, pool_help):
     add('--max-len', type=at_least(1), metavar='N',
         help='truncate texts to N tokens, including special tokens, and '
         'print how many were cut (default: the limit that the folder of a '
-        'pretrained model stores; for a run, a text that is longer than its '
+        'pretrained model stores; a text with more tokens than a run has '
         'positions is an error)')
     add('--overlap', type=at_least(0), metavar='N',
         help='do not truncate longer texts, but encode them in windows '
@@ -218,10 +218,9 @@ def add_encoding_flags(add, poolings, pool_help):
 
 
 def encoding_options(args):
-    """Return {keyword: value} of flags about vectors, for vectors.py.
+    """Return {keyword: value} for `encode` and `similar` of vectors.py.
 
-    --pool is left out: `encode` and `similar` have an argument for it, since
-    its default differs.
+    --pool is left out: its default differs between these two functions.
     """
     return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)

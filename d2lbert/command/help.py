@@ -21,8 +21,8 @@ MAX_WIDTH = 90
 #: Escape sequences that change and reset the style of a terminal's text.
 BOLD, UNDERLINE, PLAIN = '\x1b[1m', '\x1b[4m', '\x1b[0m'
 
-#: The heading level of a title within a table. `_Style.heading` prints no line
-#: of = or - below a heading of this level.
+#: The heading level of a title row of a table, see `_is_title`. A heading of
+#: this level gets no line of = or - below it.
 TABLE_TITLE_LEVEL = 3
 
 
@@ -39,7 +39,7 @@ def add(commands):
 
 
 def run(args, parsers):
-    """Show a page; returns the exit status.
+    """Show a page, or the flags of a command; returns the exit status.
 
     parsers: {name of a sub-command: its parser}.
     """
@@ -105,9 +105,9 @@ def _pager():
 def render(text, width=80, is_styled=False):
     """Convert Markdown to text for a terminal of `width` columns.
 
-    Paragraphs are wrapped; headings and code are not, and code is indented.
-    For tables, see `_render_table`. is_styled: mark headings and code by
-    escape sequences for a terminal.
+    Paragraphs are wrapped; headings and blocks of code are not, and these
+    blocks are indented. For tables, see `_render_table`. is_styled: mark
+    headings and `code` in a line by escape sequences for a terminal.
     """
     text = re.sub(r'<!--.*?-->\n?', '', text, flags=re.DOTALL)
     style, output, previous_kind = _Style(is_styled), '', None
@@ -125,8 +125,8 @@ def _render_block(kind, lines, width, style):
     if kind == 'code':
         return '\n'.join(f'    {line}'.rstrip() for line in lines)
     if kind == 'heading':
-        marks, _, title = lines[0].partition(' ')
-        return style.heading(_plain_text(title), len(marks))
+        hashes, _, title = lines[0].partition(' ')
+        return style.heading(_plain_text(title), len(hashes))
     if kind == 'table':
         return _render_table(lines, width, style)
     if kind == 'item':
@@ -136,7 +136,7 @@ def _render_block(kind, lines, width, style):
 
 
 class _Style:
-    """Mark headings and code by escape sequences, or by plain characters."""
+    """Mark headings and `code`: by escape sequences, or =, - and backticks."""
 
     def __init__(self, use_escapes):
         self.use_escapes = use_escapes
@@ -148,8 +148,8 @@ class _Style:
         """
         if self.use_escapes:
             return f'{BOLD}{UNDERLINE * (level == 1)}{title}{PLAIN}'
-        mark = {1: '=', 2: '-'}.get(level)
-        return f'{title}\n{mark * len(title)}' if mark else title
+        line_char = {1: '=', 2: '-'}.get(level)
+        return f'{title}\n{line_char * len(title)}' if line_char else title
 
     def code(self, text):
         """Return a text with its `code` in bold, without the backticks.
@@ -227,15 +227,15 @@ def _link_text(match):
     return name if words == name else f'{words} (d2lbert help {name})'
 
 
-def _wrap(text, width, style, first_indent='', later_indent=''):
-    """Return the lines of a paragraph, wrapped to `width`."""
+def _wrap(text, width, style, prefix='', later_indent=''):
+    """Return the lines of a paragraph after a prefix, wrapped to `width`."""
     # Replace blanks within code by \0, at which `textwrap` breaks no line
     text = re.sub('`[^`]+`', lambda match: match.group().replace(' ', '\0'),
                   _plain_text(text))
-    lines = textwrap.wrap(text, width, initial_indent=first_indent,
+    lines = textwrap.wrap(text, width, initial_indent=prefix,
                           subsequent_indent=later_indent,
                           break_long_words=False, break_on_hyphens=False)
-    lines = lines or [first_indent.rstrip()]
+    lines = lines or [prefix.rstrip()]
     return [style.code(line.replace('\0', ' ')) for line in lines]
 
 
@@ -253,14 +253,14 @@ def _render_table(lines, width, style):
     header, _, *rows = map(_cells, lines)   # the second line is |---|---|
     plain_rows = [[_plain_text(cell) for cell in row]
                   for row in [header, *rows]]
-    if not any(header[1:]):     # leave out a header of the first column alone
+    if not any(header[1:]):     # no header, or only of the first column
         plain_rows = plain_rows[1:]
     columns = zip(*(row for row in plain_rows if not _is_title(row)))
     column_widths = [max(map(len, column)) for column in columns]
     # Two blanks between columns
     if sum(column_widths) + 2 * (len(column_widths) - 1) <= width:
         def one_line(row):
-            # Pad cells before marking code: escape sequences take no column
+            # Pad cells before marking code: escape sequences have no width
             line = '  '.join(map(str.ljust, row, column_widths)).rstrip()
             return [style.code(line)]
         return _join_rows(plain_rows, style, one_line)
@@ -271,7 +271,7 @@ def _render_table(lines, width, style):
             row[1], width, style, row[0].ljust(len(indent)), indent))
     output = []
     if header[0] and len(header) > 2:
-        # Print this header once: cells of the first column get no label
+        # Print header[0] once: cells of the first column get no label
         output += _wrap(f'({header[0]})', width, style)
     for row in rows:
         if _is_title(row):

@@ -130,7 +130,7 @@ def _worker_command(command, pretrain_parser, num_workers=1):
         raise UsageError('the command of the workers is missing: give '
                          'pretrain and its flags after --, as in '
                          'd2lbert launch --workers 2 -- pretrain')
-    # The result has no attribute for a flag that is not given
+    # The result has no attribute for a setting that is not given
     pretrain_args = pretrain_parser.parse_args(command[1:])
     check_flags(pretrain_args)
     with usage_errors():    # a ValueError becomes a UsageError, status 2
@@ -161,8 +161,8 @@ def _resume_arguments(run_folder, pretrain_args):
     names = ['num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
              'devices']
     if hasattr(pretrain_args, 'resume'):
-        # Inputs may have moved, and checkpoints from before this job have
-        # their earlier paths
+        # This job resumed a run, maybe with new paths of inputs: checkpoints
+        # from before this job store the earlier paths
         names += ['corpus', 'data_dir', 'text_field', 'vocab', 'valid',
                   'teacher']
     arguments = ['pretrain', '--resume', run_folder]

@@ -16,10 +16,10 @@ def add(commands):
     predict = commands.add_parser(
         'predict', help='predict with a fine-tuned model',
         description='Predict with a run of finetune. For one text, print '
-        'each label with its probability, a number, each word with its tag, '
-        'or the answer, as the task requires. With --file, print a line for '
-        'each text: the likeliest label with its probability, the number, or '
-        'the answer. For tags, print a line for each word, and an empty line '
+        'a number, the answer, each label with its probability, or each word '
+        'with its tag, as the task requires. With --file, print a line for '
+        'each text: the number, the answer, or the likeliest label with its '
+        'probability. For tags, print a line for each word, and an empty line '
         'after each text.')
     add = predict.add_argument
     add('folder', metavar='RUN', help='a run folder of finetune')

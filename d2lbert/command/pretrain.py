@@ -99,7 +99,7 @@ def _flag_and_options(setting):
     """Return (name of the flag, keywords of `add_argument`) for a setting."""
     default = described_default(setting)
     text = setting.help + (f' ({default})' if default else '')
-    # The default depends on the recipe, so argparse must not set one
+    # `complete` sets defaults: without the flag, `args` gets no attribute
     options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
     if setting.kind is bool:
         options['action'] = 'store_true'
@@ -121,8 +121,10 @@ def check_flags(args):
     settings = given_settings(args)
     check_settings(settings, complete)
     if 'resume' not in settings:
-        given = {name: settings[name] for name in SETTINGS if name in settings}
-        check_files(SETTINGS, given, NAMED_CORPORA)
+        # Without RUN_FLAGS
+        values = {name: settings[name] for name in SETTINGS
+                  if name in settings}
+        check_files(SETTINGS, values, NAMED_CORPORA)
 
 
 def run(args):
