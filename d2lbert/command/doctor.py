@@ -276,11 +276,15 @@ def _compiled_row(mx, build, name, module_name, library_name,
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
+    status, remedy = WARN, effect_if_missing
     try:
         from d2lbert import kernels
         if kernels.mode() == 'off':
             return Row(name, WARN, 'not used: D2LBERT_KERNELS is off',
                        f'{effect_if_missing}; unset D2LBERT_KERNELS')
+        if kernels.mode() == 'require':
+            status, remedy = BAD, ('commands that need it fail, since '
+                                   'D2LBERT_KERNELS is require; unset it')
         module = importlib.import_module(module_name)
         library = getattr(module, library_name)
         # `get` compiles the library if necessary
@@ -291,15 +295,17 @@ def _compiled_row(mx, build, name, module_name, library_name,
                    'variable; until then, commands that need this library '
                    'fail')
     except Exception as error:  # other rows must still be printed
-        return Row(name, WARN, f'not loaded: {error}', effect_if_missing)
+        return Row(name, status, f'not loaded: {error}', remedy)
     if is_usable:
         value = f'loaded from {library.path}'
         if name == 'eight bits':
             value += f'; multiplies by {module.product()}'
         return Row(name, OK, value)
     if library.reason:
-        return Row(name, WARN, f'not loaded: {library.reason}',
-                   effect_if_missing)
+        return Row(name, status, f'not loaded: {library.reason}', remedy)
+    if status == BAD and _compiler_row().status != OK:
+        return Row(name, BAD, 'not compiled, and there is no C++ compiler',
+                   remedy)
     return Row(name, WARN, 'not compiled yet',
                f'run d2lbert doctor --build, which takes {library.takes}; '
                'else the first use compiles it')

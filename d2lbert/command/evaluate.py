@@ -57,6 +57,9 @@ def _print_evaluations(args):
     if args.corpus is not None:
         raise ValueError(f'{args.folder} is a run of finetune: name '
                          'other files with --data, not with --corpus')
+    if args.text_field is not None:
+        raise ValueError(f'{args.folder} is a run of finetune: leave '
+                         '--text-field out, which is for --corpus')
     results = evaluations(args.folder, args.data, args.devices,
                           precision=args.precision)
     # After the run's task come extra tests, such as the mismatched part of

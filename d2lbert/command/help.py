@@ -160,6 +160,15 @@ class _Style:
             return text
         return re.sub('`([^`]+)`', rf'{BOLD}\1{PLAIN}', text)
 
+    def width(self, text):
+        """Return the number of characters that `code(text)` shows."""
+        num_dropped = 2 * len(re.findall('`[^`]+`', text))
+        return len(text) - num_dropped * self.use_escapes
+
+    def pad(self, text, width):
+        """Add blanks to a text, so that `code` shows `width` characters."""
+        return text + ' ' * (width - self.width(text))
+
 
 def _blocks(text):
     """Split Markdown into blocks (kind, lines).
@@ -256,19 +265,18 @@ def _render_table(lines, width, style):
     if not any(header[1:]):     # no header, or only of the first column
         plain_rows = plain_rows[1:]
     columns = zip(*(row for row in plain_rows if not _is_title(row)))
-    column_widths = [max(map(len, column)) for column in columns]
+    column_widths = [max(map(style.width, column)) for column in columns]
     # Two blanks between columns
     if sum(column_widths) + 2 * (len(column_widths) - 1) <= width:
         def one_line(row):
-            # Pad cells before marking code: escape sequences have no width
-            line = '  '.join(map(str.ljust, row, column_widths)).rstrip()
+            line = '  '.join(map(style.pad, row, column_widths)).rstrip()
             return [style.code(line)]
         return _join_rows(plain_rows, style, one_line)
     # A wrapped second column needs about two thirds of the width
     if len(column_widths) == 2 and column_widths[0] <= width // 3:
         indent = ' ' * (column_widths[0] + 2)
         return _join_rows(plain_rows, style, lambda row: _wrap(
-            row[1], width, style, row[0].ljust(len(indent)), indent))
+            row[1], width, style, style.pad(row[0], len(indent)), indent))
     output = []
     if header[0] and len(header) > 2:
         # Print header[0] once: cells of the first column get no label

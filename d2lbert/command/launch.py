@@ -181,8 +181,8 @@ def _resume_hint(args, num_workers, run_folder, resume_arguments):
     of `launch`; run_folder, resume_arguments: from `_worker_command`.
     """
     if not any(Path(run_folder, 'checkpoints').glob('step-*.npz')):
-        return (f'{run_folder} has no checkpoint to resume from (pretrain '
-                '--save-every N writes checkpoints)')
+        return (f'there is no checkpoint of {run_folder} to resume from '
+                '(pretrain --save-every N writes checkpoints)')
     command = ['d2lbert', 'launch', '--workers', str(num_workers),
                '--servers', str(args.servers)]
     for name, value in (('--hosts', args.hosts),

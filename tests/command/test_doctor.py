@@ -152,6 +152,18 @@ def test_build_fails_where_nothing_can_be_compiled(fresh, capsys,
     assert 'D2LBERT_KERNELS is off' in row('fast operators').value
 
 
+def test_what_is_required_and_cannot_be_had_is_bad(fresh, compiler, capsys,
+                                                     monkeypatch):
+    monkeypatch.setenv('D2LBERT_KERNELS', 'require')
+    assert row('fast operators')[1:3] == (doctor.WARN, 'not compiled yet')
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    said = row('fast operators')
+    assert said.status == doctor.BAD
+    assert 'D2LBERT_KERNELS is require; unset it' in said.remedy
+    assert main(['doctor']) == 1
+    assert 'cannot run yet' in capsys.readouterr().out
+
+
 def test_a_folder_that_is_not_trusted_is_a_remedy_not_a_crash(
         fresh, monkeypatch):
     monkeypatch.setattr(cache, 'is_trusted', lambda found: False)

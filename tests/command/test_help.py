@@ -120,6 +120,16 @@ def test_escape_sequences_take_no_column():
         plain.splitlines()[2:], 'xy')][0] == 4
 
 
+@pytest.mark.parametrize('second', ['long ' * 12, 'short'])
+def test_columns_stay_straight_where_backticks_become_bold(second):
+    text = render(f'| name | text |\n|---|---|\n| `code` | {second} |\n'
+                  f'| word | {second} |\n', 60, is_styled=True)
+    shown = re.sub('\x1b\\[[0-9]*m', '', text)
+    begins = {line.index(second.split()[0]) for line in shown.splitlines()
+              if line.startswith(('code', 'word'))}
+    assert len(begins) == 1
+
+
 def test_a_beginning_is_enough_and_a_command_shows_its_flags(capsys):
     assert status_of(['help', 'vect']) == 0
     assert capsys.readouterr().out.startswith('Vectors and search\n')

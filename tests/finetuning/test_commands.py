@@ -333,6 +333,8 @@ def test_commands_tell_the_kinds_of_runs_apart(runs, tmp_path, capsys):
     run = runs('sst2')
     assert '--data, not with --corpus' in refused(
         capsys, 'evaluate', run, '--corpus', 'x')
+    assert 'leave --text-field out' in refused(
+        capsys, 'evaluate', run, '--text-field', 'x')
     assert main(['encode', str(run), 'a']) == 0     # the model under the head
     assert capsys.readouterr().out.startswith('[CLS] ')
     assert 'no trained head for masked words' in refused(
