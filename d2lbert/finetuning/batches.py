@@ -416,19 +416,18 @@ def labels_of_tokens(encoded, labels):
             for word in _beginning_words(encoded)]
 
 
-def labels_of_words(encoded, guesses, num_words, default):
-    """The label of each word: the guess at the first token of the word.
+def values_of_words(encoded, values, num_words, default):
+    """The value of each word: the value of the first token of the word.
 
-    encoded: the `Encoded` of a list of `num_words` words. guesses: an index
-    or a probability for each token. default: the label of a word without a
-    token, because the word was cut off or the tokenizer drops it. Returns
-    `num_words` numbers.
+    encoded: the `Encoded` of a list of `num_words` words. values: a number for
+    each token. default: the value of a word without a token, because the word
+    was cut off or the tokenizer drops it. Returns `num_words` numbers.
     """
-    labels = [default] * num_words
-    for guess, word in zip(guesses, _beginning_words(encoded)):
+    word_values = [default] * num_words
+    for value, word in zip(values, _beginning_words(encoded)):
         if word is not None:
-            labels[word] = guess
-    return labels
+            word_values[word] = value
+    return word_values
 
 
 def _beginning_words(encoded):

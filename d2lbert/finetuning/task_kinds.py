@@ -19,7 +19,7 @@ from d2lbert.finetuning.batches import (
     choice_inputs,
     inputs_of,
     labels_of_tokens,
-    labels_of_words,
+    values_of_words,
 )
 from d2lbert.machine.terminal import warn
 from d2lbert.nn.layers import log_softmax
@@ -33,9 +33,10 @@ class Prediction(NamedTuple):
 
     label: Any          # the name of a class, a number, a list of tags, the
                         # text of an answer, or the text of the chosen ending
-    score: Any = None   # the probability of the class or ending, a list with
-                        # the probability of each tag, or the best span's
-                        # score, also if the predicted answer is ''
+    score: Any = None   # the probability of the predicted class or ending;
+                        # for 'tag' a list with the probability of each word's
+                        # predicted tag; for 'span' the score of the best
+                        # span, even if `label` is '' in its place
     shares: Any = None  # {name: probability} of all classes, or of all endings
     place: Any = None   # (begin, end) of the answer in characters of the text,
                         # or the index of the chosen ending
@@ -194,6 +195,8 @@ class TagCodec:
         scores = onp.concatenate(outputs).astype('float64')
         labels = onp.concatenate(inputs.labels)
         has_label = labels >= 0
+        if not has_label.any():
+            return 0.0
         return _mean_cross_entropy(scores[has_label], labels[has_label])
 
     def guesses(self, outputs, inputs, data):
@@ -217,9 +220,9 @@ class TagCodec:
         predictions = []
         for words, scores, encoded in zip(data.words, outputs, inputs.sources):
             probs = onp.exp(log_softmax(scores.astype('float64')))
-            indices = labels_of_words(encoded, probs.argmax(axis=1),
+            indices = values_of_words(encoded, probs.argmax(axis=1),
                                       len(words), default)
-            tag_probs = labels_of_words(encoded, probs.max(axis=1),
+            tag_probs = values_of_words(encoded, probs.max(axis=1),
                                         len(words), 0.0)
             predictions.append(Prediction([names[k] for k in indices],
                                           list(map(float, tag_probs))))
@@ -240,8 +243,8 @@ class AnswerCodec:
 
         An example is a `Window` (batches.py). Its label is the positions of
         the answer's first and last token: (0, 0) if there is no answer or the
-        window does not have all of it, (-1, -1) if the answer is unknown. For
-        training, windows with unknown answers are left out.
+        window does not have all of it, (-1, -1) if the position of the answer
+        in the context is unknown. For training, such windows are left out.
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,
@@ -258,7 +261,7 @@ class AnswerCodec:
         """The mean loss, as training computes it.
 
         outputs: (T, 2) scores of the T tokens of each window as first and
-        last token of the answer. Windows with unknown answers do not count.
+        last token of the answer. Windows whose label is (-1, -1) do not count.
         """
         # Each entry is two losses, of the first and of the last token
         losses = [-log_softmax(scores.T.astype('float64'))[[0, 1], target]

@@ -26,9 +26,9 @@ bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
          v.least_top >= bits_of_power(MIN_PRODUCT_EXPONENT);
 }
 
-// Like `can_attend`, for the gradients of q, k and v, and for the weights,
-// which `backward` computes again. d_out: the gradient of the output of this
-// head, with rows H numbers apart.
+// True if tiles can compute the gradients of q, k and v. This includes
+// `can_attend`, since `backward` computes the weights again. d_out: the
+// gradient of the output of this head, with rows H numbers apart.
 template <int P>
 bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
                      long H, long m, long n, long D) {
@@ -36,7 +36,7 @@ bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
   const Range v = range_of_rows(in.v + begin, in.ld, n, D);
   if (!can_attend<P>(in, begin, m, n, D) || !tiles_can_multiply<P>(d, v, D))
     return false;
-  if (!d.top || !v.top) return true;  // all products are zero
+  if (!d.top || !v.top) return true;  // the gradient of the scores is zero
   // The gradient of the scores is multiplied by K and Q, so its numbers must
   // stay below 2^MAX_EXPONENT. A number of d_out times a number of V is below
   // 2^product_exponent. 2^20 leaves room for the sum of D such products, and

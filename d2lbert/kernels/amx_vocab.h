@@ -30,8 +30,9 @@ inline void add_weighted_rows(const char* e, long m, long n,
   }
 }
 
-// Like `vocab_loss` below, but rows and weights must be in the range of tiles,
-// and M must not be 0 (see `run_forward`), as the first chunk initializes dW.
+// Like `vocab_loss` below, but X, W and the weights of the rows (`job.weights`)
+// must be in the range of tiles, and M must not be 0 (see `run_forward`), as
+// the first chunk initializes dW.
 template <int P>
 void loss_in_range(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -65,10 +66,9 @@ void loss_in_range(const Job& job) {
     // Each thread has a part of the vocabulary, at most `widest` words of it,
     // divided into blocks. With gradients, the exponentials of all num_blocks
     // blocks are kept: as floats in L (P = 3), or packed in e_columns (P = 1).
-    // w_blocks, logit_blocks and e_blocks: the numbers of blocks for which w_t
-    // and w, L, and e_columns have memory.
     const long widest = ceil_div(tile_pairs, team_size) * 2 * SIDE;
     const long num_blocks = has_grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
+    // The numbers of blocks: in w_t and in w, in L, and in e_columns
     const long w_blocks = keeps_packed_W ? ceil_div(widest, VOCAB_BLOCK) : 1;
     const long logit_blocks = P == 3 ? num_blocks : 1;
     const long e_blocks = P == 3 ? 1 : num_blocks;
@@ -147,6 +147,7 @@ void loss_in_range(const Job& job) {
 #pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, quotients);
         if (has_grad) {
+          // `scale_rows` below writes m numbers. Zeros must follow
           std::fill(row_scale, row_scale + chunk, 0.f);
           for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
             const long n = std::min(VOCAB_BLOCK, v1 - v);
@@ -172,7 +173,7 @@ void loss_in_range(const Job& job) {
                 std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
             ahead.add(job.dW + (v + n) * H, next_n * H * 4);
             multiply<P>(n, H, m, e, scaled_columns, job.dW + v * H, H,
-                        first ? ADD : ZERO, nullptr, &ahead);
+                        first == 0 ? ZERO : ADD, nullptr, &ahead);
           }
           subtract_labels(job, first, m, v0, v1);
           sum_dX(job, first, m, parts, tops, quotients);
@@ -199,8 +200,8 @@ void vocab_loss(const Job& job) {
     w_range.add(own_range);
   }
   ExcludedRows excluded(M);
-  // Tiles also multiply the rows that `scale_rows` has scaled by their weights,
-  // so the weights must be in the range of tiles, too
+  // Tiles also multiply the rows that `scale_rows` has scaled by numbers that
+  // contain their weights, so the weights must be in the range of tiles, too
   for (long r = 0; r < M; r++)
     excluded.marks()[r] =
         !tiles_can_multiply<P>(range_of(job.X + r * H, H), w_range, H) ||

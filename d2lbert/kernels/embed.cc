@@ -6,30 +6,35 @@
 namespace d2lbert {
 namespace {
 
-// The inputs are three arrays of indices (R,), for tokens, segments and
-// positions, then the three tables in the same order. INDICES and TABLES: the
-// numbers of the first array of indices and of the first table.
+// The inputs are three arrays of indices of one shape, with R entries each, for
+// tokens, segments and positions, then the three tables in the same order.
+// FIRST_INDICES and FIRST_TABLE: the positions, among the inputs, of the first
+// array of indices and of the first table.
 constexpr int NUM_TABLES = 3;
-enum { INDICES, TABLES = NUM_TABLES, NUM_INPUTS = 2 * NUM_TABLES };
+enum {
+  FIRST_INDICES,
+  FIRST_TABLE = NUM_TABLES,
+  NUM_INPUTS = 2 * NUM_TABLES
+};
 
 MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
                          std::vector<int>* out) {
   for (int k = 0; k < NUM_TABLES; k++) {
-    (*in)[INDICES + k] = kInt32;
-    (*in)[TABLES + k] = kFloat32;
+    (*in)[FIRST_INDICES + k] = kInt32;
+    (*in)[FIRST_TABLE + k] = kFloat32;
   }
   (*out)[0] = kFloat32;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
-  const Shape tokens = (*in)[INDICES], table = (*in)[TABLES];
+  const Shape tokens = (*in)[FIRST_INDICES], table = (*in)[FIRST_TABLE];
   if (tokens.empty() || table.size() != 2)
-    return fail("embed needs tokens (R,) and tables (V, H)");
+    return fail("embed needs tokens with an axis and tables (V, H)");
   const unsigned H = table[1];
   for (int k = 1; k < NUM_TABLES; k++) {
-    (*in)[INDICES + k] = tokens;
-    if ((*in)[TABLES + k].size() == 2) (*in)[TABLES + k][1] = H;
+    (*in)[FIRST_INDICES + k] = tokens;
+    if ((*in)[FIRST_TABLE + k].size() == 2) (*in)[FIRST_TABLE + k][1] = H;
   }
   (*out)[0] = tokens;
   (*out)[0].push_back(H);
@@ -38,15 +43,15 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
 
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
                           const OpResource&) {
-  const long R = (*in)[INDICES].size(), H = (*in)[TABLES].shape[1];
+  const long R = (*in)[FIRST_INDICES].size(), H = (*in)[FIRST_TABLE].shape[1];
   const int32_t* index[NUM_TABLES];
   const float* table[NUM_TABLES];
   long num_rows[NUM_TABLES];
   for (int k = 0; k < NUM_TABLES; k++) {
-    index[k] = ints((*in)[INDICES + k]);
-    table[k] = floats((*in)[TABLES + k]);
-    num_rows[k] = (*in)[TABLES + k].shape[0];
-    if ((*in)[TABLES + k].shape.size() != 2 || (R && !num_rows[k]))
+    index[k] = ints((*in)[FIRST_INDICES + k]);
+    table[k] = floats((*in)[FIRST_TABLE + k]);
+    num_rows[k] = (*in)[FIRST_TABLE + k].shape[0];
+    if ((*in)[FIRST_TABLE + k].shape.size() != 2 || (R && !num_rows[k]))
       return fail("embed needs tables (V, H) of at least one row");
   }
   float* Y = floats((*out)[0]);
@@ -67,18 +72,18 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
                            const OpResource&) {
   const BackwardArrays arrays(*in, 1);
   const float* dY = floats(arrays.gradients[0]);
-  const long R = arrays.inputs[INDICES].size();
-  const long H = arrays.inputs[TABLES].shape[1];
-  for (int k = 0; k < NUM_TABLES; k++) zero_gradient((*out)[INDICES + k]);
+  const long R = arrays.inputs[FIRST_INDICES].size();
+  const long H = arrays.inputs[FIRST_TABLE].shape[1];
+  for (int k = 0; k < NUM_TABLES; k++) zero_gradient((*out)[FIRST_INDICES + k]);
   const int threads = team(3.0 * R * H);
 #pragma omp parallel num_threads(threads)
   {
     const int t = omp_get_thread_num(), team_size = omp_get_num_threads();
     for (int k = 0; k < NUM_TABLES; k++) {
-      float* dW = floats((*out)[TABLES + k]);  // the gradient of table k
+      float* dW = floats((*out)[FIRST_TABLE + k]);  // the gradient of table k
       if (!dW) continue;
-      const int32_t* index = ints(arrays.inputs[INDICES + k]);
-      const long num_rows = arrays.inputs[TABLES + k].shape[0];
+      const int32_t* index = ints(arrays.inputs[FIRST_INDICES + k]);
+      const long num_rows = arrays.inputs[FIRST_TABLE + k].shape[0];
       // Each thread computes a part of dW: some of the rows, or some of the
       // columns if the table has few rows. The thread goes through all rows of
       // dY, and adds the numbers that belong to this part. So each sum has the
@@ -87,9 +92,10 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
       long first_row, end_row, first_column = 0, end_column = H;
       share(num_rows, team_size, t, &first_row, &end_row);
       if (has_few_rows) {
-        share(ceil_div(H, VL), team_size, t, &first_column, &end_column);
-        first_column *= VL;
-        end_column = std::min(end_column * VL, H);
+        long first_vector, end_vector;
+        share(ceil_div(H, VL), team_size, t, &first_vector, &end_vector);
+        first_column = first_vector * VL;
+        end_column = std::min(end_vector * VL, H);
         first_row = 0;
         end_row = num_rows;
         const bool has_columns = first_column < end_column;

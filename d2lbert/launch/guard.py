@@ -1,4 +1,4 @@
-"""Run the guard, a program that starts and ends one process of a job.
+"""The guard: a program that starts and ends one process of a job.
 
 The launcher (`launcher.py`) starts a job of several processes. For each
 process, it runs Python on a host, and sends a line of JSON with the source of
@@ -6,7 +6,7 @@ this module and a description of the process. This Python is the guard. It ends
 the process when the launcher closes the connection or ends, or when the
 launcher sends nothing for too long. It also ends the process if the guard gets
 a signal, or cannot reach the scheduler. This module imports only the standard
-library, since the host may lack d2lbert.
+library: the launcher starts Python with -IS, which finds no installed package.
 """
 import contextlib
 import ctypes
@@ -36,7 +36,8 @@ def main(spec):
     grace: the longest wait in seconds after SIGTERM, and after SIGKILL;
     silence: seconds after which a silent launcher counts as gone, or None for
     no limit;
-    workers_on_host: the number of workers on this host, which share its cores;
+    workers_on_host: for a worker, the number of workers on this host, which
+    share its cores; 1 for a server or the scheduler;
     hardware_source: the source of machine/hardware.py;
     socket: the path of MXNet's Unix socket, which the guard removes at the
     end, or None for TCP.
@@ -75,7 +76,8 @@ def _environment(spec):
     The dict has the variables of the guard and of spec['env']. If they do not
     set the address of this host, and spec['root'] is given, the address is
     added, unless there is no route to the scheduler. If they do not set a
-    number of threads, and several workers share this host, a number is added.
+    number of threads, and spec['workers_on_host'] is above 1, a number is
+    added.
     """
     env = dict(os.environ, **spec['env'])
     has_address = 'DMLC_NODE_HOST' in env or 'DMLC_INTERFACE' in env
@@ -103,15 +105,17 @@ def _num_cores(hardware_source):
 
 
 def die_with(guard_pid):
-    """Return a `preexec_fn` that lets a new process die when its guard ends.
+    """Return a `preexec_fn` for a new process.
 
-    The process dies on Linux only, but SIGINT is reset on every system.
-    guard_pid: the process id of the guard.
+    It restores the default handling of SIGINT. On Linux, it also has the
+    kernel kill the process when its guard ends. guard_pid: the process id of
+    the guard.
     """
     libc = ctypes.CDLL(None)
 
     def prepare():
-        # A caller other than `main` may ignore SIGINT; its child would, too
+        # A process ignores SIGINT if its parent does. `main` does not, but
+        # other callers may
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -129,13 +129,13 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
 
     sentences: strings; the first use of the word in a sentence is drawn, for
     at most 60 of the sentences that contain the word. Default: all labelled
-    uses in the sample corpus. senses: a label for each of the `sentences`, or
-    None; ignored without `sentences`. tokenizer: the tokenizer of
-    `load_model`; default: made from `vocab`, or from the net's vocabulary.
-    layer: index of the layer, 0 for the embeddings, -1 for the last layer, -2
-    for the one before it; or a list of indices, one panel for each. label:
-    write the word before and the word after a use beside its point if there is
-    space.
+    uses of this form of the word in the sample corpus. senses: a label for
+    each of the `sentences`, or None; ignored without `sentences`. tokenizer:
+    the tokenizer of `load_model`; default: made from `vocab`, or from the
+    net's vocabulary. layer: index of the layer, 0 for the embeddings, -1 for
+    the last layer, -2 for the one before it; or a list of indices, one panel
+    for each. label: write the word before and the word after a use beside its
+    point if there is space.
 
     Returns a matplotlib figure. The axes are the two principal components of
     a layer, rotated or mirrored, so only distances between points have a
@@ -198,9 +198,9 @@ def _uses_to_draw(word, sentences, senses):
 def _layers_to_draw(layers, count):
     """Return the indices of layers as a list, each from 0 to count - 1.
 
-    layers: an index or indices from -count, where -1 is the last layer; count:
-    L + 1, as the embeddings count as a layer. Raises ValueError for an invalid
-    index, and for an empty list.
+    layers: an index or indices from -count to count - 1, where -1 is the last
+    layer; count: L + 1, as the embeddings count as a layer. Raises ValueError
+    for an invalid index, and for an empty list.
     """
     layers = [layers] if isinstance(layers, int) else list(layers)
     for number in layers:
@@ -233,8 +233,8 @@ def _label_points(ax, renderer, points, uses):
     """
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
-    # A marker occupies a square around its center: from there to each side,
-    # half the markersize of 6, and 1 for the edge. Both are in 1/72 inch
+    # A marker occupies a square. It extends from the center to each side by
+    # half the markersize of 6, plus 1 for the edge, in 1/72 inch
     half_side = (6 / 2 + 1) * renderer.points_to_pixels(1)
     occupied = [(x - half_side, y - half_side, x + half_side, y + half_side)
                 for x, y in centers]
@@ -290,7 +290,7 @@ class SenseAccuracy(NamedTuple):
         return float(self.counts @ self.chances / self.counts.sum())
 
     @property
-    def all_rates(self):
+    def mean_rates(self):
         """The mean of `rates` over the uses of all words: (L + 1,).
 
         For several words, it is the row `all` of the command's table.
@@ -304,9 +304,9 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
 
     words: a word or a list of words (default: all 32 words with labelled
     senses); all forms of a word count as its uses. tokenizer, vocab: as for
-    `plot_senses`. Raises ValueError for a word that is not one of the 32, and
-    if fewer than two sentences still have a word after long sentences are
-    truncated.
+    `plot_senses`. Raises ValueError for an empty list, for a word that is not
+    one of the 32, and for a word that is left in fewer than two sentences
+    after long sentences are truncated.
 
     Each use is compared with the nearest other use of the word, by cosine
     similarity. Uses in the same sentence are not compared, since their tokens
@@ -341,8 +341,8 @@ def _labelled_uses_of(words):
     for word in words:
         if word.lower() not in labelled:
             raise ValueError('the sample corpus has no labelled senses of '
-                             f'{word!r}: choose from '
-                             f'{", ".join(labelled)}')
+                             f'{word!r}, or it is another form of its word: '
+                             f'choose from {", ".join(labelled)}')
     return {word.lower(): labelled[word.lower()] for word in words}
 
 
@@ -420,7 +420,7 @@ def as_dict(report):
     """Return a `SenseReport` as a dictionary for JSON."""
     def over_all_words(accuracy):
         return dict(uses=int(accuracy.counts.sum()), chance=accuracy.chance,
-                    accuracy=accuracy.all_rates.tolist())
+                    accuracy=accuracy.mean_rates.tolist())
     final = report.accuracy
     words = {}
     for word, count, chance, rates in zip(
@@ -446,7 +446,7 @@ def table(report):
     rows = [*zip(final.words, final.counts, final.chances, final.rates.T)]
     if len(rows) > 1:
         rows.append(('all', final.counts.sum(), final.chance,
-                     final.all_rates))
+                     final.mean_rates))
     for word, count, chance, rates in rows:
         lines.append(f'{word:{width}}  {count:4}  {chance:6.3f}'
                      + _columns(rates))
@@ -454,7 +454,7 @@ def table(report):
         lines += ['', f'{"step":{width}}{titles}']
     for step, accuracy in report.steps.items():
         lines.append(f'{step:<{width}}  {accuracy.counts.sum():4}  '
-                     f'{accuracy.chance:6.3f}' + _columns(accuracy.all_rates))
+                     f'{accuracy.chance:6.3f}' + _columns(accuracy.mean_rates))
     return lines
 
 
@@ -477,10 +477,10 @@ def plot_reports(reports):
     curves = []     # (panel, index of the report, x, rates)
     for k, report in enumerate(reports):
         curves.append((axes[0], k, range(len(report.accuracy.rates)),
-                       report.accuracy.all_rates))
+                       report.accuracy.mean_rates))
         if report.steps:
             curves.append((axes[1], k, list(report.steps), [
-                accuracy.all_rates[-1]
+                accuracy.mean_rates[-1]
                 for accuracy in report.steps.values()]))
     for ax, k, x, rates in curves:
         ax.plot(x, rates, MODEL_MARKERS[k % len(MODEL_MARKERS)], markersize=5,

@@ -31,7 +31,7 @@ def test_the_table_has_what_python_gives(folder, tmp_path, capsys):
     assert rows[1] == ['crane', str(found.counts[0]), *(
         f'{rate:.3f}' for rate in [found.chances[0], *found.rates[:, 0]])]
     assert rows[3] == ['all', str(found.counts.sum()), *(
-        f'{rate:.3f}' for rate in [found.chance, *found.all_rates])]
+        f'{rate:.3f}' for rate in [found.chance, *found.mean_rates])]
     assert len(rows) == 4
     assert (tmp_path / 'x.svg').read_text().startswith('<?xml')
     # Again, and then over it; several models one after another
@@ -61,8 +61,8 @@ def test_checkpoints_have_lines_of_their_own(tmp_path, capsys):
 
 @pytest.mark.parametrize('arguments, said', [
     (['none'], 'there is no folder none'),
-    (['MODEL', '--word', 'heron'], "no labelled senses of 'heron': "
-     'choose from bank'),
+    (['MODEL', '--word', 'heron'], "no labelled senses of 'heron', "
+     'or it is another form of its word: choose from bank'),
     (['MODEL', '--out', '.'], '--out . is a folder'),
     (['MODEL', '--out', 'no/x.png'], 'there is no folder no'),
     (['MODEL', '--out', 'x.foo'], 'does not end in the name of a format')])

@@ -17,7 +17,7 @@ from d2lbert.finetuning.batches import (
     answer_windows,
     best_answers,
     labels_of_tokens,
-    labels_of_words,
+    values_of_words,
 )
 from d2lbert.finetuning.metrics import exact_match, normalized
 from d2lbert.finetuning.tasks.formats import Answer, read_squad
@@ -296,7 +296,7 @@ def test_a_word_s_label_is_at_its_first_token(tokenizer):
                     assert label == IGNORED     # special, or within a word
                 else:
                     assert label == word
-            back = labels_of_words(encoded, placed, len(words), -7)
+            back = values_of_words(encoded, placed, len(words), -7)
             seen = sum(k != IGNORED for k in placed)
             assert back == labels[:seen] + [-7] * (len(words) - seen)
 
@@ -308,4 +308,4 @@ def test_words_without_a_piece_have_the_default(questions):
     assert set(encoded.words) == {None, 0, 2}
     placed = labels_of_tokens(encoded, [3, 4, 5, 6])
     assert [k for k in placed if k != IGNORED] == [3, 5]
-    assert labels_of_words(encoded, placed, 4, 0) == [3, 0, 5, 0]
+    assert values_of_words(encoded, placed, 4, 0) == [3, 0, 5, 0]

@@ -70,11 +70,11 @@ class WordPiece(BaseTokenizer):
         """Wrap a tokenizer of the library; special: {role: token}.
 
         max_len, kept for callers, is the number of tokens that the model can
-        read, or None. config: the fields of tokenizer_config.json.
-        tokens: the model's tokens by id; None for all tokens of the tokenizer.
-        files: {name: text} to save in place of tokenizer.json, or None. With
-        files, the tokenizer may have more tokens than the model. The further
-        tokens become the unknown token.
+        read, or None. config: the fields of tokenizer_config.json. tokens: the
+        model's tokens by id; None for all tokens of the tokenizer. files:
+        {name: text} to save in place of tokenizer.json, or None. With files,
+        the tokenizer may have more tokens than the model. The further tokens
+        become the unknown token.
         """
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
@@ -104,8 +104,7 @@ class WordPiece(BaseTokenizer):
     def from_json(cls, text):
         """The tokenizer that `to_json` wrote.
 
-        For other text, raises ValueError, TypeError, KeyError or
-        AttributeError.
+        Raises ValueError, TypeError, KeyError or AttributeError for another.
         """
         fields = parse_json(text)
         with word_pieces.library_errors('its own description'):
