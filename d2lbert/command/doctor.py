@@ -25,7 +25,7 @@ OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 
-#: For `Row.remedy`: the effect if a library that only saves time is missing.
+#: The `Row.remedy` of a missing library that makes d2lbert slower, no more.
 SLOWER = 'everything works but is slower'
 
 #: {name of a row: (name of a module, name of the module's `kernels.Library`,
@@ -40,9 +40,10 @@ class Row(NamedTuple):
     """One line of the report."""
 
     name: str
-    status: str  # OK; WARN: slow or incomplete; BAD: pretraining cannot run
+    status: str     # OK; WARN: slow or incomplete; BAD: pretraining cannot
+                    # run, or only with a network
     value: str
-    remedy: str = ''    # what the user can do, or what works worse
+    remedy: str = ''    # what the user can do, or else the problem's effect
 
 
 def add(commands):
@@ -50,8 +51,8 @@ def add(commands):
     doctor = commands.add_parser(
         'doctor', help='check Python, MXNet, GPUs, compiler and data',
         description='Print a table of what d2lbert needs and what is here, '
-        'with a remedy for each row that is not ok. The exit status is 0 '
-        'only if d2lbert can train.')
+        'with the remedy, or the effect, for each row that is not ok. The '
+        'exit status is 0 only if d2lbert can train.')
     doctor.add_argument('--build', action='store_true',
                         help='compile the C++ libraries now, not at their '
                         'first use; the exit status is 0 only if that works')
@@ -276,15 +277,19 @@ def _compiled_row(mx, build, name, module_name, library_name,
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
-    status, remedy = WARN, effect_if_missing
+    # Of the row, if the library cannot be loaded
+    failure_status, failure_remedy = WARN, effect_if_missing
     try:
         from d2lbert import kernels
         if kernels.mode() == 'off':
             return Row(name, WARN, 'not used: D2LBERT_KERNELS is off',
                        f'{effect_if_missing}; unset D2LBERT_KERNELS')
         if kernels.mode() == 'require':
-            status, remedy = BAD, ('commands that need it fail, since '
-                                   'D2LBERT_KERNELS is require; unset it')
+            # `pretrain` does not need the library of eight bits
+            failure_status = WARN if name == 'eight bits' else BAD
+            failure_remedy = ('commands that need this library fail, since '
+                              'D2LBERT_KERNELS=require; unset '
+                              'D2LBERT_KERNELS')
         module = importlib.import_module(module_name)
         library = getattr(module, library_name)
         # `get` compiles the library if necessary
@@ -295,17 +300,16 @@ def _compiled_row(mx, build, name, module_name, library_name,
                    'variable; until then, commands that need this library '
                    'fail')
     except Exception as error:  # other rows must still be printed
-        return Row(name, status, f'not loaded: {error}', remedy)
+        return Row(name, failure_status, f'not loaded: {error}',
+                   failure_remedy)
     if is_usable:
         value = f'loaded from {library.path}'
         if name == 'eight bits':
             value += f'; multiplies by {module.product()}'
         return Row(name, OK, value)
     if library.reason:
-        return Row(name, status, f'not loaded: {library.reason}', remedy)
-    if status == BAD and _compiler_row().status != OK:
-        return Row(name, BAD, 'not compiled, and there is no C++ compiler',
-                   remedy)
+        return Row(name, failure_status, f'not loaded: {library.reason}',
+                   failure_remedy)
     return Row(name, WARN, 'not compiled yet',
                f'run d2lbert doctor --build, which takes {library.takes}; '
                'else the first use compiles it')
@@ -366,7 +370,7 @@ def _cache_row():
 def _data_rows():
     """Return rows about WikiText-2 and the sample corpus.
 
-    `d2lbert pretrain` needs one of the two.
+    Without a network and --corpus, `d2lbert pretrain` needs one of the two.
     """
     try:
         from d2lbert import hub

@@ -1,5 +1,5 @@
-// This file computes LayerNorm and its gradient for one row, for norm.cc and
-// sublayer.h.
+// For norm.cc and sublayer.h: the mean and scale of a row in LayerNorm, the
+// gradient of LayerNorm for one row, and the threads' memory for it.
 #pragma once
 #include "op.h"
 
@@ -51,7 +51,8 @@ class TeamNormSums {
  private:
   static long width(long n) { return ceil_div(n, VL) * VL; }
   long n_;
-  Sums d_gamma_, d_beta_, row_;
+  Sums d_gamma_, d_beta_;
+  Sums row_;  // scratch memory of each thread, never summed
 };
 
 // Compute the gradient of one row (n,) of the input of LayerNorm, and add to

@@ -1,6 +1,6 @@
 """Compute Gluon's layers by this package's operators; load parameters.
 
-`Model` is the base class of all models of this package.
+`Model` is the base class of models that can be saved as a folder.
 """
 import functools
 import re
@@ -69,12 +69,12 @@ def is_unmodified(block):
 
 
 def has_plain_call(block):
-    """True if a call of the block runs only the `forward` of its class.
+    """True if a twin in `packed.py` computes what a call of the block does.
 
-    The class must have its `forward` from this package or from one of
-    _GLUON_BLOCKS. False if the object has a hook or another `forward` than its
-    class. Also False if the attribute `packable` is False: a twin in
-    `packed.py` could not compute the layers of this object.
+    This leaves its children aside. False if the block has a hook, or a
+    `forward` that is not known from its class, see `_has_known_forward`. Also
+    False if the attribute `packable` is False: twins cannot compute the layers
+    of this object.
     """
     return (_has_known_forward(type(block))
             and _CALL_METHODS.isdisjoint(vars(block))
@@ -83,10 +83,10 @@ def has_plain_call(block):
 
 
 def _has_known_forward(cls):
-    """True if `cls` gets _CALL_METHODS from this package or _GLUON_BLOCKS.
+    """True if only this package and Gluon define _CALL_METHODS of `cls`.
 
-    False if a class of a user, or another class of Gluon, overrides one of
-    these methods.
+    False if a class of a user, or a class of Gluon that is not among
+    _GLUON_BLOCKS, overrides one of these methods.
     """
     for base in cls.__mro__:
         if base in _GLUON_BLOCKS or base.__module__.startswith('d2lbert.'):
