@@ -20,10 +20,12 @@ from d2lbert.machine import mxnet_libraries
 from d2lbert.machine.arguments import UsageError, usage_errors
 from d2lbert.machine.files import free_run_path
 from d2lbert.training.interrupts import Interrupted
-from d2lbert.training.settings import check_clock
+from d2lbert.training.settings import CHANGEABLE_ON_RESUME, check_clock
 
 #: Arguments of Python that start a worker. The arguments of `d2lbert` follow.
 WORKER = ('-m', 'd2lbert.command.worker')
+#: The settings in CHANGEABLE_ON_RESUME that say what the inputs of a run are.
+INPUTS = ('corpus', 'data_dir', 'text_field', 'vocab', 'valid', 'teacher')
 
 
 def add(commands):
@@ -157,14 +159,11 @@ def _resume_arguments(run_folder, pretrain_args):
 
     pretrain_args: the parsed flags of the job that is to be resumed.
     """
-    # A resumed run accepts these flags: repeat the given ones
-    names = ['num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
-             'devices']
-    if hasattr(pretrain_args, 'resume'):
-        # This job resumed a run, maybe with new paths of inputs: checkpoints
-        # from before this job store the earlier paths
-        names += ['corpus', 'data_dir', 'text_field', 'vocab', 'valid',
-                  'teacher']
+    names = ['devices', *CHANGEABLE_ON_RESUME]
+    if not hasattr(pretrain_args, 'resume'):
+        # Checkpoints of a new run store where its inputs are. Those of a
+        # resumed run may be older than this job, which may have moved inputs
+        names = [name for name in names if name not in INPUTS]
     arguments = ['pretrain', '--resume', run_folder]
     for name in names:
         if hasattr(pretrain_args, name):

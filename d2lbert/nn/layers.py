@@ -42,6 +42,14 @@ class Model(nn.Block):
     #: imported folder lacked them
     random_heads = ()
 
+    def has_random(self, part):
+        """True if a part has random weights, since its folder lacked it.
+
+        part: one of `pretrained.families.tensor_names.PARTS`.
+        """
+        return part in self.random_heads or (
+            self.pretrained is not None and self.pretrained.lacks(part))
+
     @property
     def parts(self):
         """{stem of a .params file of a run: the block that the file stores}.

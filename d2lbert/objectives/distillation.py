@@ -184,7 +184,7 @@ def copy_from_teacher(net, teacher):
     # The teacher has random weights in heads that its folder lacks. attribute:
     # the head in the net; part: the name of the head in the folder
     for attribute, part in (('hidden', 'pooler'), ('nsp', 'nsp')):
-        if teacher.lacks(part):
+        if teacher.net.has_random(part):
             skipped.append(attribute)
     _copy(teacher.net, net, tuple(skipped))
     if net.config['positional'] == 'learnable':

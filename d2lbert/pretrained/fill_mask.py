@@ -31,10 +31,7 @@ def has_mask_head(net):
     """
     if net.mlm is None or net.config.get('causal'):
         return False
-    loaded_folder = net.pretrained      # a `contents.Pretrained`, or None
-    is_random = 'mlm' in net.random_heads or (
-        loaded_folder is not None and loaded_folder.lacks('mlm'))
-    return not is_random
+    return not net.has_random('mlm')
 
 
 def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5

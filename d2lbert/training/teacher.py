@@ -49,21 +49,11 @@ class Teacher(NamedTuple):
                 f'tokens, but its tokenizer has {len(vocab)}: choose a model '
                 'in which these numbers are equal')
         teacher = cls(path, net, vocab, _digest(net))
-        if teacher.lacks('mlm'):
+        if net.has_random('mlm'):
             raise ValueError(f'the teacher {path} has no head that predicts '
                              'masked words, which a student learns '
                              'from: choose a model with this head')
         return teacher
-
-    def lacks(self, part):
-        """True if a part has random weights, since the folder lacked it.
-
-        part: one of `pretrained.families.tensor_names.PARTS`.
-        """
-        if part in self.net.random_heads:       # of a run that was imported
-            return True
-        loaded_folder = self.net.pretrained     # None for the net of a run
-        return loaded_folder is not None and loaded_folder.lacks(part)
 
     def student_settings(self, keywords):
         """Return all settings of a student's run, {name: value}, checked.

@@ -296,8 +296,8 @@ def _read_table(task, path, part, columns, labels):
     path: of the part's file. columns: a `Columns`, or None.
     """
     keep_row = None     # keeps all rows
-    # The name may have the ending of a compression
-    if columns is None and path.name.startswith('msr_paraphrase_train.txt'):
+    if columns is None and (tables.uncompressed_name(path)
+                            == 'msr_paraphrase_train.txt'):
         path, keep_row = _original_mrpc(path, part)
     first_rows, file_labels = tables.first_rows(path), task.file_labels
     if columns is not None:

@@ -2,6 +2,7 @@
 import csv
 import itertools
 import math
+from pathlib import Path
 from typing import NamedTuple, Optional
 
 from d2lbert.machine.terminal import warn
@@ -117,13 +118,18 @@ def _number_or_name(column):
 
 # Rows
 
-def is_csv(path):
-    """True for a name that ends in .csv, or in .csv.gz and the like."""
-    name = str(path).lower()
+def uncompressed_name(path):
+    """The name of a file in lower case, without .gz and the like."""
+    name = Path(path).name.lower()
     for compression in text_files.COMPRESSIONS:
         if name.endswith(compression.ending):
             name = name[:-len(compression.ending)]
-    return name.endswith('.csv')
+    return name
+
+
+def is_csv(path):
+    """True for a name that ends in .csv, or in .csv.gz and the like."""
+    return uncompressed_name(path).endswith('.csv')
 
 
 def rows_of(path):
