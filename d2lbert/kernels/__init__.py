@@ -26,9 +26,9 @@ __all__ = ['BuildError', 'Library', 'bf16_supported', 'build',
 
 FOLDER = pathlib.Path(__file__).parent
 #: The C++ files of the fused operators.
-SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
-           'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc', 'rows.cc',
-           'self_attention.cc', 'vocab.cc']
+SOURCES = ['adam.cc', 'amx.cc', 'amx_permission.cc', 'attention.cc',
+           'dense.cc', 'divergence.cc', 'embed.cc', 'feed_forward.cc',
+           'gemm.cc', 'norm.cc', 'rows.cc', 'self_attention.cc', 'vocab.cc']
 #: Attempts to build and open a library. An attempt fails if another process
 #: removes the library's file between the two steps.
 ATTEMPTS = 3

@@ -1,8 +1,5 @@
-// This file remembers which kernels products.py has chosen for matrix products,
-// and asks the operating system for permission to use AMX tiles.
+// This file remembers which kernels products.py has chosen for matrix products.
 #include "amx.h"
-
-#include <unistd.h>
 
 #include <atomic>
 
@@ -15,31 +12,11 @@ std::atomic<int> chosen[2] = {{PLAIN}, {D2LBERT_BF16 ? PAIRS : PLAIN}};
 
 #if D2LBERT_AMX
 using amx::MIN_TILE_DIM;
-
-// The system denies tiles to a process until the process asks for them. After a
-// fork the child process asks again, in case it has not inherited the
-// permission.
-std::atomic<int> asked_by{0};  // the id of the last process that asked
-std::atomic<bool> granted{false};
-
-}  // namespace
-
-bool tiles_permitted() {
-  const int process = getpid();
-  if (asked_by.load(std::memory_order_acquire) != process) {
-    // Two threads may ask at once: both get the same answer
-    granted = amx::request_permission();
-    asked_by.store(process, std::memory_order_release);
-  }
-  return granted;
-}
 #else
 constexpr long MIN_TILE_DIM = 1;  // any number: tiles are never permitted
+#endif
 
 }  // namespace
-
-bool tiles_permitted() { return false; }
-#endif
 
 Kernel kernel_in_use(bool bf16, long min_dim) {
   const Kernel wanted = (Kernel)chosen[bf16].load();

@@ -256,7 +256,8 @@ class Encoder {
   // and sequences of at most T tokens. + 4096: room for the alignment of
   // arrays, and for the vectors after qkv (`shared_memory`).
   size_t own_bytes(long rows, long T) const {
-    return rows * (4 * x_length() + sizeof(Input) * inputs_length() + 4) +
+    return rows * (4 * x_length() + 4) +
+           input_rows(rows) * sizeof(Input) * inputs_length() +
            4 * LANES * (T + D_ + VL) + 4096;
   }
   size_t shared_bytes(long rows) const {
@@ -270,7 +271,7 @@ class Encoder {
     // `transpose_rows` writes D rounded up to whole vectors
     own.queries = scratch.take<float>(LANES * (D_ + VL));
     own.scores = scratch.take<float>(LANES * T);
-    own.inputs = scratch.take<Input>(rows * inputs_length());
+    own.inputs = scratch.take<Input>(input_rows(rows) * inputs_length());
     return own;
   }
   SharedMemory shared_memory(Scratch& scratch, long rows) const {
@@ -686,8 +687,15 @@ using namespace d2lbert::int8;
 
 extern "C" {
 
+// Multiply by AMX tiles from now on, if `use` is not 0 and tiles can be used.
+// Return 1 if tiles multiply, else 0.
+int int8_use_tiles(int use) {
+  uses_tiles = use && D2LBERT_INT8_TILES && tiles_permitted();
+  return uses_tiles;
+}
+
 // A name for the instructions that multiply.
-const char* int8_product() { return PRODUCT; }
+const char* int8_product() { return uses_tiles ? "AMX" : PRODUCT; }
 
 // Quantize w (N, K) to integers q (N, K), with a scale (N,) for each row.
 void int8_quantize(const float* w, int64_t N, int64_t K, int8_t* q,
@@ -716,7 +724,7 @@ int int8_apply(int64_t R, int64_t N, int64_t K, const float* x,
   const Dense dense(N, K, q, scale, bias);
   const long ldx = row_length(K), ldy = row_length(N);
   const AlignedArray<float> row(ldx), outputs(R * ldy);
-  const AlignedArray<Input> inputs(R * ldx);
+  const AlignedArray<Input> inputs(input_rows(R) * ldx);
   std::vector<float> scales(R);
   for (int64_t r = 0; r < R; r++) {
     std::copy(x + r * K, x + (r + 1) * K, (float*)row);

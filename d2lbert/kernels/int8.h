@@ -13,8 +13,10 @@
 // the row. If max|x| is below 1e-30, all q and the scale are 0.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
+#include "amx_int8.h"
 #include "gemm.h"
 
 namespace d2lbert {
@@ -272,6 +274,23 @@ class AlignedArray {
   T* p_ = nullptr;
 };
 
+// True if AMX tiles multiply, else vectors do. Set by int8_use_tiles.
+inline std::atomic<bool> uses_tiles{false};
+// Tiles are mostly empty, and slower than vectors, if there are fewer rows.
+constexpr long MIN_TILE_ROWS = 9;
+
+// Inputs are read in groups of ROWS_READ rows and of WORDS_READ words. The
+// weights of missing words are 0.
+#if D2LBERT_INT8_TILES
+constexpr long ROWS_READ = amx::SIDE, WORDS_READ = amx::SIDE;
+#else
+constexpr long ROWS_READ = 1, WORDS_READ = 1;
+#endif
+// The rows of memory that `rows` rows of inputs need.
+inline long input_rows(long rows) {
+  return ceil_div(rows, ROWS_READ) * ROWS_READ;
+}
+
 // A dense layer with quantized weights, from K inputs to N outputs.
 class Dense {
  public:
@@ -280,7 +299,8 @@ class Dense {
   // The first `num_scaled` outputs are multiplied by `factor`.
   Dense(long N, long K, const int8_t* q, const float* weight_scale,
         const float* bias, long num_scaled = 0, float factor = 1)
-      : N_(N), words_(ceil_div(K, PER_WORD)), panels_(ceil_div(N, PANEL)),
+      : N_(N), words_(ceil_div(K, PER_WORD * WORDS_READ) * WORDS_READ),
+        panels_(ceil_div(N, PANEL)),
         weights_(panels_ * words_ * PER_WORD * PANEL),
         weight_scale_(panels_ * PANEL), bias_(panels_ * PANEL),
         initial_sums_(panels_ * PANEL) {
@@ -304,7 +324,8 @@ class Dense {
 
   // Compute and activate the outputs y (rows, N) of panels [first, last),
   // padding of panels included. a (rows, K) and a_scale (rows,): the inputs by
-  // `quantize`. lda, ldy: the distances between rows of a and of y.
+  // `quantize`, in memory of input_rows(rows) rows. lda, ldy: the distances
+  // between rows of a and of y. lda is a multiple of 64.
   void operator()(const Input* a, long lda, const float* a_scale, long rows,
                   long first, long last, Act act, float* y, long ldy) const {
     switch (act) {
@@ -320,6 +341,10 @@ class Dense {
   template <Act ACT>
   void run(const Input* a, long lda, const float* a_scale, long rows,
            long first, long last, float* y, long ldy) const {
+#if D2LBERT_INT8_TILES
+    if (uses_tiles && rows >= MIN_TILE_ROWS)
+      return run_by_tiles<ACT>(a, lda, a_scale, rows, first, last, y, ldy);
+#endif
     for (long panel = first; panel < last; panel++) {
       long r = 0;
       for (; r + TR <= rows; r += TR)
@@ -328,6 +353,30 @@ class Dense {
                              y + r * ldy, ldy);
     }
   }
+
+#if D2LBERT_INT8_TILES
+  // `run` by AMX tiles.
+  template <Act ACT>
+  void run_by_tiles(const Input* a, long lda, const float* a_scale, long rows,
+                    long first, long last, float* y, long ldy) const {
+    constexpr int GROUP = 4, VECTORS = BLOCK / VL;
+    const ByteProduct<PANEL> product{a,      lda,      rows,
+                                     words_, weights_, initial_sums_};
+    product.template compute<GROUP>(
+        first * PANEL, last * PANEL,
+        [&](const int32_t* sums, long row, long n, long output) {
+          const vi* vectors = (const vi*)sums;
+          const float* scales = a_scale + row;
+          float* to = y + row * ldy + output;
+          if (n == GROUP)
+            return finish<ACT, GROUP, VECTORS>(vectors, output, scales, to,
+                                               ldy);
+          for (long r = 0; r < n; r++)
+            finish<ACT, 1, VECTORS>(vectors + r * VECTORS, output, scales + r,
+                                    to + r * ldy, ldy);
+        });
+  }
+#endif
 
   // Compute the remaining rows, at most R of them, as one tile.
   template <Act ACT, int R>
@@ -366,20 +415,26 @@ class Dense {
       }
     }
 #pragma GCC unroll 8
-    for (int first_row = 0; first_row < R; first_row += AT_ONCE) {
-      vf z[AT_ONCE * TV];
+    for (int r = 0; r < R; r += AT_ONCE)
+      finish<ACT, AT_ONCE, TV>(sums[r], n, a_scale + r, y + r * ldy + n, ldy);
+  }
+
+  // Compute outputs y from ROWS rows of VECTORS vectors of sums. n: the first
+  // output. a_scale (ROWS,): the scales of the inputs.
+  template <Act ACT, int ROWS, int VECTORS>
+  void finish(const vi* sums, long n, const float* a_scale, float* y,
+              long ldy) const {
+    vf z[ROWS * VECTORS];
 #pragma GCC unroll 8
-      for (int i = 0; i < AT_ONCE * TV; i++) {
-        const int r = first_row + i / TV, j = i % TV;
-        const vf scales = a_scale[r] * load(weight_scale_ + n + j * VL);
-        z[i] = __builtin_convertvector(sums[r][j], vf) * scales +
-               load(bias_ + n + j * VL);
-      }
-      activate<ACT, AT_ONCE * TV>(z);
-#pragma GCC unroll 8
-      for (int i = 0; i < AT_ONCE * TV; i++)
-        store(y + (first_row + i / TV) * ldy + n + i % TV * VL, z[i]);
+    for (int i = 0; i < ROWS * VECTORS; i++) {
+      const long j = n + i % VECTORS * VL;
+      const vf scales = a_scale[i / VECTORS] * load(weight_scale_ + j);
+      z[i] = __builtin_convertvector(sums[i], vf) * scales + load(bias_ + j);
     }
+    activate<ACT, ROWS * VECTORS>(z);
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS * VECTORS; i++)
+      store(y + i / VECTORS * ldy + i % VECTORS * VL, z[i]);
   }
 
   long N_ = 0, words_ = 0, panels_ = 0;   // words_: in a row of inputs

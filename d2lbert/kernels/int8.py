@@ -10,7 +10,7 @@ import weakref
 
 import numpy as onp
 
-from d2lbert.kernels import Library
+from d2lbert.kernels import Library, products
 
 #: Activation functions, in the order of `Act` in int8.h.
 ACTS = 'none', 'relu', 'gelu', 'gelu_new'
@@ -49,7 +49,21 @@ def _open_library(path):
             function.restype = None
         else:
             function.restype, function.errcheck = c_int, _check
+    _choose_tiles(library)
     return library
+
+
+def _choose_tiles(library):
+    """Use AMX tiles if they exist here and D2LBERT_AMX permits them.
+
+    Raises ValueError if D2LBERT_AMX has an unknown value, or is `require` and
+    tiles cannot be used.
+    """
+    policy = products.mode()
+    uses_tiles = library.int8_use_tiles(policy != 'off')
+    if policy == 'require' and not uses_tiles:
+        raise ValueError('D2LBERT_AMX is require, but eight bits cannot be '
+                         'multiplied by AMX here: unset it')
 
 
 def _check(status, function, arguments):
@@ -63,7 +77,7 @@ def _check(status, function, arguments):
 
 
 # Without fused multiply-add, all processors round alike
-INT8 = Library('int8', ['int8.cc'], _open_library,
+INT8 = Library('int8', ['int8.cc', 'amx_permission.cc'], _open_library,
                what='the eight-bit encoder', options=('-ffp-contract=off',))
 
 

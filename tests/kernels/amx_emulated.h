@@ -1,10 +1,10 @@
 // AMX tile instructions, emulated for tests on machines without them.
 //
-// amx.h includes this file in place of the instructions when a test compiles
-// with -DD2LBERT_AMX_EMULATED=<amx_emulated.h>. The functions follow the
-// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2
-// (LDTILECFG to TILEZERO, TDPBF16PS). They abort where a thread without
-// permission or configuration would fault.
+// amx_instructions.h includes this file in place of the instructions when a
+// test compiles with -DD2LBERT_AMX_EMULATED=<amx_emulated.h>. The functions
+// follow the Intel 64 and IA-32 Architectures Software Developer's Manual,
+// volume 2 (LDTILECFG to TILEZERO, TDPBF16PS, TDPBUSD). They abort where a
+// thread without permission or configuration would fault.
 #pragma once
 #include <immintrin.h>
 #include <unistd.h>
@@ -102,9 +102,7 @@ inline void save(int tile, void* to, long ld) {
                 state.config.row_bytes[tile]);
 }
 
-// Sum even and odd numbers separately, by fused operations from zero; then
-// add both sums, and add the result to the tile.
-inline void multiply(int to, int a, int b) {
+inline void check_product(int to, int a, int b) {
   check({to, a, b});
   const Config& c = state.config;
   if (to == a || to == b || a == b) fault("one tile as two operands");
@@ -113,6 +111,13 @@ inline void multiply(int to, int a, int b) {
       c.row_bytes[to] != c.row_bytes[b])
     fault("tiles of shapes that do not fit");
   dots++;
+}
+
+// Sum even and odd numbers separately, by fused operations from zero; then
+// add both sums, and add the result to the tile.
+inline void multiply(int to, int a, int b) {
+  check_product(to, a, b);
+  const Config& c = state.config;
   // Round to nearest even, read and write denormals as zeros, no exceptions
   const unsigned before = _mm_getcsr();
   _mm_setcsr(0x9fc0);
@@ -139,6 +144,24 @@ inline void multiply(int to, int a, int b) {
   clear_rest(to);
 }
 
+// Multiply unsigned bytes of a by signed bytes of b, and add four products at a
+// time to an integer of the tile.
+inline void multiply_bytes(int to, int a, int b) {
+  check_product(to, a, b);
+  const Config& c = state.config;
+  for (int m = 0; m < c.rows[to]; m++)
+    for (int n = 0; n < c.row_bytes[to] / 4; n++) {
+      uint8_t* element = &state.tiles[to][m][4 * n];
+      int32_t sum;
+      std::memcpy(&sum, element, 4);
+      for (int k = 0; k < c.row_bytes[a]; k++)
+        sum += state.tiles[a][m][k] *
+               (int8_t)state.tiles[b][k / 4][4 * n + k % 4];
+      std::memcpy(element, &sum, 4);
+    }
+  clear_rest(to);
+}
+
 }  // namespace emulated
 
 inline bool request_permission() {
@@ -156,6 +179,8 @@ template <int T>
 inline void save_tile(void* p, long ld) { emulated::save(T, p, ld); }
 template <int C, int A, int B>
 inline void dot() { emulated::multiply(C, A, B); }
+template <int C, int A, int B>
+inline void dot_bytes() { emulated::multiply_bytes(C, A, B); }
 
 }  // namespace amx
 }  // namespace d2lbert

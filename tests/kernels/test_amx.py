@@ -17,7 +17,8 @@ import tiles
 from emulation import flushed
 
 from d2lbert import kernels
-from d2lbert.kernels import products
+from d2lbert.kernels import build, products
+from d2lbert.machine.processor import find_processor
 
 HERE = emulation.HERE
 
@@ -54,13 +55,26 @@ def found(emulated, tmp_path_factory):
     return cases, dots
 
 
+TILES = HERE / 'tiles.cc', kernels.FOLDER / 'amx_permission.cc'
+
+
 @pytest.fixture(scope='module')
 def driver(compiler):
-    """The instructions themselves."""
+    """The emulated instructions."""
     with pytest.MonkeyPatch.context() as patch:
-        path = emulation.library('tiles', [
-            HERE / 'tiles.cc', kernels.FOLDER / 'amx.cc'], patch, tiles=True)
+        path = emulation.library('tiles', TILES, patch, tiles=True)
     return ctypes.CDLL(str(path))
+
+
+@pytest.fixture(scope='module', params=['emulated', 'real'])
+def instructions(request, compiler):
+    """The instructions, emulated and, if this processor has them, its own."""
+    if request.param == 'emulated':
+        return request.getfixturevalue('driver')
+    if not {'amx_bf16', 'amx_int8'} <= set(find_processor().features):
+        pytest.skip('this processor has no AMX')
+    return ctypes.CDLL(str(build.library('real-tiles', TILES,
+                                         options=(f'-I{kernels.FOLDER}',))))
 
 
 # The emulation
@@ -78,8 +92,8 @@ def np_dot(A, B, C):
 @pytest.mark.parametrize('m, k, n', [(16, 16, 16), (3, 16, 16), (16, 5, 7),
                                      (1, 1, 1)])
 @pytest.mark.parametrize('powers', [0, 30, 60])
-def test_the_emulated_instruction_is_the_documented_one(driver, m, k, n,
-                                                        powers):
+def test_the_product_of_bfloat16_is_the_documented_one(instructions, m, k, n,
+                                                       powers):
     rng = numpy.random.RandomState(m + k + n + powers)
 
     def bf16(*shape):
@@ -98,9 +112,27 @@ def test_the_emulated_instruction_is_the_documented_one(driver, m, k, n,
     a = words(A.reshape(m, k, 2))
     b = words(B.reshape(k, 2, n).transpose(0, 2, 1))
     got = C.copy()
-    driver.dot(m, k, n, *(x.ctypes.data_as(ctypes.c_void_p)
-                          for x in (a, b, got)))
+    instructions.dot(m, k, n, *pointers(a, b, got))
     numpy.testing.assert_array_equal(got, np_dot(A, B, C))
+
+
+def pointers(*arrays):
+    return [array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
+
+
+@pytest.mark.parametrize('m, k, n', [(16, 16, 16), (3, 16, 16), (16, 5, 7),
+                                     (1, 1, 1)])
+def test_the_product_of_bytes_is_the_documented_one(instructions, m, k, n):
+    rng = numpy.random.RandomState(m + k + n)
+    A = rng.randint(0, 256, (m, 4 * k)).astype('uint8')
+    B = rng.randint(-128, 128, (4 * k, n)).astype('int8')
+    C = rng.randint(-2 ** 31, 2 ** 31, (m, n)).astype('int32')
+    wanted = (C + A.astype('int64') @ B.astype('int64')).astype('int32')
+    # The words of B: four numbers of a column
+    words = numpy.ascontiguousarray(
+        B.reshape(k, 4, n).transpose(0, 2, 1))
+    instructions.dot_bytes(m, k, n, *pointers(A, words, C))
+    numpy.testing.assert_array_equal(C, wanted)
 
 
 @pytest.mark.parametrize('call, ends', [

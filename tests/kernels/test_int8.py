@@ -4,6 +4,7 @@ import platform
 import shutil
 import subprocess
 
+import emulation
 import int8_oracle as oracle
 import numpy
 import pytest
@@ -30,15 +31,24 @@ NETS = {
 }
 
 
-@pytest.fixture(params=['', 'avx512', 'avx2', 'avx', 'sse'])
+@pytest.fixture(params=['', 'no tiles', 'emulated tiles', 'avx512', 'avx2',
+                        'avx', 'sse'])
 def lower(request, monkeypatch, compiler):
     """kernels.int8 compiled for a set of instructions, '' this CPU's own."""
-    if request.param:
-        runs_here(request.param)
     if kernels.mode() == 'off':
         pytest.skip('D2LBERT_KERNELS is off')
-    monkeypatch.setenv('D2LBERT_ISA', request.param)
-    one = kernels.Library('int8', ['int8.cc'], int8._open_library,
+    if request.param == 'no tiles':
+        monkeypatch.setenv('D2LBERT_AMX', 'off')
+    elif request.param == 'emulated tiles':
+        if 'avx512_vnni' not in find_processor().features:
+            pytest.skip('tiles of bytes need a CPU with AVX-512 VNNI')
+        for name, value in emulation.variables(tiles=True).items():
+            monkeypatch.setenv(name, value)
+    else:
+        if request.param:
+            runs_here(request.param)
+        monkeypatch.setenv('D2LBERT_ISA', request.param)
+    one = kernels.Library('int8', int8.INT8.sources, int8._open_library,
                           options=int8.INT8.options)
     monkeypatch.setattr(int8, 'INT8', one)
     assert one.get(), one.reason
@@ -228,7 +238,7 @@ def test_an_emulated_arm_gives_the_same_bits(tmp_path):
             ['g++' if native else cross, f'-march={march}', *build.FLAGS,
              *int8.INT8.options, '-static', f'-I{HERE}',
              os.path.join(os.path.dirname(__file__), 'arm_int8.cc'),
-             str(HERE / 'int8.cc'), '-o', str(program)],
+             *map(str, int8.INT8.sources), '-o', str(program)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert made.returncode == 0, made.stdout.decode()
         inputs = tmp_path / 'net'
@@ -261,9 +271,20 @@ def write_net(path, net, texts):
                 put(gamma, beta)
 
 
-def test_the_set_that_multiplies_is_the_one_that_was_chosen(lower):
+def test_the_set_that_multiplies_is_the_one_that_was_chosen(lower, request):
     """So that the digests above are of several ways to multiply."""
-    if os.environ['D2LBERT_ISA']:
+    features, chosen = find_processor().features, request.node.callspec.id
+    if os.environ.get('D2LBERT_ISA'):
         assert lower.product() == 'pairs of 16 bits'
-    elif 'avx512_vnni' in find_processor().features:
+    elif chosen == 'emulated tiles' or (not chosen
+                                        and 'amx_int8' in features):
+        assert lower.product() == 'AMX'
+    elif 'avx512_vnni' in features:
         assert lower.product() == 'VNNI'
+
+
+def test_tiles_that_are_required_and_absent_are_an_error(monkeypatch, here):
+    monkeypatch.setattr(here.library(), 'int8_use_tiles', lambda use: 0)
+    monkeypatch.setenv('D2LBERT_AMX', 'require')
+    with pytest.raises(ValueError, match='D2LBERT_AMX is require, but'):
+        here._choose_tiles(here.library())

@@ -1,11 +1,13 @@
-// The emulated instructions of AMX, one by one, for test_amx.py.
-#include "amx.h"
+// The instructions of AMX, one by one, for test_amx.py.
+#include "amx_instructions.h"
 
 using namespace d2lbert::amx;
 
-// c (m x n) += a b, with a (m x 2k) and b (2k x n) as pairs of bfloat16.
-extern "C" void dot(int m, int k, int n, const uint32_t* a,
-                    const uint32_t* b, float* c) {
+// Load c (m x n), a (m x k) and b (k x n), matrices of words, to tiles 0, 1 and
+// 2; compute c += a b by an instruction, and store c.
+template <class Instruction>
+void multiply(int m, int k, int n, const uint32_t* a, const uint32_t* b,
+              void* c, Instruction instruction) {
   d2lbert::tiles_permitted();
   Config config;
   config.rows[0] = config.rows[1] = m;
@@ -16,9 +18,21 @@ extern "C" void dot(int m, int k, int n, const uint32_t* a,
   load_tile<0>(c, 4 * n);
   load_tile<1>(a, 4 * k);
   load_tile<2>(b, 4 * n);
-  d2lbert::amx::dot<0, 1, 2>();
+  instruction();
   save_tile<0>(c, 4 * n);
   release();
+}
+
+// A word is a pair of bfloat16.
+extern "C" void dot(int m, int k, int n, const uint32_t* a, const uint32_t* b,
+                    float* c) {
+  multiply(m, k, n, a, b, c, d2lbert::amx::dot<0, 1, 2>);
+}
+
+// A word is four bytes, unsigned in a and signed in b.
+extern "C" void dot_bytes(int m, int k, int n, const uint32_t* a,
+                          const uint32_t* b, int32_t* c) {
+  multiply(m, k, n, a, b, c, d2lbert::amx::dot_bytes<0, 1, 2>);
 }
 
 extern "C" void without_leave() { configure(Config()); }

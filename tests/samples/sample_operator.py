@@ -46,6 +46,7 @@ def _opened(path):
 
 
 LIBRARY = kernels.Library(
-    'sample', [Path(__file__).with_name('rms_norm.cc'), 'gemm.cc', 'amx.cc'],
+    'sample', [Path(__file__).with_name('rms_norm.cc'), 'gemm.cc', 'amx.cc',
+               'amx_permission.cc'],
     _opened, mxnet=True, what='the sample operator', takes='half a minute',
     options=(f'-I{kernels.FOLDER}',))

@@ -1,0 +1,120 @@
+// This file multiplies bytes by AMX tiles, for the dense layers of int8.h. The
+// sums are exact, so they are the same as by vectors.
+#pragma once
+#include <algorithm>
+
+#include "amx_instructions.h"
+
+// 1 if this build has code for tiles of bytes, else 0.
+#if defined(__AVX512VNNI__) && \
+    (defined(D2LBERT_AMX_EMULATED) || defined(__AMX_INT8__))
+#define D2LBERT_INT8_TILES 1
+#else
+#define D2LBERT_INT8_TILES 0
+#endif
+
+#if D2LBERT_INT8_TILES
+namespace d2lbert {
+namespace int8 {
+
+using amx::SIDE;
+
+// Sums are computed in blocks of up to BLOCK rows and BLOCK outputs, two tiles
+// in each direction.
+constexpr long BLOCK = 2 * SIDE;
+
+// A product of inputs and weights. inputs (rows, words): a word has four
+// unsigned bytes. Rows are `ld` bytes apart. Whole tiles are read, so there
+// must be memory for a multiple of SIDE rows. words: a multiple of SIDE.
+// weights: panels of PANEL outputs, each (words, PANEL), where a word has four
+// signed bytes. initial_sums: a number for each output, to which its products
+// are added.
+template <long PANEL>
+struct ByteProduct {
+  const uint8_t* inputs;
+  long ld, rows, words;
+  const int8_t* weights;
+  const int32_t* initial_sums;
+
+  // Compute the sums of the outputs [first, last), which are multiples of
+  // BLOCK. finish(sums, row, n, output) is called for up to GROUP rows at a
+  // time: sums (n, BLOCK) are of n rows from `row` on, and of BLOCK outputs
+  // from `output` on.
+  template <long GROUP, class Finish>
+  void compute(long first, long last, Finish finish) const {
+    const amx::ConfiguredTiles tiles;
+    alignas(64) int32_t sums[BLOCK * BLOCK];
+    for (long output = first; output < last; output += BLOCK)
+      for (long row = 0; row < rows; row += BLOCK) {
+        if (rows - row > SIDE)
+          compute_block<true>(row, output, sums);
+        else
+          compute_block<false>(row, output, sums);
+        const long end = std::min(row + BLOCK, rows);
+        for (long r = row; r < end; r += GROUP)
+          finish(sums + (r - row) * BLOCK, r, std::min(GROUP, end - r),
+                 output);
+      }
+  }
+
+ private:
+  // The weights of the outputs from `output` on.
+  const char* weights_of(long output) const {
+    return (const char*)weights +
+           4 * (output / PANEL * PANEL * words + output % PANEL);
+  }
+
+  // Compute the sums of a block. HAS_LOWER: it has more than SIDE rows.
+  template <bool HAS_LOWER>
+  void compute_block(long row, long output, int32_t* sums) const {
+    const char* upper = (const char*)inputs + row * ld;
+    const char* left = weights_of(output);
+    // With a distance of 0, each row of a tile gets the same numbers
+    const char* initial = (const char*)(initial_sums + output);
+    amx::load_tile<0>(initial, 0);
+    amx::load_tile<1>(initial + 64, 0);
+    if (HAS_LOWER) amx::load_tile<2>(initial, 0);
+    if (HAS_LOWER) amx::load_tile<3>(initial + 64, 0);
+    const NextWeights next(*this, row, output);
+    for (long w = 0; w < words; w += SIDE) {
+      next.prefetch(w);
+      amx::load_tile<6>(left, 4 * PANEL);
+      amx::load_tile<4>(upper, ld);
+      amx::load_tile<7>(left + 64, 4 * PANEL);
+      if (HAS_LOWER) amx::load_tile<5>(upper + SIDE * ld, ld);
+      amx::dot_bytes<0, 4, 6>();
+      amx::dot_bytes<1, 4, 7>();
+      if (HAS_LOWER) amx::dot_bytes<2, 5, 6>();
+      if (HAS_LOWER) amx::dot_bytes<3, 5, 7>();
+      upper += 64;
+      left += SIDE * 4 * PANEL;
+    }
+    const long ld_sums = 4 * BLOCK;
+    char* to = (char*)sums;
+    amx::save_tile<0>(to, ld_sums);
+    amx::save_tile<1>(to + 64, ld_sums);
+    if (HAS_LOWER) amx::save_tile<2>(to + SIDE * ld_sums, ld_sums);
+    if (HAS_LOWER) amx::save_tile<3>(to + SIDE * ld_sums + 64, ld_sums);
+  }
+
+  // Loads the weights of the next outputs into the cache, a part of them with
+  // each block of rows.
+  struct NextWeights {
+    const char* weights;
+    long first, lines;  // of the lines for SIDE words: those of this block
+    NextWeights(const ByteProduct& product, long row, long output) {
+      const long blocks = (product.rows + BLOCK - 1) / BLOCK;
+      weights = product.weights_of(output + BLOCK);
+      lines = (2 * SIDE + blocks - 1) / blocks;
+      first = row / BLOCK * lines;
+    }
+    void prefetch(long word) const {
+      for (long i = first; i < first + lines; i++)
+        __builtin_prefetch(weights + (word + i / 2) * 4 * PANEL + i % 2 * 64);
+    }
+  };
+};
+
+}  // namespace int8
+}  // namespace d2lbert
+#endif
