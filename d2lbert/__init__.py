@@ -30,20 +30,22 @@ if not _is_command():       # the command must print --help without MXNet
     try:
         from d2lbert.names import *  # noqa: F403
     except ImportError as error:
-        # No error yet: the modules of `d2lbert doctor` work without MXNet
+        # Do not raise the error here: some modules, such as those of
+        # `d2lbert doctor`, work without MXNet
         _import_message = str(error)
         warnings.warn(f'd2lbert cannot work yet: {_import_message}',
                       stacklevel=2)
 
 
 def __getattr__(name):
-    """Return the object with a public name.
+    """Return the object of the public name `name`.
 
-    Python calls this function if the name is not imported, as in the command.
-    Raises ImportError if MXNet cannot be imported.
+    Python calls this function for a name that this module lacks. In the
+    command, it lacks all public names. Raises ImportError if MXNet cannot be
+    imported.
     """
-    # A submodule is not a public name: `from d2lbert import SUBMODULE`
-    # imports it after the AttributeError below
+    # For a submodule, raise AttributeError, and do not import MXNet: Python
+    # then imports the submodule itself for `from d2lbert import SUBMODULE`
     if (not name.startswith('__')
             and not importlib.util.find_spec(f'{__name__}.{name}')):
         if _import_message is not None:

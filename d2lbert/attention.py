@@ -77,7 +77,8 @@ class MultiHeadAttention(packed.Packable):
         if num_heads < 1 or num_hiddens % num_heads:
             raise ValueError(
                 f'{num_heads} heads do not divide {num_hiddens} hiddens: '
-                'choose num_hiddens as a multiple of num_heads')
+                'num_heads must be at least 1, and num_hiddens a multiple '
+                'of it')
         self.num_heads, self.precision = num_heads, variant.precision
         self.causal = variant.causal
         self.attention = DotProductAttention(dropout)

@@ -38,8 +38,8 @@ from d2lbert.transformer import Blocks, PositionalEncoding
 def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
     """Return two lists for a BERT input sequence: tokens and their segments.
 
-    tokens_a, tokens_b: lists of tokens. The segment is 0 up to the first
-    <sep>, and then 1.
+    tokens_a, tokens_b: lists of tokens. Segment 0 has <cls>, tokens_a and
+    <sep>. If tokens_b is given, segment 1 has tokens_b and a second <sep>.
     """
     tokens = [cls, *tokens_a, sep]
     segments = [0] * len(tokens)
@@ -194,9 +194,10 @@ class MaskLM(nn.Block):
     """The masked language model head: one hidden layer, then V scores.
 
     variant: a `Variant`; mlm_hidden=False leaves out the hidden layer, as in
-    XLM. in_units: H; with 0, the first call sets it. embedding: None, or the
-    token embedding, to tie weights. The last layer then uses the weight (V, E)
-    of the embedding, and has a separate bias.
+    XLM, and then num_hiddens must be H. in_units: H, the input width of the
+    hidden layer; with 0, the first call sets it. embedding: None, or the token
+    embedding, to tie weights. The last layer then uses the weight (V, E) of
+    the embedding, and has a separate bias.
     """
 
     def __init__(self, vocab_size, num_hiddens, variant=None, in_units=0,

@@ -40,9 +40,9 @@ from d2lbert.texts.numbered_text import (
 def _read_wiki(data_dir=None, rng=random):
     """Return the shuffled paragraphs of wiki.train.tokens in `data_dir`.
 
-    A paragraph is a list of lower-case sentences (strings). Without
-    `data_dir`, which the book's living edition leaves out, `hub.wikitext2_dir`
-    finds or fetches WikiText-2.
+    A paragraph is a list of lower-case sentences (strings). data_dir: if it is
+    left out, as in the book's living edition, `hub.wikitext2_dir` finds or
+    fetches WikiText-2.
     """
     folder = hub.wikitext2_dir() if data_dir is None else Path(data_dir)
     paragraphs = numbered_text.paragraphs_of_lines(

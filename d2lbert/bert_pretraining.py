@@ -196,14 +196,17 @@ def _repeat_epochs(batches):
             is_empty = False
             yield batch
         if is_empty:
-            raise ValueError('train_iter gave no batch: the corpus has too '
-                             'few sentence pairs')
+            raise ValueError('train_iter gave no batch in an epoch: it must '
+                             'be a list or a data loader of at least one '
+                             'batch')
 
 
-def _means_over_devices(*losses_by_device):
-    """Return the mean of each list of losses; wait for the devices."""
-    return [sum(map(float, losses)) / len(losses)
-            for losses in losses_by_device]
+def _means_over_devices(*loss_lists):
+    """Return the mean of each list, which has a loss for each shard.
+
+    Reading a loss waits for its device.
+    """
+    return [sum(map(float, losses)) / len(losses) for losses in loss_lists]
 
 
 def vocabulary_of(loader):

@@ -31,6 +31,7 @@ def _usable_gpus():
         num_gpus = npx.num_gpus()
     except mx.base.MXNetError:  # CUDA and the driver do not fit together
         num_gpus = 0
+    # MXNet may see fewer GPUs than the driver; its CPU build sees none
     return [index for index in usable if index < num_gpus]
 
 
