@@ -48,7 +48,7 @@ PUBLISHED = {
                          '6f3fc88e4cd88456ea892971f9f12243e8428624'),
 }
 
-# The number of bytes that are read to describe a file with a flaw
+# Web pages and WikiText are recognized by the first HEAD_BYTES of a file
 HEAD_BYTES = 1 << 20
 
 # WikiText has all of these: headings, unknown words, and marks within numbers
@@ -68,9 +68,9 @@ def flaw_of(path, name, thorough=False):
 
     The description completes a sentence that begins with 'PATH is'. A file of
     the published size counts as equal without being read. With `thorough`, it
-    is read, and must have the published numbers of lines and tokens. Another
-    order of these tokens is no flaw, since copies with another order of the
-    articles are in use. Line ends of Windows are no flaw, either.
+    is read, and must have the published numbers of lines and tokens. Only the
+    numbers are compared, not the tokens, since copies with another order of
+    the articles are in use. Line ends of Windows are no flaw.
     """
     expected = PUBLISHED[name]
     # (bytes, lines, tokens), as `_counts` returns them
@@ -189,8 +189,8 @@ def _sha1(path):
     return file_digest(path, hashlib.sha1())
 
 
-def _advice(folder):
-    """Return advice to the user, the end of an error message."""
+def _wikitext2_advice(folder):
+    """Return the end of an error message: how to provide WikiText-2."""
     return (f'by hand: put {TRAIN_FILE} into {folder}, or let D2LBERT_DATA '
             'name the folder that holds it')
 
@@ -206,10 +206,10 @@ def download(name: str, folder: Optional[PathLike] = None,
     of d2lbert's repository, and the folder `data` of the user's cache. A
     missing file is fetched into the last of these. The book fetches it into
     ../data, which depends on the working directory. sha1_hash: if name is an
-    address, the SHA-1 digest that the file must have. If the file of
-    WIKITEXT_2_URL cannot be fetched, it is made from a WikiText-2 on this
-    machine. Raises HubError if neither is possible, and ValueError for a name
-    that is neither in DATA_HUB nor the address of a file.
+    address, the SHA-1 digest that the file must have. If a file with
+    sha1_hash=WIKITEXT_2_SHA1 cannot be fetched, it is made from a WikiText-2
+    on this machine. Raises HubError if neither is possible, and ValueError for
+    a name that is neither in DATA_HUB nor the address of a file.
     """
     if folder is not None and cache_dir is not None:
         raise TypeError('folder and cache_dir are one argument: give one')
@@ -311,15 +311,16 @@ def download_extract(name: str, folder: Optional[str] = None,
     there; by default the archive's file name without its extension.
     WikiText-2 is neither fetched nor copied if it is on this machine and
     `cache_dir` is not given. If an archive cannot be fetched, but LOOSE_FILES
-    has addresses of the files in it, the files are fetched one by one. In
-    both cases `folder` is ignored. Raises HubError if neither the archive nor
-    its files can be fetched, or if the archive cannot be unpacked.
+    has addresses of the files in it, the files are fetched one by one.
+    `folder` is ignored unless an archive is unpacked. Raises HubError if
+    neither the archive nor its files can be fetched, or if the archive cannot
+    be unpacked.
     """
     _, sha1 = DATA_HUB.get(name, (None, None))
     if cache_dir is None and sha1 == _WIKITEXT_2_ZIP_SHA1:
         found = find_wikitext2()
         if found is not None:
-            return str(_begin_use(found))
+            return str(_mark_used_and_warn(found))
     try:
         archive = download(name, cache_dir)
     except HubError as error:
@@ -350,11 +351,11 @@ def _fetch_loose(name, cache_dir, download_error):
             fetch(url, path, git_hash, expected_hash,
                   PUBLISHED[file_name].size)
         except HubError as error:
-            # download_error ends with advice on the archive; its cause has no
-            # advice
+            # Only the cause: download_error also names the folder to put the
+            # archive into
             raise HubError(f'{name} could not be fetched: '
                            f'{download_error.__cause__}; {error}; '
-                           f'{_advice(folder)}') from error
+                           f'{_wikitext2_advice(folder)}') from error
     return folder
 
 
@@ -419,8 +420,8 @@ def wikitext2_flaws(folder, thorough=False):
 _warned_flaws = set()
 
 
-def _begin_use(folder):
-    """Prepare a folder that has TRAIN_FILE for use; return `folder`.
+def _mark_used_and_warn(folder):
+    """Mark WikiText-2 in `folder` as used, warn of flaws; return `folder`.
 
     If the folder is in the cache, its last use is set to now. Unless it is the
     bundled corpus, warns of each wrong file in it, once in a process.
@@ -458,7 +459,7 @@ def wikitext2_dir(data_dir=None):
     else:
         folder = find_wikitext2()
     if folder is not None:
-        return _begin_use(folder)
+        return _mark_used_and_warn(folder)
     try:
         return Path(download_extract('wikitext-2', 'wikitext-2'))
     except OSError as error:

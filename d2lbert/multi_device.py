@@ -49,9 +49,9 @@ def split_batch(X, y, devices):
 def split_batch_multi_inputs(X, y, devices):
     """Split a batch with several arrays of features over devices.
 
-    X: a list of arrays (B, ...). Returns a list with a tuple for each device,
-    a shard of each array of X, and a list of the shards of y. If there are
-    fewer examples than devices, the last devices get no shard.
+    X: a list of arrays (B, ...). Returns two lists with an entry for each
+    device: tuples with a shard of each array of X, and shards of y. If there
+    are fewer examples than devices, the last devices get no shard.
     """
     for array in X:
         if len(array) != len(y):
@@ -131,8 +131,8 @@ def train_batch_ch13(net, features, labels, loss, trainer, devices,
 def _train_step(net, features, labels, loss, trainer, devices, split_f):
     """Train on a batch without waiting for its results.
 
-    Waits for the previous step first. Returns for each shard (sum of losses,
-    number of correct predictions), two scalars on the device of the shard.
+    Waits for the previous step before the forward pass. Returns for each shard
+    (sum of losses, number of correct predictions), two scalars on its device.
     """
     X_shards, y_shards = split_f(features, labels, devices)
     wait_for_previous_step()
@@ -142,8 +142,8 @@ def _train_step(net, features, labels, loss, trainer, devices, split_f):
                   for pred_shard, y_shard in zip(pred_shards, y_shards)]
     autograd.backward(losses)
     if len(losses) < len(devices):
-        # A device without a shard may have gradients of an earlier step. like:
-        # set only gradients of parameters that the loss uses
+        # A device without a shard may have gradients of an earlier step: set
+        # them to zero. like: leave out parameters that the loss does not use
         zero_gradients(net, devices[len(losses):], like=devices[0])
     # ignore_stale_grad: a parameter that the loss does not use, such as a
     # weight of a pretraining head, has no new gradient and is not updated

@@ -55,5 +55,6 @@ from d2lbert.pictures.senses import plot_senses
 from d2lbert.pictures.show import show
 from d2lbert.text_model import Attention, Hit, TextModel, load_model
 
-# The names above, among them the book's that begin with one underscore
+# All names above. Without `__all__`, a star import would leave out the book's
+# names that begin with an underscore
 __all__ = [name for name in dir() if not name.startswith('__')]

@@ -233,8 +233,8 @@ class BERTClassifier(nn.Block):
         super().__init__()
         if bert.hidden is None:
             raise ValueError('BERTClassifier needs a model with `hidden`: '
-                             "one whose positional is not 'sinusoidal' and "
-                             "that has the head 'pooler'")
+                             "positional must be 'learnable', and heads "
+                             "must include 'pooler'")
         self.encoder = bert.encoder
         self.hidden = bert.hidden
         self.output = Dense(len(SNLI_LABELS), in_units=bert.hidden._units)
