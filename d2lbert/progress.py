@@ -106,7 +106,7 @@ class LineBar:
         self.close()
 
     def start(self):
-        """Start the clock; estimate the time left without the items so far."""
+        """Start the clock; the speed excludes the items before this call."""
         self._started_at = self._written_at = time.perf_counter()
         self._start_n = self.n
 
@@ -165,7 +165,8 @@ def _duration(seconds):
 class NotebookBar(LineBar):
     """A progress bar below a notebook's cell; `close` removes it.
 
-    The bar appears after `delay` seconds, and needs only the library IPython.
+    `update` shows the bar, at the earliest after `delay` seconds. Unlike
+    tqdm's bar for notebooks, it needs no ipywidgets.
     """
 
     INTERVAL = 0.2
@@ -255,7 +256,8 @@ class Animator:
                  figsize=(3.5, 2.5), quiet=False):
         self._grid, self._figsize, self._quiet = (nrows, ncols), figsize, quiet
         self.legend, self.fmts = list(legend or []), fmts
-        self.xlabel, self.X, self.Y = xlabel, None, None
+        self.xlabel = xlabel
+        self.X, self.Y = None, None     # from `add` on, a list for each curve
         self._axes_settings = dict(xlabel=xlabel, ylabel=ylabel,
                                    xscale=xscale, yscale=yscale)
         # The limits of a loop of one step are equal: matplotlib would warn
@@ -311,7 +313,7 @@ class Animator:
         """Add a point to each curve.
 
         x, y: a number, or a list with an entry for each curve, where None adds
-        no point to a curve. A number x is the x of all points.
+        no point to a curve. If x is a number, all points have this x.
         """
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)

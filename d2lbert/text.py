@@ -31,7 +31,7 @@ def tokenize(lines, token='word'):
         return [line.split() for line in lines]
     if token == 'char':
         return [list(line) for line in lines]
-    raise ValueError(f"token={token!r} is unknown: 'word' or 'char'")
+    raise ValueError(f"token={token!r} must be 'word' or 'char'")
 
 
 def count_corpus(tokens):
@@ -75,7 +75,7 @@ class Vocab:
 
     @classmethod
     def from_freqs(cls, token_freqs, min_freq=0, reserved_tokens=None):
-        """Build from (token, frequency) pairs, sorted by falling frequency."""
+        """Build from (token, frequency) pairs; frequencies must not rise."""
         vocab = cls.__new__(cls)
         vocab._assign_ids(token_freqs, min_freq, reserved_tokens)
         return vocab
@@ -121,8 +121,8 @@ class Vocab:
     def token_freqs(self):
         """All (token, frequency) pairs by falling frequency, a list.
 
-        Tokens rarer than min_freq are included. The list is empty for a
-        vocabulary that was read from a file.
+        Tokens rarer than min_freq are included. If the frequencies are
+        unknown, they are 0, or the list is empty, as after `load`.
         """
         return self._token_freqs
 

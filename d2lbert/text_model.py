@@ -153,7 +153,8 @@ class TextModel(_NetAndTokenizer):
                 ) -> Union[Prediction, List[Prediction]]:
         """A `Prediction` for each text or pair; see `d2lbert.predict`.
 
-        pairs: as for `d2lbert.predict`; None for a task of single texts.
+        pairs: as for `d2lbert.predict`; None for a task of single texts. For a
+        single string, `pairs` is its second text, or its list of endings.
         """
         if isinstance(texts, str):      # then `pairs` is for this text
             return predict(*self, [texts],

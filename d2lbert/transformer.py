@@ -145,11 +145,12 @@ class TransformerDecoderBlock(nn.Block):
         """Decode X (B, T, H), given an encoded text encoded_X (B, S, H).
 
         valid_lens (B,): the number of encoded tokens before the padding; None:
-        all S. seen_lens (B, T): the number of decoded tokens, the tokens of X
-        included, that each token of X may attend to; None: all. cache: a dict,
-        empty at the first call, in which the block stores the keys and values
-        of the text and of all decoded tokens. Later calls with this dict
-        ignore encoded_X. Returns (B, T, H).
+        all S. seen_lens (B, T): each token of X attends to this number of
+        decoded tokens, counted from the first one; None: to all. Decoded
+        tokens are the tokens of earlier calls, then the tokens of X. cache: a
+        dict, empty at the first call, in which the block stores the keys and
+        values of the text and of all decoded tokens. Later calls with this
+        dict ignore encoded_X. Returns (B, T, H).
         """
         if 'text' not in cache:
             cache['text'] = self.attention2.project_kv(encoded_X, encoded_X)
@@ -169,11 +170,11 @@ class TransformerDecoderBlock(nn.Block):
 class Blocks(nn.Sequential):
     """The blocks of an encoder.
 
-    Without variant.num_groups, there are inner_group_num * num_layers layers
-    of one block each. With it, each of num_layers layers applies all
-    inner_group_num blocks of a group, and consecutive layers share a group
-    (Lan et al. 2020). arguments: the positional arguments of
-    `TransformerEncoderBlock` before variant.
+    Without variant.num_groups, each layer is one block, and there are
+    inner_group_num * num_layers layers. With variant.num_groups, there are
+    num_layers layers. Each layer applies the inner_group_num blocks of a
+    group, and consecutive layers share a group (Lan et al. 2020). arguments:
+    the positional arguments of `TransformerEncoderBlock` before variant.
     """
 
     # The defaults make an object without blocks: to slice blocks, Gluon makes
@@ -185,7 +186,7 @@ class Blocks(nn.Sequential):
                               for k in indices), default=-1)
         for _ in range(num_blocks):
             self.add(TransformerEncoderBlock(*arguments, variant))
-        # A list for each layer; None: layer k, counted from 1, is block k - 1
+        # The block indices of each layer; None: layers and blocks are the same
         self._block_indices = (None if variant.num_groups is None
                                else block_indices)
 
