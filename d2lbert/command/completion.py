@@ -39,7 +39,10 @@ def _first_clause(text):
 
 
 def add(subparsers):
-    """Add this sub-command to the parser; subparsers: as in `run`."""
+    """Add this sub-command to the parser.
+
+    subparsers: the argparse action that has the parsers of all sub-commands.
+    """
     parser = subparsers.add_parser(
         'completion', help='complete the command line in a shell',
         description='Print a script with which a shell completes commands, '
@@ -53,10 +56,7 @@ def add(subparsers):
 
 
 def run(args, subparsers):
-    """Print the script; returns the exit status.
-
-    subparsers: the argparse action that has the parsers of all sub-commands.
-    """
+    """Print the script; returns the exit status. subparsers: as in `add`."""
     helps = {action.dest: action.help
              for action in subparsers._choices_actions}
     commands = {}
@@ -76,11 +76,11 @@ def _names_of(flags):
 def bash(commands):
     """Return a completion script for bash.
 
-    Variables of the script: word is the word at the cursor, flag the word
-    before $word, and command the sub-command. flags has the flags of the
-    sub-command, choices the choices of its first positional argument with
-    choices, and values the choices of $flag. is_path is empty if the value of
-    $flag is not a path, otherwise 1.
+    Variables of the script. word: the word at the cursor. flag: the word
+    before $word. command: the sub-command. flags: the flags of the
+    sub-command. choices: the choices of its first positional argument that has
+    choices. values: the choices of $flag. is_path: empty if the value of $flag
+    is not a path, otherwise 1.
     """
     lines = []      # the branches of the script's `case $command`
     for name, (_, flags) in commands.items():
@@ -209,7 +209,7 @@ def fish(commands):
     for name, (help, flags) in commands.items():
         lines.append('complete -c d2lbert -n __fish_use_subcommand -a '
                      f'{name} -d {_quote_for_fish(help)}')
-        # For other positional arguments, fish completes file names
+        # fish completes file names for a positional argument without choices
         lines += [_fish_line(name, flag) for flag in flags
                   if flag.names or flag.choices]
     return '\n'.join(lines) + '\n'

@@ -25,7 +25,7 @@ OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 
-#: The `Row.remedy` of a missing library that makes d2lbert slower, no more.
+#: The effect in COMPILED of a missing library that only saves time.
 SLOWER = 'everything works but is slower'
 
 #: {name of a row: (name of a module, name of the module's `kernels.Library`,
@@ -40,8 +40,8 @@ class Row(NamedTuple):
     """One line of the report."""
 
     name: str
-    status: str     # OK; WARN: slow or incomplete; BAD: pretraining cannot
-                    # run, or only with a network
+    status: str     # OK; WARN: slow or incomplete; BAD: `d2lbert pretrain`
+                    # without flags cannot run, or needs a network
     value: str
     remedy: str = ''    # what the user can do, or else the problem's effect
 
@@ -119,7 +119,7 @@ def _exit_status(rows, build):
 
 
 def _wrapped(text, indent):
-    """Wrap `text` to the columns of the terminal that `indent` leaves.
+    """Wrap `text` to the width of the terminal less the width of `indent`.
 
     The result has `indent` before each line except the first. Words are not
     broken, so that commands and paths can be copied.
@@ -277,7 +277,7 @@ def _compiled_row(mx, build, name, module_name, library_name,
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
-    # Of the row, if the library cannot be loaded
+    # The status and the remedy of the row if the library cannot be loaded
     failure_status, failure_remedy = WARN, effect_if_missing
     try:
         from d2lbert import kernels
@@ -370,7 +370,8 @@ def _cache_row():
 def _data_rows():
     """Return rows about WikiText-2 and the sample corpus.
 
-    Without a network and --corpus, `d2lbert pretrain` needs one of the two.
+    `d2lbert pretrain` needs one of the two if it has neither a network nor
+    --corpus.
     """
     try:
         from d2lbert import hub

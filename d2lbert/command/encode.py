@@ -20,10 +20,10 @@ def add(commands):
         'that its folder stores, or else the mean; a run gives one vector for '
         'each token, including <cls> and <sep>, or with --file and --out one '
         'for each text. --pool changes this. If the tokens of a run are whole '
-        'words, a text is lower-cased and split at white space, as the '
-        'training text was. Each printed line has the vector of a text, or a '
-        'token and its vector. After the tokens of a text of --file comes an '
-        'empty line.')
+        'words, a text is lower-cased and split into words as the training '
+        'text was. Each printed line has the vector of a text, or a token and '
+        'its vector. With --file, an empty line follows the tokens of each '
+        'text.')
     add = encode.add_argument
     add('folder', metavar='FOLDER|RUN',
         help='the folder of a pretrained model, or a run folder')

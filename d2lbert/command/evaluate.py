@@ -24,7 +24,9 @@ def add(commands):
                           help='for a run of finetune: a folder with other '
                           'files of its task, or a file')
     evaluate.add_argument('--devices', default='auto', metavar='NAME',
-                          help='as for pretrain')
+                          help='where to compute: auto (all usable GPUs, else '
+                          'the CPU), cpu, cpu:2 (the CPU as two devices), gpu '
+                          'or gpu:0,1 (default: auto)')
     add_precision(evaluate.add_argument)
     add_json(evaluate.add_argument, 'an object with the metrics; for a run '
              'of finetune, a line for its task and each extra test')

@@ -1,9 +1,9 @@
 """Run `d2lbert export` and `d2lbert import`.
 
 `export` writes the model of a run in the format of other libraries. With
---precision int8 it writes any model, its weights as 8-bit integers, which only
-d2lbert reads. `import` reads a model in the format of other libraries, and
-writes a run.
+--precision int8, it also takes the folder of a pretrained model. It then
+stores weights of the encoder as 8-bit integers, which only d2lbert reads.
+`import` reads a model in the format of other libraries, and writes a run.
 """
 from d2lbert.command.flags import check_folders
 

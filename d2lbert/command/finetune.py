@@ -19,9 +19,10 @@ def add(commands):
         usage='d2lbert finetune --task NAME --model FOLDER [FLAG ...]',
         description='Train all weights of a pretrained model, and a new '
         'output layer, on a labelled task: a class or a number for a text or '
-        'a pair, a tag for each word, or an answer within a text. The '
-        'development part is evaluated after each epoch, and the best '
-        'weights are kept. Defaults are in parentheses.')
+        'a pair, a tag for each word, an answer within a text, or the right '
+        'one of several endings. The development part is evaluated after '
+        'each epoch, and the best weights are kept. Defaults are in '
+        'parentheses.')
     finetune.set_defaults(run=run, check=check_flags,
                           needs='d2lbert.finetuning.finetuning')
     pretrain.add_flags(finetune, {**GROUPS, 'the run': (
@@ -31,7 +32,8 @@ def add(commands):
 def check_flags(args):
     """Raise an error if a setting is invalid or names a missing file.
 
-    For a resumed run, only the checks of `pretrain.check_settings` are made.
+    A resumed run checks its settings when it reads its folder. For such a run,
+    this function raises an error for --out and --force only.
     """
     settings = pretrain.given_settings(args)
     pretrain.check_settings(settings, validate=complete)
@@ -55,7 +57,8 @@ def read_figures(folder):
     """Return a dict with the development metrics of a run, for --json.
 
     folder: the run folder or, with --seeds, the folder of several runs. For
-    several runs, the dict also has the seeds and the mean of each metric.
+    several runs, the dict also has the seeds, and the mean and the standard
+    deviation of each metric.
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.has_seed_runs(folder):
