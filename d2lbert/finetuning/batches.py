@@ -111,7 +111,7 @@ def _batch_of_choices(inputs, indices):
     T = max(inputs.tokens[k].shape[1] for k in indices)
 
     def stacked(arrays):
-        """Pad some arrays (C, up to T) on the right; return (B, C, T)."""
+        """Pad the arrays of the batch to (C, T); return (B, C, T)."""
         return onp.stack([
             onp.pad(arrays[k], ((0, 0), (0, T - arrays[k].shape[1])))
             for k in indices])
@@ -175,8 +175,8 @@ class Window(NamedTuple):
     context_begin: int      # position in ids of the first context token
     offsets: Any            # (m, 2) int: (begin, end) of each context token in
                             # characters of the context
-    is_central: Any         # (m,) bool: True if, of all windows with the
-                            # token, `_central_windows` chooses this one
+    is_central: Any         # (m,) bool: True if `_central_windows` chooses
+                            # this window for the token
     target: Optional[tuple]     # positions in ids of the answer's first and
                                 # last token; (0, 0): there is no answer, or
                                 # this window does not have all of it; None:
@@ -195,8 +195,8 @@ class Guess(NamedTuple):
     begin: int          # in characters of the context; 0 for no answer
     end: int            # likewise, the position after the last character
     score: float        # begin score + end score of the best span
-    null_score: float   # score of no answer: begin score + end score of
-                        # position 0, the least of all windows
+    null_score: float   # score of no answer: the lowest sum, among the
+                        # windows, of begin and end score of position 0
 
 
 class _TextTokens(NamedTuple):
@@ -215,10 +215,10 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     The first answer with a known position is the target.
 
     max_len: maximum of T. stride: number of context tokens from the start of a
-    window to the start of the next window. If windows have room for fewer
-    context tokens, they do not overlap. max_question: maximum number of tokens
-    of a question; the rest is cut off. Raises ValueError for a stride or
-    max_question below 1, or if max_len leaves no tokens for the context.
+    window to the start of the next window. Windows with room for `stride`
+    context tokens or fewer do not overlap. max_question: maximum number of
+    tokens of a question; the rest is cut off. Raises ValueError for a stride
+    or max_question below 1, or if max_len leaves no tokens for the context.
     """
     if stride < 1 or max_question < 1:
         raise ValueError(f'stride {stride} and max_question {max_question} '
@@ -267,7 +267,7 @@ def _answer_span(answers, offsets):
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None
-    # Tokens that are not wholly before the answer, and not wholly after it
+    # Tokens not wholly before the answer, and tokens not wholly after it
     not_before = onp.flatnonzero(offsets[:, 1] > answer.begin)
     not_after = onp.flatnonzero(offsets[:, 0] < answer.end)
     if not len(not_before) or not len(not_after):
@@ -367,8 +367,8 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
 
     null: True if a question may have no answer. The answer is then '' if the
     lowest score of position 0 among the question's windows is above the score
-    of the best span plus `threshold`. The answer is always '' if there is no
-    span, because the context has no tokens.
+    of the best span plus `threshold`. A context without tokens has no span,
+    and the answer is always ''.
     """
     # For each question the score of the best span so far, and (in characters)
     # its begin and end
@@ -413,7 +413,7 @@ def labels_of_tokens(encoded, labels):
     Returns T numbers, `IGNORED` where no word begins.
     """
     return [IGNORED if word is None else labels[word]
-            for word in _beginning_words(encoded)]
+            for word in _words_by_first_token(encoded)]
 
 
 def values_of_words(encoded, values, num_words, default):
@@ -424,13 +424,13 @@ def values_of_words(encoded, values, num_words, default):
     was cut off or the tokenizer drops it. Returns `num_words` numbers.
     """
     word_values = [default] * num_words
-    for value, word in zip(values, _beginning_words(encoded)):
+    for value, word in zip(values, _words_by_first_token(encoded)):
         if word is not None:
             word_values[word] = value
     return word_values
 
 
-def _beginning_words(encoded):
+def _words_by_first_token(encoded):
     """Yield for each token the index of the word that begins there, or None.
     """
     previous = None

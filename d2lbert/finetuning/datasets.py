@@ -27,7 +27,8 @@ from d2lbert.texts.numbered_text import tree_words
 from d2lbert.training.load import load
 from d2lbert.training.run_folder import DATA
 
-#: The columns of SNLI with parse trees, in which spaces separate the words.
+#: The columns of SNLI for whole-word tokenizers. In the parse trees, spaces
+#: separate words from punctuation marks.
 SNLI_TREES = dict(text='sentence1_binary_parse', pair='sentence2_binary_parse',
                   label='gold_label')
 
@@ -60,10 +61,10 @@ def load_named_model(model, heads):
 
 
 def data_folder_of(task, data):
-    """Return `data`, the folder of a task's files; data None: download SNLI.
+    """Return the folder of a task's files: `data`, or the downloaded SNLI.
 
-    Raises ValueError if `data` is a file, or if it is None for another task
-    than SNLI.
+    SNLI is downloaded if `data` is None. Raises ValueError if `data` is None
+    for another task, or if it is a file.
     """
     if data is None and task_of(task).name == 'snli':
         return hub.download_extract('SNLI')
@@ -182,6 +183,7 @@ class DataInMemory(NamedTuple):
             return cls(task, None, {
                 f'{FILE_STEMS[name]}.txt': _conll_text(name, lists)
                 for name, lists in parts.items()})
+        # The columns of the CSV file are named by their roles
         header = [role for role in ROLES if role != 'pair' or has_pairs]
         return cls(task, ','.join(header), {
             f'{FILE_STEMS[name]}.csv': _csv_text(name, task, header, lists)

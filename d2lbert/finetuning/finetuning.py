@@ -64,7 +64,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                          '--seeds with --resume')
     examples = _examples_in_memory(train, valid, task, data, resume, keywords)
     if examples is not None:
-        # `_write_examples` later replaces DATA by the whole path
+        # DATA is a placeholder, which `_write_examples` replaces by the path
         task, data = examples.task, DATA
         if examples.columns is not None:
             keywords['columns'] = examples.columns
@@ -73,9 +73,9 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
         model_in_memory = ModelInMemory.of(model)
         model = model_in_memory.name
         if seeds > 1 or resume is not None:
-            raise ValueError('several seeds, and a resumed run, take a model '
-                             'from its folder: write it with save, and name '
-                             'the folder')
+            raise ValueError('a model in memory is for one new run: for '
+                             'several seeds, write it with save and name the '
+                             'folder; on resume, leave the model out')
     arguments = dict(task=task, data=data, model=model)
     keywords.update((name, value) for name, value in arguments.items()
                     if value is not None)
@@ -123,7 +123,7 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
         if resume is not None:
             run = reopen_run(Path(resume), keywords, devices, stop,
                              FINETUNING, callback)
-            # The folder has the tokenizer and the config of the net
+            # The tokenizer and the net's config are read from run.out
             run.make_objective = functools.partial(_make_objective,
                                                    run_folder=run.out)
             return run.carry_out()
@@ -142,7 +142,7 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
 
 
 def _make_objective(settings, vocab, run_folder=None, model=None):
-    """Make the objective of a run; ignore `vocab`, which `Run` passes, too."""
+    """Make the objective of a run; `vocab`, which `Run` passes, is unused."""
     return FineTuning(settings, run_folder, model)
 
 

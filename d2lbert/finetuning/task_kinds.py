@@ -36,7 +36,7 @@ class Prediction(NamedTuple):
     score: Any = None   # the probability of the predicted class or ending;
                         # for 'tag' a list with the probability of each word's
                         # predicted tag; for 'span' the score of the best
-                        # span, even if `label` is '' in its place
+                        # span, even if `label` is '' for no answer
     shares: Any = None  # {name: probability} of all classes, or of all endings
     place: Any = None   # (begin, end) of the answer in characters of the text,
                         # or the index of the chosen ending
@@ -244,7 +244,7 @@ class AnswerCodec:
         An example is a `Window` (batches.py). Its label is the positions of
         the answer's first and last token: (0, 0) if there is no answer or the
         window does not have all of it, (-1, -1) if the position of the answer
-        in the context is unknown. For training, such windows are left out.
+        in the context is unknown. Training leaves out windows with (-1, -1).
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,

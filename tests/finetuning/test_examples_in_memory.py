@@ -172,7 +172,7 @@ def test_models_that_cannot_be_trained_are_refused(folder, tmp_path):
                        max_len=32, out=tmp_path / 'run')
     with pytest.raises(ValueError, match='fine-tuned already'):
         d2l.finetune(d2l.load_model(run), train=TEXTS, valid=TEXTS)
-    with pytest.raises(ValueError, match='take a model from its folder'):
+    with pytest.raises(ValueError, match='is for one new run'):
         d2l.finetune(d2l.load_model(folder), train=TEXTS, valid=TEXTS,
                      seeds=2)
 
