@@ -51,7 +51,8 @@ inline std::string_view strip(std::string_view line) {
   const char *begin = line.data(), *end = begin + line.size();
   for (int n; begin < end && (n = space_at(begin, end)); begin += n) {}
   while (begin < end) {
-    const char* last = end - 1;  // the first byte of the last character
+    // Find the first byte of the last character
+    const char* last = end - 1;
     while (last > begin && (*last & 0xc0) == 0x80) --last;
     if (!space_at(last, end)) break;
     end = last;
@@ -233,7 +234,8 @@ class WordTable {
   bool has_word(const Slot& slot, const Word& word) const {
     if (word.size < 8) return true;  // the key has all bytes of the word
     const char* stored = text_.data() + slot.start;
-    // If the sizes are equal, the stored word ends where `word` would end
+    // True if the sizes are equal. Also true for some shorter stored words, but
+    // their line feed is a difference that `are_equal` finds
     const bool ends_there = text_.size() - slot.start > word.size &&
                             stored[word.size] == '\n';
     return ends_there && are_equal(stored, word.begin, word.size);

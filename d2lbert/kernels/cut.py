@@ -2,8 +2,8 @@
 
 The C++ files are cut.cc, types.cc and pieces.cc, in the library that draw.py
 loads. Callers check first that `draw.library()` is not None. If it is None,
-they run Python code with the same result. Other Python threads run while the
-C++ code works.
+they compute the same result without this module. Other Python threads run
+while the C++ code works.
 
 Equal words have the same number, their type. Types begin at 0, in the order of
 the words' first occurrences in a text.
@@ -56,9 +56,12 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
     Otherwise returns a tuple:
 
     - types (words,) int32
-    - sentences and paragraphs, (their number + 1,) int64, as in
-      `texts.numbered_text.TokenizedText`
-    - articles (titles,) int64: the index of the paragraph after each title
+    - sentences (sentences + 1,) int64: the index of the first word of each,
+      then the number of all words
+    - paragraphs (paragraphs + 1,) int64: the index of the first sentence of
+      each, then the number of all sentences
+    - articles (titles,) int64: the index of the paragraph after each title, or
+      of the title itself if it has ' . '
     - names, bytes: the word of each type, from type 0 on, a line for each
     - left_out (2,) int64: the number of paragraphs that are left out, and the
       number of their words
@@ -70,9 +73,9 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
     library, handle = memory.library, memory.handle
     sizes = onp.zeros(9, 'int64')       # its entries: see text_cut in cut.cc
 
-    # After a signal, `cut` may still run in its thread when `text` has ended.
-    # `cut` refers to `memory`, and so keeps the handle valid. `cut` cannot end
-    # early, and so ignores is_abandoned
+    # If a signal handler raises an exception, `text` may end before `cut`.
+    # `cut` refers to `memory`, and so keeps the handle valid. `interruptible`
+    # passes is_abandoned, which `cut` ignores, since it cannot end early
     def cut(is_abandoned=None):
         library.text_cut(memory.handle, data, len(data), line_kind, lower,
                          max_paragraph_bytes, sizes)
@@ -83,7 +86,7 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
     num_non_ascii_bytes, has_failed = sizes[5:7]
     if has_failed:
         return None
-    if num_non_ascii_bytes:     # only if `lower`
+    if num_non_ascii_bytes:     # 0 unless `lower`
         # The different non-ASCII words, one in each line. Without the line
         # feeds, the lower case of Greek sigma would depend on other words
         non_ascii = onp.empty(num_non_ascii_bytes, 'uint8')

@@ -63,10 +63,11 @@ long slice_copy_words(long m, long words) {
 }
 
 // The number of rows in a block, from `block_rows` (op.h), such that one slice
-// of each row stays in cache. Each block reads all of W, N rows of `words`
-// words. A W of more than 12 MB comes from memory, not from the last-level
-// cache. Then processors with AVX-512 get larger blocks, since their
-// second-level cache has a megabyte or more.
+// of each row stays in cache. Each block reads all of W (in the backward pass,
+// of its transpose): N rows of `words` words. A W of more than 12 MB comes from
+// memory, not from the last-level cache. Then processors with AVX-512 get
+// larger blocks, since their second-level cache has a megabyte or more. Here a
+// number counts as 4 bytes, also in bf16.
 template <class E>
 long sliced_block_rows(long R, int threads, long words, long N) {
   const double slice_bytes = 4.0 * slice_words(words) * E::PER_WORD;
@@ -195,7 +196,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       float* dW, float* db) {
   const int threads = team(4.0 * R * K * N);
   const long block = block_rows(R, threads, 4, 4.0 * (K + N));  // rows
-  const long words_per_row = E::words(N);
+  const long words_per_row = E::words(N);  // of dZ
   const long words_per_column = E::words(block);  // of a block of X or dZ
   Scratch& shared = team_scratch();
   shared.reset(4 * padded(K) * words_per_row + 64 +
@@ -511,6 +512,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const long R = N ? (*out)[Y].size() / N : 0;
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
+  // NO_TILES without rows, as in `run_backward`
   const auto run =
       pick_kernel(bf16, R ? std::min(K, N) : NO_TILES,
                   D2LBERT_PRODUCTS(forward));
