@@ -80,8 +80,8 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
 
     In the result, token t of sequence b is row begins[b] + t of X, for each t
     below valid_lens[b]. nsp_Y_hat is None if the net has no head for sentence
-    pairs, or if layer is not -1; the positive number of the last layer gives
-    None, too. If the net has modified blocks or a sequence is empty, the net
+    pairs, or if layer is not -1, even if layer is the positive number of the
+    last layer. If the net has modified blocks or a sequence is empty, the net
     is called as on the book's page. Then X also has rows for padding, and R is
     B * T.
     """
@@ -93,7 +93,8 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
                                    device)
     packed, begins = pack(net.encoder, tokens, segments, lens, device)
     X = _layer_output(net.encoder, packed, layer)
-    # One array (S,), or no array if `at` is None; `taken` is as long
+    # [array (S,)], or [] if `at` is None. `taken` gets an array (S, H) for
+    # each array of this list
     index_arrays = [] if at is None else [_row_indices(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.has_pair_head:
@@ -129,9 +130,9 @@ def encode_first_tokens(encoder, tokens, segments, valid_lens):
     """The encoder's output for the first token of each sequence, (B, H).
 
     The arguments are as for `BERTEncoder.forward`. To save time, the last
-    block computes only first tokens after its attention heads. It computes all
-    tokens if the encoder is quantized or has modified blocks, or if a
-    sequence is empty.
+    block applies the output layer of attention and all later layers to first
+    tokens only. If the encoder is quantized or has modified blocks, or if a
+    sequence is empty, the last block computes all tokens.
     """
     if valid_lens is None:
         lens = onp.full(len(tokens), onp.shape(tokens)[1], 'int32')
@@ -393,6 +394,7 @@ def _add_feed_forward(ffn, X, addnorm):
     layers = ffn.dense1, ffn.dense2
     has_plain_layers = (ffn.dropout is None and ffn.dense2.act is None
                         and all(type(layer) is Dense for layer in layers))
+    # 'none' if `ops.feed_forward` does not compute these layers
     act = ffn.dense1.fused_activation() if has_plain_layers else 'none'
     if act == 'none':
         return addnorm(X, ffn(X))
@@ -504,7 +506,7 @@ class MaskedTokens(NamedTuple):
                          self.weights), self.count
 
     def losses(self, net):
-        """[(MLM loss, masked tokens), (NSP loss, pairs)], with two counts.
+        """[(MLM loss, number of masked tokens), (NSP loss, number of pairs)].
 
         Each loss is a mean. The NSP loss equals the mean of Gluon's
         `SoftmaxCELoss`, but takes two operators instead of five, which saves

@@ -83,7 +83,7 @@ class Layout(NamedTuple):
 
 
 def check_layout(layout):
-    """Raise ValueError if int8 cannot have this layout or lacks the C++."""
+    """Raise ValueError if int8 does not support the layout, or has no C++."""
     if layout.has_decoder:
         raise ValueError("precision='int8' is for nets without a decoder, and "
                          "this one has a decoder: take 'fp32'")

@@ -36,9 +36,9 @@ def shards(batch, devices):
 def split_over_devices(X, devices, dtype=None):
     """Split an array (B, ...) by rows; returns a list of device arrays.
 
-    Unlike in `part_of`, the first parts may have one row more than the last
-    parts, as on the book's pages. If there are fewer rows than devices, the
-    last devices are left out.
+    The first parts may have one row more than the last parts, as on the book's
+    pages. In `part_of`, the last part is one of the longer parts. If there are
+    fewer rows than devices, the last devices are left out.
     """
     devices = devices[:len(X)]
     return gluon.utils.split_and_load(on_device(X, devices[0], dtype),
@@ -58,9 +58,9 @@ def wait_for_previous_step():
 class History:
     """The losses of a training loop: lists with an entry for each logged step.
 
-    losses: the names of the losses. The lists `mlm` and `nsp` have means of
-    the losses since step 1, as the book draws and prints them. The lists
-    `mlm_loss` and `nsp_loss` have the losses of the step itself.
+    losses: the names of the losses. For a loss named mlm, the list `mlm` has
+    means since step 1, as the book draws and prints them. The list `mlm_loss`
+    has the loss of each logged step itself.
     """
 
     #: {step: figures of held-out text}, and lines of log.txt. Only the
@@ -201,8 +201,8 @@ def num_parameters(net):
 def zero_gradients(net, devices, like=None):
     """Set the gradients of a net on `devices` to zero, and mark them as new.
 
-    like: None for all parameters that are not frozen. Or a device that
-    computed a shard: then only for parameters with a new gradient there.
+    Frozen parameters are skipped. like: None, or a device that computed a
+    shard: then parameters without a new gradient there are skipped, too.
     """
     for param in net.collect_params().values():
         if param.grad_req != 'null' and (

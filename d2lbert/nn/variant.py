@@ -38,7 +38,8 @@ class Variant:
     num_hiddens; None: num_hiddens;
     num_groups: number of groups of blocks; consecutive layers share a group;
     None: layers share no blocks;
-    inner_group_num: number of blocks in a group.
+    inner_group_num: number of blocks in a group; without groups, a factor of
+    the number of layers.
 
     Of pre-LN models such as FlauBERT large (f: attention or feed-forward
     network):
@@ -57,7 +58,8 @@ class Variant:
     Of models in folders of checkpoints:
     family: the name of the family in `pretrained.families`;
     heads: the heads that exist, of 'pooler', 'mlm' and 'nsp'; 'nsp' needs
-    'pooler';
+    'pooler', 'mlm' always exists, and models with sinusoidal positions ignore
+    this field;
     mlm_hidden: the masked language model head has a hidden layer;
     mlm_activation: activation of this hidden layer; None: `activation`.
     """
