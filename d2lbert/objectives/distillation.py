@@ -95,9 +95,9 @@ class Distillation(Objective):
         student_output = MaskedTokens.of(student, shard, device)
         losses = self.inner.losses_of(net, student_output)
         if 'soft' in self.added_losses:
-            # Equal to student_output.masked_X, but taken from X once more.
-            # With masked_X, gradients would be summed in another order, which
-            # can change the last bits of results
+            # Equal to student_output.masked_X, but taken from X again. This
+            # keeps the order in which gradients are summed: another order can
+            # change the last bits of results
             masked_X = student_output.at(student_output.masked_rows)
             loss = soft_loss(
                 student.mlm.mlp(masked_X), teacher_scores,
@@ -152,7 +152,7 @@ def cosine_loss(X, teacher_X):
 
 
 #: Arguments in which a student may differ from its teacher and still take
-#: weights of the teacher.
+#: weights of the teacher. The student may only have fewer layers.
 _MAY_DIFFER = {'num_layers', 'dropout', 'attention_dropout', 'precision',
                'max_len', 'num_segments', 'family', 'heads'}
 
@@ -209,7 +209,7 @@ def differences(config, other_config):
 
 
 def _copy(source, target, skipped=()):
-    """Copy from one block the parameters that both blocks have, by name.
+    """Copy to `target` the parameters whose names both blocks have.
 
     skipped: prefixes of the names to leave out, a tuple.
     """
@@ -220,7 +220,7 @@ def _copy(source, target, skipped=()):
 
 
 def _copy_positions(source, target):
-    """Copy from one encoder the embeddings of positions that both have.
+    """Copy the embeddings of the positions that both encoders have.
 
     If only `source` has segments, the embedding of segment 0 is added to each
     position, since `source` adds it to each token of a single text.
@@ -234,7 +234,7 @@ def _copy_positions(source, target):
 
 
 def _copy_segments(source, target):
-    """Copy from one encoder the embeddings of segments that both have."""
+    """Copy the embeddings of the segments that both encoders have."""
     if (source.segment_embedding is not None
             and target.segment_embedding is not None):
         _copy_common_rows(_value(source.segment_embedding.weight),

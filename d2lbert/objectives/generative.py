@@ -88,7 +88,7 @@ class CLMFigures(NamedTuple):
 class CLM(Generative):
     """Predict each token from the tokens before it: Radford et al. 2018.
 
-    Rows are full sentences as in `mlm.MLM`, without masks. The model is a
+    Rows hold full sentences as in `mlm.MLM`, without masks. The model is a
     `BERTModel` with causal=True: it has BERT's head and encoder, but no token
     attends to a later token. The vector of a token predicts the next token,
     even if the next token is `<sep>`.
@@ -124,7 +124,7 @@ class CLM(Generative):
 
     @classmethod
     def counts(cls, batch):
-        """(number of tokens,), without the first token of each row."""
+        """(number of predicted tokens,): all except the first of a row."""
         num_predicted = (batch.valid_lens_x - 1).sum()
         return (num_predicted,)
 
@@ -167,7 +167,7 @@ class DenoiseFigures(NamedTuple):
 class Denoise(Generative):
     """Restore the original of a noisy text: Lewis et al. 2020.
 
-    Rows are full sentences as in `mlm.MLM`. The noise is drawn again in each
+    Rows hold full sentences as in `mlm.MLM`. The noise is drawn again in each
     epoch, unless the setting dynamic is False. The model is a `BARTModel`. Its
     decoder is trained with teacher forcing: to predict a token, the decoder
     reads all earlier tokens of the original text.
@@ -212,7 +212,7 @@ class Denoise(Generative):
 
     @classmethod
     def counts(cls, batch):
-        """(number of tokens,) of the original texts."""
+        """(number of predicted tokens,): all tokens of the original rows."""
         return (batch.target_lens_y.sum(),)
 
     @staticmethod

@@ -13,8 +13,8 @@ from d2lbert.bert import BERTEncoder
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.transformer import PositionWiseFFN
 
-# The number of words to analyze, approximately. Of a longer text, only
-# paragraphs at equal distances are analyzed
+# The number of words to analyze, approximately. If a text is longer, evenly
+# spaced paragraphs of it are analyzed
 MAX_WORDS = 1 << 22
 
 # Parameters of the randomized singular value decomposition: additional
@@ -27,8 +27,8 @@ def topic_vectors(text, size):
 
     text: a `NumberedText`. tokens (n,) int64: the tokens other than <unk>
     that occur in some, but not in all analyzed paragraphs. vectors (n, size)
-    float32, of length 1: tokens that occur in the same paragraphs have
-    similar vectors. Tokens with a vector of zeros are left out. If there are
+    float32, of norm 1: tokens that occur in the same paragraphs have similar
+    vectors. Tokens are left out if their vector would be zero. If there are
     fewer tokens or fewer distinct paragraphs than `size`, the last columns
     are zero. Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
     """
@@ -49,16 +49,16 @@ def topic_vectors(text, size):
     for _ in range(POWER_ITERATIONS):
         basis = _orthonormal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
             matrix, mx.nd.array(basis)), transpose_a=True).asnumpy())
-    # Rotate the basis so that its first columns have the largest singular
+    # Rotate the basis so that its first columns belong to the largest singular
     # values
     _, rotation = _gram_eigenpairs(mx.nd.sparse.dot(
         matrix, mx.nd.array(basis)).asnumpy())
     rotated = basis @ rotation[:, :rank]
-    lengths = onp.linalg.norm(rotated, axis=1, keepdims=True)
-    is_kept = lengths[:, 0] > 1e-6  # smaller lengths are rounding errors
+    norms = onp.linalg.norm(rotated, axis=1, keepdims=True)
+    is_kept = norms[:, 0] > 1e-6    # smaller norms are rounding errors
     vectors = onp.zeros((int(is_kept.sum()), size), 'float32')
     # Repeated paragraphs can leave fewer columns than `rank`
-    vectors[:, :rotated.shape[1]] = rotated[is_kept] / lengths[is_kept]
+    vectors[:, :rotated.shape[1]] = rotated[is_kept] / norms[is_kept]
     return unique_tokens[is_kept], vectors
 
 
@@ -66,17 +66,18 @@ def _tf_idf(text):
     """TF-IDF weights of tokens in paragraphs, sorted by paragraph.
 
     Returns (paragraphs, tokens, weights), three arrays with an entry for each
-    weight above 0: the index of the analyzed paragraph, the token id, and the
-    weight. For a token that occurs n times in the paragraph, and in m of the
-    M analyzed paragraphs, the weight is (1 + log n) log(M / m), or 0 for
-    <unk>. The weights of a paragraph are then divided by their Euclidean norm.
+    weight above 0: the paragraph (its index among the analyzed paragraphs),
+    the token id, and the weight. For a token that occurs n times in the
+    paragraph, and in m of the M analyzed paragraphs, the weight is
+    (1 + log n) log(M / m), or 0 for <unk>. The weights of a paragraph are
+    then divided by their Euclidean norm.
     """
     # begins[q]: the index of the first word of paragraph q. The last entry is
     # the number of words
     begins = text.sentences[text.paragraphs]
     chosen = onp.arange(text.num_paragraphs)
     if text.num_words > MAX_WORDS:
-        # Paragraphs at equal distances, with about MAX_WORDS words in all
+        # Evenly spaced paragraphs, with about MAX_WORDS words in all
         chosen = onp.unique(onp.linspace(
             0, len(chosen) - 1, max(1, len(chosen) * MAX_WORDS
                                     // text.num_words)).astype('int64'))
@@ -142,7 +143,7 @@ def initialize(net, method, devices, text=None):
       Self-Attention Layers"). Key weights equal query weights; SELF_SCORE
       determines the scale of both. The other matrices of the blocks are
       N(0, 0.02² 768 / H) for H hidden units. Segment and position embeddings
-      have half the standard deviation of token embeddings;
+      of an encoder have half the standard deviation of token embeddings;
     - 'topical': 'mimetic', with similar embeddings for tokens of the same
       topics, which `topic_vectors` finds in `text`, a `NumberedText`.
       Without a text it equals 'mimetic'.
@@ -166,14 +167,14 @@ def _set_topics(block, text):
     embeddings = weight.data(weight.list_ctx()[0]).asnumpy()
     size = embeddings.shape[1]
     tokens, vectors = topic_vectors(text, size)
-    # On average the length of a vector stays √size STD
+    # On average the norm of a vector stays STD √size
     embeddings[tokens] *= math.sqrt(1 - TOPIC_WEIGHT ** 2)
     embeddings[tokens] += TOPIC_WEIGHT * STD * math.sqrt(size) * vectors
     weight.set_data(np.array(embeddings))
 
 
 def _set_mimetic_scales(block):
-    """Set the initializers of parameters that do not begin as N(0, STD²)."""
+    """Set initializers with the scales of 'mimetic' in a block."""
     if isinstance(block, BERTEncoder):
         if block.segment_embedding is not None:
             block.segment_embedding.weight.init = init.Normal(STD / 2)

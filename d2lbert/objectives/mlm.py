@@ -251,7 +251,7 @@ class SpanFigures(NamedTuple):
 class MLM(TextObjective):
     """Masked words without sentence pairs, as in RoBERTa: Liu et al. 2019.
 
-    Each row is one segment, which `corpus.stored_text` fills with full
+    Each row is a single sequence, which `corpus.stored_text` fills with full
     sentences. Single tokens are masked, or whole words if the setting
     whole_word_masking is True. Masks are drawn again in each epoch, unless
     the setting dynamic is False. The next-sentence layers `hidden` and `nsp`
@@ -262,7 +262,8 @@ class MLM(TextObjective):
     unit = 'sequences'
     Figures = MLMFigures
     plotted = ('mlm_loss',)
-    # For held-out text. For training, a setting can choose WHOLE_WORDS instead
+    # In training, the setting whole_word_masking replaces SINGLE_TOKENS by
+    # WHOLE_WORDS
     masking = SINGLE_TOKENS
 
     @classmethod
@@ -314,7 +315,7 @@ class MLM(TextObjective):
         """`Figures` of a net on the batches of `held_out_batches`."""
         totals = None       # made when the number of sums is known
         for batch in batches:
-            # A list: all devices start before `asnumpy` waits for the first
+            # `_shard_sums` starts all devices before `asnumpy` waits for one
             for sums in cls._shard_sums(net, batch, devices):
                 if totals is None:
                     totals = Accumulator(sums.size)
@@ -326,7 +327,7 @@ class MLM(TextObjective):
 
     @classmethod
     def _shard_sums(cls, net, batch, devices):
-        """A list: `sums_of` of each shard that has masked words."""
+        """A list of the `sums_of` of all shards that have masked words."""
         model, shard_sums = cls.model_of(net), []
         with autograd.pause():
             for shard, device in shards(batch, devices):

@@ -6,8 +6,9 @@ class Objective:
     """A task that `training.loop.Run` trains a net for.
 
     The run manages steps, clocks, devices and checkpoints. The objective
-    provides data, net, losses and figures. A subclass sets the attributes
-    that need values, and defines the methods that raise NotImplementedError.
+    provides data, net, losses and figures. Figures are losses and metrics on
+    held-out examples. A subclass sets the attributes that need values, and
+    defines the methods that raise NotImplementedError.
     """
 
     #: Names of the losses, as in losses.csv.
@@ -25,7 +26,8 @@ class Objective:
     #: Type of the result of `evaluate`: a named tuple of held-out figures.
     Figures = None
 
-    #: Names of the figures to plot beside `losses`, in the order of `losses`.
+    #: Names of the figures to plot with `losses`, in the same order. The
+    #: last losses may have no figure.
     plotted = ()
 
     #: The number of steps of the whole run; None if a clock ends the run.
@@ -34,9 +36,9 @@ class Objective:
     #: The number of steps between two evaluations; None for no evaluation.
     eval_every = None
 
-    #: `score(figures)` returns a number, the larger the better. The net of a
-    #: finished run has the weights after its best step. With None, steps are
-    #: not compared.
+    #: `score(figures)` returns a number, the larger the better. A finished run
+    #: keeps the weights after the evaluated step with the highest score. With
+    #: None it keeps the last weights, or their average.
     score = None
 
     #: Vocabulary or tokenizer to save in the run folder. It has `files`, the
@@ -58,8 +60,9 @@ class Objective:
     def net(self, devices):
         """The net with its initial weights on every device.
 
-        Attributes of the net: `config`, the arguments to make such a net;
-        `vocab`; and `parts`, {name of a file without suffix: block to save}.
+        Attributes of the net: `config`, the arguments of its `BERTModel` or
+        `BARTModel`; `vocab`; and `parts`, {name of a .params file without
+        suffix: block to save}.
         """
         raise NotImplementedError
 
@@ -73,9 +76,9 @@ class Objective:
         raise NotImplementedError
 
     def counts(self, batch):
-        """For each loss, the number of items that it is a mean over.
+        """For each loss, the number of its items in a batch.
 
-        An item is a masked word of the batch, for example.
+        A loss is a mean over items, such as masked words.
         """
         raise NotImplementedError
 
