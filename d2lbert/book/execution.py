@@ -29,7 +29,7 @@ _SET_UP_TEMPLATE = '''\
 exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
 '''
 # Import this copy of d2lbert, even if another copy is installed, and redirect
-# `import d2l`. path: of the file __init__.py of this copy
+# `import d2l`. path: the path of __init__.py in this copy
 _SET_UP_CODE = '''\
 import importlib.util, os, sys
 if 'd2lbert' not in sys.modules:
@@ -47,11 +47,11 @@ _TRACEBACK_EXPRESSION = ("__import__('d2lbert.book.imports', "
 
 
 class KernelError(RuntimeError):
-    """A kernel did not start, or ended unexpectedly."""
+    """A kernel did not start, cannot use d2lbert, or ended unexpectedly."""
 
 
 class _ThisPythonSpecs(KernelSpecManager):
-    """A list of one kernel: the Python that runs d2lbert.
+    """A manager that knows one kernel: the Python that runs d2lbert.
 
     Kernels that are installed for Jupyter are ignored.
     """
@@ -202,7 +202,7 @@ class Kernel:
                 on_wait()
 
     def traceback(self):
-        """Return the traceback of the last error, without code outside cells.
+        """Return the calls in cells, from the traceback of the last error.
 
         The result is the list that `cell_traceback` of imports.py describes,
         or [] if `cell_traceback` fails.
@@ -227,7 +227,7 @@ def run_page(page, compare=False):
     page: a `Page` (see pages.py). compare: after each cell, print its outputs
     and, if they differ, the stored outputs beside them. On a terminal, a
     progress bar counts the cells. Raises PageError at the first cell that
-    fails, and KernelError if the kernel does not start, or ends too early.
+    fails, and KernelError if the kernel fails.
     """
     # index: of a cell among all cells of the notebook, from 0. number: of a
     # cell among the cells with code, from 1
@@ -328,7 +328,7 @@ class Screen:
         self._unfinished = ''   # standard output after its last line feed
 
     def print_output(self, output):
-        """Print one output of a cell."""
+        """Print one output of a cell, unless it is a picture or an error."""
         if output.output_type == 'stream':
             stream = sys.stderr if output.name == 'stderr' else sys.stdout
             if stream is sys.stderr or not self.only_stderr:
@@ -387,7 +387,7 @@ class Comparison:
         """Compare the outputs of a cell; return lines that show them.
 
         A cell counts if its outputs were stored, unless it printed nothing
-        both times. number: of the cell, for the lines. before: the lines of
+        both times. number: of the cell, for the heading. before: the lines of
         its stored outputs, or None if they were not stored. now: the lines of
         its outputs in this run.
         """

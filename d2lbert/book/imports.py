@@ -50,8 +50,8 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         Raises ImportError for other modules of d2l.
         """
         if fullname in BOOK_MODULES:
-            # In a package, if `from d2l.mxnet import x` finds no x, Python
-            # looks for a module d2l.mxnet.x, and gets the error below
+            # A package, so that `from d2l.mxnet import x` without such an x
+            # looks for a module d2l.mxnet.x, which raises the error below
             return importlib.machinery.ModuleSpec(
                 fullname, self, origin='d2lbert', is_package=True)
         if fullname.startswith('d2l.'):
@@ -171,11 +171,11 @@ redirection = Redirection()     # of this process, for `%load_ext d2lbert`
 
 
 def cell_traceback():
-    """Return the traceback of the last error, without code outside cells.
+    """Return the calls in cells, from the traceback of the last error.
 
-    Return a JSON list of [line number in a cell, name of the function]. The
-    first item is in the cell that was run. Further items are in functions that
-    cells define, the innermost call last.
+    The result is a JSON list of [line number in a cell, name of the function].
+    The first item is in the cell that was run. Further items are in functions
+    that cells define, the innermost call last.
     """
     # Code of cells, and only this code, has the globals of __main__
     cell_globals = sys.modules['__main__'].__dict__

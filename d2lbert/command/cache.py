@@ -14,9 +14,9 @@ def add(commands):
     parser = commands.add_parser(
         'cache', help='list or remove cached files',
         description='List or remove cached files: kernels are the compiled '
-        'operators; tokens and corpora are tokenized texts; data are '
-        'downloads; wheels are the packages of MXNet that were installed. '
-        'Only files that d2lbert made are removed.')
+        'operators; tokens are digests and other facts about files; corpora '
+        'are tokenized texts; data are downloads; wheels are the packages of '
+        'MXNet that were installed. Only files that d2lbert made are removed.')
     parser.add_argument('--clear', action='store_true', help='remove files')
     parser.add_argument('--kind', nargs='+', choices=list(cache.KINDS),
                         metavar='KIND', help='only '

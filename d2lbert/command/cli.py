@@ -206,8 +206,8 @@ def parser():
                                   help=argparse.SUPPRESS)
     paragraphs = [DESCRIPTION]
     for title, modules in GROUPS.items():
-        # `_choices_actions` has an entry for each sub-command, whose name is
-        # the attribute `dest`
+        # `_choices_actions` has an entry for each sub-command. The attribute
+        # `dest` of an entry is the sub-command's name
         num_before = len(commands._choices_actions)
         for module in modules:
             module.add(commands)    # a module may add several sub-commands
