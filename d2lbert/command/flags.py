@@ -180,13 +180,13 @@ def add_texts(add, help, **options):
 
     help: the start of the help of --file; options: more keywords for --file.
     """
-    add('--file', metavar='FILE', help=f'{help}; - is standard input; in a '
+    add('--file', metavar='FILE', help=f'{help}; - is standard input; of a '
         'folder, all files are read', **options)
     add('--text-field', metavar='NAME',
         help='the field of JSON lines that holds the text')
     add('--skip-empty', action='store_true',
         help='skip empty lines of --file, which are errors otherwise, '
-        'and print their number')
+        'and print how many')
 
 
 def add_force(add):
@@ -206,9 +206,9 @@ def add_encoding_flags(add, poolings, pool_help):
         'last block (default: -1)')
     add('--max-len', type=at_least(1), metavar='N',
         help='truncate texts to N tokens, including special tokens, and '
-        'print how many were cut (default: the limit that the folder of a '
-        'pretrained model stores; a text with more tokens than a run has '
-        'positions is an error)')
+        'print how many were cut (default: for a pretrained model, the limit '
+        'that its folder stores; for a run, none, and a text with more '
+        'tokens than positions is an error)')
     add('--overlap', type=at_least(0), metavar='N',
         help='do not truncate longer texts, but encode them in windows '
         'that overlap by N tokens')
@@ -231,8 +231,8 @@ def add_precision(add):
     add('--precision', choices=('fp32', 'bf16', 'int8'),
         help='number format of matrix products: float32, bfloat16, or 8-bit '
         'integers. int8 is the fastest; its results differ a little from '
-        'fp32, and are the same on every CPU (default: int8 for a folder of '
-        'export --precision int8, else fp32)')
+        'fp32, and are the same on every CPU (default: int8 for a folder '
+        'that export --precision int8 wrote, else fp32)')
 
 
 def add_device(add):

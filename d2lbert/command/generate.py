@@ -30,7 +30,7 @@ def add(commands):
         "[MASK] flying'")
     add_texts(add, 'generate for each line of a file instead')
     add('--num-beams', type=at_least(1), metavar='K', help='number of beams '
-        'in beam search (1: greedy search)')
+        'in beam search (1, greedy search)')
     add('--max-len', type=at_least(1), metavar='N', help='maximum number '
         'of tokens of a result, including the first and last special tokens; '
         'a text that is continued counts, too (the maximum of the model or '
@@ -41,7 +41,7 @@ def add(commands):
         'score of a text by its length to the power P; a larger P favours '
         'longer texts (1.0)')
     add('--no-repeat-ngram', type=at_least(0), metavar='N', help='never '
-        'generate a sequence of N tokens twice (0: no limit)')
+        'generate a sequence of N tokens twice (0, no limit)')
     add_device(add)
     add_json(add, 'a line for each text, with the generated text')
     generate.set_defaults(run=run, check=check_folders,

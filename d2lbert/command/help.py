@@ -166,7 +166,7 @@ class _Style:
         return len(text) - num_dropped * self.use_escapes
 
     def pad(self, text, width):
-        """Add blanks to a text, so that `code` shows `width` characters."""
+        """Append blanks, so that `code(text)` shows `width` characters."""
         return text + ' ' * (width - self.width(text))
 
 
@@ -262,7 +262,7 @@ def _render_table(lines, width, style):
     header, _, *rows = map(_cells, lines)   # the second line is |---|---|
     plain_rows = [[_plain_text(cell) for cell in row]
                   for row in [header, *rows]]
-    if not any(header[1:]):     # no header, or only of the first column
+    if not any(header[1:]):     # empty except perhaps its first cell
         plain_rows = plain_rows[1:]
     columns = zip(*(row for row in plain_rows if not _is_title(row)))
     column_widths = [max(map(style.width, column)) for column in columns]

@@ -24,7 +24,7 @@ from d2lbert.training.settings import CHANGEABLE_ON_RESUME, check_clock
 
 #: Arguments of Python that start a worker. The arguments of `d2lbert` follow.
 WORKER = ('-m', 'd2lbert.command.worker')
-#: The settings in CHANGEABLE_ON_RESUME that say what the inputs of a run are.
+#: The settings in CHANGEABLE_ON_RESUME that name the inputs of a run.
 INPUTS = ('corpus', 'data_dir', 'text_field', 'vocab', 'valid', 'teacher')
 
 
@@ -45,8 +45,8 @@ def add(commands):
     add('--hosts', metavar='HOSTS',
         help='a,b,c or a file with a host on each line; workers and servers '
         'are started on the hosts in turn. ssh must reach each host without '
-        'a password, and each host must have this folder, the text and '
-        f'Python; {LOCAL} is this machine, without ssh (default)')
+        'a password, and each host must have the current folder, the text '
+        f'and Python; {LOCAL} is this machine, without ssh (default)')
     add('--port', type=int, default=0, metavar='P',
         help="the scheduler's port (default: a free one)")
     add('--root-uri', metavar='ADDRESS',
@@ -155,14 +155,15 @@ def _worker_command(command, pretrain_parser, num_workers=1):
 
 
 def _resume_arguments(run_folder, pretrain_args):
-    """Return arguments of `d2lbert` that resume a run, with its given flags.
+    """Return arguments of `d2lbert` that resume a run.
 
-    pretrain_args: the parsed flags of the job that is to be resumed.
+    They repeat flags of the job: --devices, and settings that may change on
+    resume. pretrain_args: the parsed flags of the job.
     """
     names = ['devices', *CHANGEABLE_ON_RESUME]
     if not hasattr(pretrain_args, 'resume'):
-        # Checkpoints of a new run store where its inputs are. Those of a
-        # resumed run may be older than this job, which may have moved inputs
+        # Checkpoints of a new run store its INPUTS. Those of a resumed run may
+        # be older than this job, whose flags may change INPUTS
         names = [name for name in names if name not in INPUTS]
     arguments = ['pretrain', '--resume', run_folder]
     for name in names:

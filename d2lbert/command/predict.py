@@ -34,10 +34,12 @@ def add(commands):
     add('--data', metavar='DIR', help='for a run of a GLUE task: predict '
         'its test part, and write the submission file, for example '
         'MNLI-m.tsv, into the folder --out')
-    add('--out', metavar='FILE', help='write the predictions of --file there '
-        'instead of printing them')
+    add('--out', metavar='FILE', help='the output file for predictions '
+        'of --file, which are then not printed')
     add_force(add)
-    add('--devices', default='auto', metavar='NAME', help='as for finetune')
+    add('--devices', default='auto', metavar='NAME', help='where to compute: '
+        'auto (all usable GPUs, else the CPU), cpu, cpu:2 (the CPU as two '
+        'devices), gpu or gpu:0,1 (default: auto)')
     add_precision(add)
     add_json(add, 'the lines that --out x.jsonl would get; for one text, or '
              'with --top, also the probabilities of labels; with --data, one '

@@ -99,7 +99,8 @@ def _flag_and_options(setting):
     """Return (name of the flag, keywords of `add_argument`) for a setting."""
     default = described_default(setting)
     text = setting.help + (f' ({default})' if default else '')
-    # `complete` sets defaults: without the flag, `args` gets no attribute
+    # Without the flag, `args` gets no attribute, and `pretrain` or `finetune`
+    # sets the default
     options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
     if setting.kind is bool:
         options['action'] = 'store_true'
@@ -136,7 +137,7 @@ def run(args):
     if 'corpus' not in settings and 'resume' not in settings:
         settings['corpus'] = 'wikitext-2'
         try:
-            # Fetch the text if it is missing; the run finds it again
+            # Fetch the text if it is missing; `pretrain` then finds it on disk
             hub.wikitext2_dir(settings.get('data_dir'))
         except hub.HubError as error:
             note(f'{error}\nTraining on the small sample corpus instead.')
