@@ -110,9 +110,9 @@ def _check_stored_outputs(pages):
     for page in pages:
         if all(lines is None for lines in page.stored_lines):
             raise ValueError(
-                f'{page.path} has no outputs to compare with: take an '
-                'executed notebook, or a source of the living edition in '
-                'its checkout, with outputs/mxnet/')
+                f'{page.path} has no outputs to compare with: name an '
+                'executed notebook, or a source in a checkout of the living '
+                'edition, whose outputs are in outputs/mxnet/')
 
 
 def _write(notebook, out, force):

@@ -17,9 +17,9 @@ def add(commands):
         'sentences of the sample corpus. For each word and each layer of a '
         'model, print how often the most similar other occurrence has the '
         'same sense. Layer 0 is the embeddings; the column chance has the '
-        'fraction of the more frequent sense. For a run with checkpoints '
-        '(--save-every; --keep 0 keeps all), also print the fractions for '
-        'each checkpoint.')
+        'fraction of the more frequent sense. For a run with checkpoints, '
+        'also print the fractions for each checkpoint; pretrain --save-every '
+        'N --keep 0 keeps all checkpoints.')
     add = senses.add_argument
     add('folders', nargs='+', metavar='RUN|FOLDER', help='a run folder, of '
         'pretrain or finetune, or a folder of a pretrained model; several '

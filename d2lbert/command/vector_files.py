@@ -5,8 +5,9 @@ H: the size of a vector. The extension of the file's name selects a class from
 `file`, an open binary file, and `title`, the title of the column of texts or
 tokens, if the format has such a column. The method `add` appends the vectors
 `rows`, an array (n, H), and `texts`, a list of n texts or tokens. The
-attribute `about` is None or a dictionary about the vectors, which only .npy
-files store. The method `close` completes the content, but leaves `file` open.
+attribute `about` is None, or a dictionary with a digest of the texts, which
+`close` writes to .npy files only. `close` completes the content, but leaves
+`file` open.
 """
 import contextlib
 import csv
@@ -80,7 +81,7 @@ def read_npy(path, flag):
         rows, about = array_files.map_npy(path), {}
         with open(path, 'rb') as file:
             file.seek(rows.offset + rows.nbytes)
-            # Empty, or `about` as a second array, far shorter than this limit
+            # `about` as an array, far shorter than this limit; b'' without it
             second_npy = file.read(1 << 16)
         if second_npy:
             about = parse_json(bytes(array_files.read_array(
@@ -224,7 +225,7 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
     """
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
-    # A pipe or a file in /dev needs no extension: its default is .npy
+    # A pipe or a file in /dev needs no extension: .npy is the default format
     is_special = path.exists() and not path.is_file()
     if not is_special and path.suffix.lower() not in FORMATS:
         raise UsageError(f'{flag} {out} has no extension of a format for '
@@ -243,10 +244,10 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
 def vectors_file(out, force=False, reads=(), title='text', flag='--out'):
     """Yield an object of a class in `FORMATS`, which writes the file `out`.
 
-    The object writes a temporary file. On success, this file becomes `out` or,
-    if `out` is a pipe, is copied into it. title: the title of the column of
-    texts or tokens. The other arguments are those of `check_out` in
-    machine/arguments.py.
+    The object writes a temporary file, which becomes `out` on success, or is
+    copied into a pipe `out`. A seekable device, such as /dev/null, is written
+    directly. title: the title of the column of texts or tokens. The other
+    arguments are those of `check_out` in machine/arguments.py.
     """
     check_vectors_out(out, force, reads, flag)
     format_class = FORMATS.get(Path(out).suffix.lower(), Npy)

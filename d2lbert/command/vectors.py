@@ -35,7 +35,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     see `_encoder`. Raises an error for invalid arguments, if possible before
     loading the net.
     """
-    # Each text of --file becomes one row of --out
+    # True if each text of --file must become one row of --out
     row_per_text = file is not None and out is not None
     pooling = _pooling(folder, pool, row_per_text)
     _check_arguments(text, pair, file, pooling, out)
@@ -137,8 +137,8 @@ def _encode_lines(encoder, unknown_words, lines, num_texts, writer):
     """
     with bar(num_texts, what='encoding', unit='texts') as progress:
         for batch in lines.batches():
-            encoded = encoder.encode([Text(*line) for line in batch])
-            for line, encoding in zip(batch, encoded):
+            encodings = encoder.encode([Text(*line) for line in batch])
+            for line, encoding in zip(batch, encodings):
                 unknown_words.count(encoding)
                 if writer is not None:
                     writer.add([line.text], encoding.vectors[None])
@@ -217,8 +217,8 @@ def _pooling(folder, pool, row_per_text):
     """Return the argument `pooling` of `TextEncoder` for the flag --pool.
 
     The result None means one vector for each token. It is the default for a
-    run, unless row_per_text: each text must have one vector. Otherwise the
-    default is 'own': the pooling that the folder stores, or the mean.
+    run, unless each text must have one vector (row_per_text). The default is
+    otherwise 'own': the pooling that the folder stores, or the mean.
     """
     if pool is not None:
         return None if pool == 'none' else pool
@@ -252,7 +252,7 @@ def _encoder(folder, precision=None, devices='auto', **options):
 
 
 def _report(encoder, lines, *notes):
-    """Print notes to standard error, also on truncated and skipped texts.
+    """Print notes, also on truncated texts and skipped lines, to stderr.
 
     notes: sentences; None is left out. lines: `Lines`, or None for one text.
     """
@@ -265,7 +265,7 @@ def _report(encoder, lines, *notes):
 
 
 def _check_arguments(text, pair, file, pooling, out):
-    """Raise `UsageError` if arguments of `encode` do not go together."""
+    """Raise `UsageError` for a missing or empty text, or conflicting flags."""
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
                          'line' + (', not both' if file else ''))
@@ -300,7 +300,7 @@ def _output_function(writer, unknown_words, is_json, pooling, has_file):
         return functools.partial(_print_json, unknown_words)
     if pooling:
         return _print_pooled
-    return functools.partial(_print_block if has_file else _print_tokens,
+    return functools.partial(_print_paragraph if has_file else _print_tokens,
                              unknown_words)
 
 
@@ -336,7 +336,7 @@ def _print_tokens(unknown_words, encoding, text):
         print(token, _format(vector))
 
 
-def _print_block(unknown_words, encoding, text):
+def _print_paragraph(unknown_words, encoding, text):
     """Print each token and its vector, then an empty line."""
     _print_tokens(unknown_words, encoding, text)
     print(flush=True)
