@@ -48,7 +48,8 @@ class Corpus(NamedTuple):
     valid: Any        # StoredText, or None if nothing is held out
     vocab: Vocab      # numbers the words of both texts
     fingerprint: str  # a hash of the texts, of the vocabulary, and of the
-                      # rules that find the words and the held-out text
+                      # rules that find the words and the held-out text. It
+                      # does not change with `seed` or with `numbered_by`
 
     def numbered_by(self, vocab):
         """Return this corpus with another vocabulary.
@@ -108,15 +109,15 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     words that occur at least min_freq times in the training text, but at
     most max_vocab tokens. min_freq=None: the book's minimum, or less for a
     small text, see `cut_text.usual_min_freq`. If there are more than 2^21
-    different words, rare words are dropped. Equally frequent words are
+    different words, rare words become <unk>. Equally frequent words are
     sorted by their first occurrence in the text. seed: sort equally frequent
     words as on the book's page, by their first occurrence after the
     paragraphs are shuffled with this seed for the first epoch.
 
     pieces: learn this number of word pieces from the training text, in place
     of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` has
-    word pieces, too. Then the tokenizer reads words with their capitals, no
-    word is dropped, and WikiText's <unk> is the unknown token.
+    word pieces, too. Then the tokenizer reads words with their capitals,
+    splits rare words, too, and reads WikiText's <unk> as the unknown token.
 
     The result is kept in the user's cache. A later call with the same texts
     and settings opens it, without reading files that are unchanged (see
@@ -208,8 +209,8 @@ def _open_store(folder, vocab_class, sources):
     if nothing is held out. The frequencies are None if the vocabulary was
     given, or has word pieces.
     """
-    # The names of the files that the store was built with. If one of them is
-    # missing, another process has removed it, and FileNotFoundError is raised
+    # The files that the store was built with. If another process has removed
+    # one of them, reading it below raises FileNotFoundError
     names = text_store.file_names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
     counts = text_store.read_counts(folder)     # {part: its `Counts`}
@@ -355,11 +356,11 @@ def report(corpus, settings, is_named=False):
     check_known(counts, source, 'fewer are unknown with word pieces '
                 '(--tokenizer wordpiece), or with a larger vocabulary '
                 '(--vocab-size, --min-freq)')
-    left_out = counts.left_out_words
-    total = left_out + counts.words
-    if left_out > LEFT_OUT_SHARE * total:
-        warn(f'{left_out:,} of {total:,} words of {source} are left out, '
-             'since their paragraphs have no two sentences: separate '
+    left_out_words = counts.left_out_words
+    total = left_out_words + counts.words
+    if left_out_words > LEFT_OUT_SHARE * total:
+        warn(f'{left_out_words:,} of {total:,} words of {source} are left '
+             'out, since their paragraphs have no two sentences: separate '
              'paragraphs by blank lines, or find sentences by another rule '
              f'(--split, here {settings["split"]})')
 
@@ -388,7 +389,7 @@ def check_known(counts, source, remark='these are easily guessed, and only '
     """Warn if many words of a text are unknown; raise ValueError if all are.
 
     counts: the `text_store.Counts` of the text; source: its name in messages.
-    remark: the end of the warning.
+    remark: the end of the warning; the default is for `d2lbert evaluate`.
     """
     if counts.unknown == counts.words:
         raise ValueError(f'all {counts.words:,} words of {source} are unknown '

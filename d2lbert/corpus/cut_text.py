@@ -41,8 +41,8 @@ class CutText:
     The file `ids` has the number of each word. The files `sentences` and
     `paragraphs` have the arrays of `numbered_text.TokenizedText`. When there
     are too many different words, rare words are pruned and the other words
-    are renumbered. `renumbering-K.npy` maps numbers from before pruning K
-    (counted from 0) to the final numbers.
+    are renumbered. `renumbering-K.npy` maps numbers of words written between
+    prunings K - 1 and K (counted from 0) to the final numbers.
 
     folder: a new folder; files: `text_sources.Source`s; cutter: a cutter of
     `splitters`; progress: show a bar; word_types: a `WordTypes` or
@@ -145,8 +145,8 @@ class CutText:
             # ends[first:stop] are above `begin` and at most `end`
             first, stop = onp.searchsorted(ends, word_range, 'right')
             if begin == 0:
-                # ends[0] is no end, but the next entries can be 0, too: the
-                # ends of empty sentences
+                # The search has skipped all zeros. ends[0] is no end, but the
+                # other zeros are the ends of empty sentences
                 first = 1
             numbers = self.final_numbers(begin, end)
             size = int(count_types(numbers, len(lengths)) @ lengths)
@@ -201,7 +201,7 @@ class CutText:
                 self._read('ids', self.dtype, begin, end, HEADER_BYTES))
 
     def renumbering(self, k):
-        """The final number, or -1, for each number from before pruning k."""
+        """The array of `renumbering-k.npy`; pruned words have -1 in it."""
         return onp.load(self._renumbering_file(k))
 
     def offsets(self, name, begin, end):

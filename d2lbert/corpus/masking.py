@@ -65,7 +65,8 @@ class SpanMasking(NamedTuple):
         """
         flags = vocab.mask_flags
         if flags is None:
-            # A text of whole words may contain a special token as a word
+            # Not only <cls> and <sep>: any special token may be a word of
+            # the text
             flags = onp.zeros(len(vocab), 'uint8')
             flags[vocab[vocab.special]] = draw.FIXED
         # Without GOES_ON each token is a unit
@@ -102,10 +103,10 @@ def mask_spans(text, rows, parts, masking, max_len, rng=random,
     mask_share of all tokens are masked, in spans of tokens or of whole
     words. The length of a span is drawn first, then its position among the
     free positions for that length. If no position is free, the length is
-    reduced until a position is free. Of the spans, 80 % become <mask>, 10 %
-    random tokens, and 10 % stay. If the last span of a row exceeds the share,
-    it is not shortened, so that span lengths follow length_probs. Instead,
-    the next row masks fewer tokens.
+    reduced until a position is free. Of the spans, 80 % get <mask> for each
+    token, 10 % get a random token for each, and 10 % stay. If the last span of
+    a row exceeds the share, it is not shortened, so that span lengths follow
+    length_probs. Instead, the next row masks fewer tokens.
     """
     vocab, mask_millionths = text.vocab, round(mask_share * MILLION)
     special_ids, flags = vocab[vocab.special], masking.mask_flags(vocab)
@@ -329,7 +330,7 @@ class Noise(NamedTuple):
 
     kinds: 'sentences' shuffles the sentences of each part. Besides, kinds has
     at most one of 'masking' (<mask> for a token), 'deletion' (of tokens) and
-    'infilling' (one <mask> for a span of words, or for no word). whole_words:
+    'infilling' (one <mask> for a span of zero or more words). whole_words:
     mask and delete all pieces of a word or none, as infilling always does.
     """
 
@@ -416,8 +417,8 @@ def _draw_empty_spans(num_spans, lens, max_len, noise_rng):
     """Draw insertion points of spans of length 0: (rows, next_tokens).
 
     Span k is inserted in row rows[k], before token next_tokens[k], which is
-    never the first token. num_spans (N,): the number of longer spans in each
-    row; lens (N,): the number of tokens of each row before the insertion.
+    never the first token. num_spans (N,): the number of non-empty spans in
+    each row; lens (N,): the number of tokens of each row before the insertion.
     """
     # counts: the number of spans of length 0 in each row. If lengths are drawn
     # until num_spans of them are not 0, the number of zeros has a negative
