@@ -70,8 +70,8 @@ KANA = '\u3041-\u30ff'     # Japanese syllables
 _END = re.compile(
     rf'(?:[{ENDS}]|{WIDE_STOP}(?!\d))[{ENDS}{WIDE_STOP}{ELLIPSIS}.!?]*'
     rf'[{CLOSING}]*'
-    # ASCII ! and ?, but not the full stop, before Chinese or Japanese, which
-    # has no blank after them
+    # ASCII ! and ?, but not the full stop, before a Chinese or Japanese
+    # character: these scripts have no blanks after marks
     rf'|[!?]+[{CLOSING}]*(?=[{IDEOGRAPHS}{KANA}])'
     rf'|{ELLIPSIS}+[{CLOSING}]*(?=\s)')
 
@@ -245,16 +245,17 @@ def import_nltk():
 # Punkt learns from at most this number of characters, which takes 30 seconds
 PUNKT_CHARS = 1 << 20
 
-# The begin of the name under which the cache `FileFacts` keeps a result of
+# The first part of the key under which the cache `FileFacts` keeps a result of
 # `has_spaced_marks`. Increase the number in it when the function changes
 MARKS_KEY = "the book's form 1"
 
 # The number of bytes at a file's begin that `has_spaced_marks` reads
 MARKS_BYTES = 1 << 20
 
-# A mark between blanks that may end a sentence
+# One of . ! ? between blanks
 _SPACED_MARK = re.compile(rb'(?<=\s)[.!?](?=\s|$)')
-# Such marks right after a word; closing quotation marks may follow
+# One or more of them right after a word, with any closing ASCII quotation
+# marks or brackets
 _ATTACHED_MARK = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 
 
@@ -269,11 +270,12 @@ class Cut(NamedTuple):
     types: onp.ndarray
     sentences: onp.ndarray
     paragraphs: onp.ndarray
-    articles: onp.ndarray   # (articles that begin here, empty ones too,)
-                            # int64: the index of the first paragraph of each
+    articles: onp.ndarray   # (articles that begin here,) int64: the index of
+                            # each article's first kept paragraph or, if it has
+                            # none, of the next kept paragraph
     names: bytes            # the different words, one per line
     left_out: onp.ndarray   # (2,) int64: the number of left-out paragraphs
-                            # that have words, and of the words between blanks
+                            # with words, and of their words, split at blanks
 
     @classmethod
     def of(cls, paragraphs, kept, kept_sentences, lower):
@@ -307,7 +309,7 @@ class BookCutter:
     """
 
     # The end of the error message if no paragraph has two sentences
-    remedy = ("with split='book' a sentence ends at ' . ', its full stop "
+    remedy = ("with split='book' a sentence ends at ' . ', a full stop "
               "between blanks; split='prose' is for text as people write it")
 
     @staticmethod
@@ -332,7 +334,7 @@ class BookCutter:
         if draw.library() is not None:
             if not hasattr(self._thread_local, 'memory'):
                 self._thread_local.memory = compiled.TextMemory()
-            # MAX_WORDS limits the bytes here; there are at most as many words.
+            # MAX_WORDS limits the bytes of a paragraph, and so its words.
             # PARTS: each line is a part of a paragraph
             fields = compiled.text(
                 stretch.all_bytes,
@@ -353,13 +355,14 @@ class BookCutter:
         """`cut` without compiled code."""
         paragraphs = stretch.paragraphs()
         kept = [STOP in text for text in paragraphs.texts]
-        # `paragraphs_of_lines` also leaves out the paragraphs without STOP
+        # `paragraphs_of_lines` also leaves out the paragraphs without STOP,
+        # and applies self.lower
         sentence_lists = paragraphs_of_lines(paragraphs.texts, self.lower)
         return Cut.of(paragraphs, kept, sentence_lists, lower=False)
 
 
 class ProseCutter:
-    """A cutter by `prose_sentences`. Each punctuation mark is a word.
+    """A cutter by `prose_sentences`, with the words of `SpacedPunctuation`.
 
     A file with a title of WikiText's format (see `text_reader`) and spaced
     marks is cut by the book's rule.
@@ -465,7 +468,8 @@ def cutter_class(split, files):
 def has_spaced_marks(path):
     """True if most of the marks . ! ? at a file's begin are between blanks.
 
-    Without such marks, True if the begin has a title of WikiText's format.
+    Marks within a word, as in 3.5, do not count. If no mark counts, True if
+    the begin has a title of WikiText's format.
     """
     pieces = text_sources.pieces(path, size=MARKS_BYTES)
     with contextlib.closing(pieces):

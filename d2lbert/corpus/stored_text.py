@@ -50,9 +50,9 @@ def draw_runs(text, order, max_len, rng, swap=False):
     As in the published BERT, consecutive sentences are taken until the next
     sentence does not fit, and split at random into two runs. In half of the
     pairs a random run replaces the second run; the next pair begins with the
-    sentences of the replaced run. The last pair that begins in a paragraph can
-    continue in the next paragraphs of the article. swap: swap the two runs of
-    half of the pairs, in place of replacing the second run, as in the
+    sentences of the replaced run. Each pair begins in a paragraph of `order`,
+    and can continue in the next paragraphs of the article. swap: swap the two
+    runs of half of the pairs, in place of replacing the second run, as in the
     published ALBERT.
     """
     spans, is_next = [], []
@@ -91,11 +91,11 @@ def draw_runs(text, order, max_len, rng, swap=False):
 
 
 def _sentence_offsets(text, begin, end, q, max_len):
-    """The index of the first word of each sentence of a range.
+    """The index of the first word of each of some consecutive sentences.
 
     The last entry is the end of the last sentence. The sentences are begin to
-    end - 1, of paragraph q, and at most max_len more sentences of the same
-    article. Further sentences would seldom fit into a row.
+    end - 1, all in paragraph q, and after them at most max_len sentences of
+    the same article. Further sentences would seldom fit into a row.
     """
     # article_end: the sentence after the article; k: the next article's index
     k = onp.searchsorted(text.articles, q, 'right')
@@ -107,12 +107,12 @@ def _sentence_offsets(text, begin, end, q, max_len):
 
 
 def _draw_similar_run(text, span, max_words, max_len, rng):
-    """Draw a random run of sentences that is about as long as `span`.
+    """Draw a random run of sentences, about as long as a span of words.
 
     A different length would reveal that the run does not follow, and so would
     a truncation. So the run has at most max_words words, unless `span` has
     more, or all drawn candidates have more. max_len: as for `draw_runs`.
-    Returns (begin, end).
+    span, and the result: (begin, end), indices of words.
     """
     wanted_length = span[1] - span[0]
     max_words = max(max_words, wanted_length)
@@ -229,11 +229,11 @@ class _Settings(NamedTuple):
 class StoredText(NumberedText):
     """A `NumberedText` in files, from which batches are drawn.
 
-    folder: a part of a store, as `text_store.write_numbers` writes it.
-    numbers (types,) int32: the number in `vocab` of each type in the files.
-    Article k begins with paragraph articles[k]. source: the name of the text
-    in messages. counts: the `text_store.Counts` of its source files, or None.
-    The text may be only a part of these files.
+    folder: a part of a store, as `text_store.write_numbers` writes it. Its
+    file ids.npy has the type of each word. numbers (types,) int32: the number
+    in `vocab` of each type. Article k begins with paragraph articles[k].
+    source: the name of the text in messages. counts: the `text_store.Counts`
+    of its source files, or None. The text may be only a part of these files.
     """
 
     def __init__(self, folder, numbers, vocab, source, counts=None):
@@ -354,8 +354,8 @@ class StoredText(NumberedText):
             whole_words, swap, spans))
 
     def _batches(self, batch_size, chunk, first_index, settings):
-        # True until a whole epoch yields a batch. False in a resumed epoch,
-        # which may have no batch left
+        # True for a whole epoch until its first batch. False for a resumed
+        # epoch, which may have no batch left
         is_empty = (chunk, first_index) == (0, 0)
         for columns, order in self._chunks(chunk, settings):
             num_batches = -(-len(order) // batch_size)
