@@ -21,8 +21,8 @@ from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.numbered_text import STOP
 
 # The limits of a paragraph, which is held in memory as a whole. A longer
-# paragraph is cut into several. These may exceed MAX_BYTES a little, since the
-# bytes are counted only after a block is read
+# paragraph is cut into parts. A part may exceed MAX_BYTES, since the bytes are
+# counted only after a block is read
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
@@ -38,8 +38,8 @@ BOM = b'\xef\xbb\xbf'
 def _blocks(path, advance):
     """Yield blocks of a file's lines: (number of the first line, the bytes).
 
-    A block has no line feed at its end. A line of more than MAX_BYTES may be
-    split into several blocks. advance: called with the number of bytes
+    A block lacks the line feed of its last line. A line of more than MAX_BYTES
+    may be split into several blocks. advance: called with the number of bytes
     read, as by `text_files.pieces`.
     """
     number, rest = 1, b''       # rest: the begin of a line, not yet in a block
@@ -93,7 +93,7 @@ def _warn_of_split(path, number):
     # A str or Path cannot have this attribute, so it warns at each call
     with contextlib.suppress(AttributeError):
         path.has_split_warning = True
-    warn(f'{path}, line {number}: the paragraph that begins here has more '
+    warn(f'{path}, line {number}: the paragraph at this line has more '
          f'than {MAX_WORDS:,} words or {MAX_BYTES:,} bytes, and is cut into '
          'several; separate paragraphs by blank lines')
 
@@ -132,7 +132,8 @@ class Paragraphs(NamedTuple):
     """Some consecutive paragraphs of a file."""
 
     texts: list         # strings
-    articles: list      # the indices of the texts that begin an article
+    articles: list      # for each article that begins here, the index of its
+                        # first text; len(texts) if this text comes later
     is_tokenized: bool  # True in WikiText's format: blanks around punctuation
 
 
@@ -160,9 +161,9 @@ class Stretch(NamedTuple):
     """Some consecutive lines of a file that contain whole paragraphs.
 
     In WikiText's format a line is a paragraph, but a title is only recognized
-    by the blank lines around it. So the stretch begins with the second line of
-    `before`, and ends before the last line of `data`: the lines beside it are
-    only context.
+    by the blank lines around it. So two lines are only context: the first line
+    of `before` and the last line of `data`. They belong to the stretches
+    before and after this one.
     """
 
     path: str       # or a Source
@@ -197,7 +198,7 @@ def stretches_of(path, advance):
     """Yield the lines of a file as `Stretch`es.
 
     The file has WikiText's format if there is a title in its first block.
-    advance: as for `_blocks`.
+    advance: called with the number of bytes read.
     """
     blocks = _blocks(path, advance)
     number, data = next(blocks)
@@ -219,7 +220,7 @@ def has_title(data):
     for line_begin in (b'\n = ', b'\n= '):
         found = data.find(line_begin)
         while found >= 0:
-            # data[begin:end] is three lines; the middle one begins as above
+            # data[begin:end] is three lines; the second may be a title
             begin = data.rfind(b'\n', 0, found) + 1
             end = data.index(b'\n', data.index(b'\n', found + 1) + 1)
             # Bytes that are not UTF-8 are reported later
@@ -262,7 +263,7 @@ def _wiki_paragraphs(path, number, lines, articles):
     """The `Paragraphs` of lines; the first and the last line are only context.
 
     lines[0] is line `number` of the file. articles: a list, to which the index
-    of the paragraph after each title is appended.
+    of the first paragraph of each article is appended.
     """
     texts = []
     for k in range(1, len(lines) - 1):

@@ -90,7 +90,7 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     uses_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     cutter = cutter_class(files, progress, lower=not uses_pieces)
 
-    def cut_files(sources):     # into pieces as soon as `vocab` has them
+    def cut_files(sources):     # into pieces if `vocab` is by now a PieceVocab
         word_types = None
         if isinstance(vocab, PieceVocab):
             word_types = PieceTypes(vocab)
@@ -225,8 +225,8 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
     check_sentences(folder.name, cut, ranges, cutter)
     sentence_ranges, word_ranges = zip(*(
         cut.sentence_and_word_range(begin, end) for begin, end in ranges))
-    # tables[k] has the vocabulary numbers for the numbers that were written
-    # before pruning k; the last table is for final numbers
+    # tables[k] maps the numbers of `cut` from before pruning k to vocabulary
+    # numbers. The last table maps the final numbers
     tables = [] if table is None else [
         *(table[cut.renumbering(k)] for k in range(len(cut.pruned_at))), table]
 
@@ -265,10 +265,11 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
 
 
 def _write_ends(path, cut, name, ranges):
-    """Copy the ends of the sentences or paragraphs in some ranges.
+    """Write a .npy file: 0, then the end of each sentence or paragraph.
 
-    The first entry is 0, and the ends count only the words or sentences of
-    the ranges. name: 'sentences' or 'paragraphs', the kind of the ranges.
+    name: 'sentences' or 'paragraphs', the unit of `ranges`. The end of a
+    sentence is the number of words up to it, and the end of a paragraph is
+    the number of sentences up to it. Only the ranges are counted.
     """
     last = 0        # the last end written
     with _open_npy(path, 'int64',
@@ -328,6 +329,7 @@ def read_counts(store):
     """{part: `Counts`} of a complete store; part: 'train' or 'valid'.
 
     'valid' is only present if the held-out text has files of its own.
+    Otherwise 'train' counts the held-out share, too.
     """
     return {part: Counts(*numbers)
             for part, numbers in read_json(store / COUNTS).items()}

@@ -15,8 +15,8 @@ from d2lbert.texts.numbered_text import concat_ranges, line_ends
 
 # The largest number of different words, and of the letters of these words.
 # Above a limit the rarest words are pruned, down to half of each limit or
-# less, and become <unk> (not in `PieceTypes`). A pruned word that occurs again
-# is a new word, and its count begins at 0
+# less. Pruned words become <unk>, except in `PieceTypes`. A pruned word that
+# occurs again is a new word, and its count begins at 0
 MAX_TYPES = 1 << 21
 MAX_LETTERS = 1 << 26
 
@@ -215,8 +215,8 @@ class PieceTypes:
         # last piece are at least SPARE unused entries: `expand` copies entries
         # in groups of this size
         self._ids = narrow(onp.zeros(SPARE, 'int32'), len(vocab))
-        # int32 is enough: a word has at most as many pieces as letters, and
-        # MAX_LETTERS limits the letters of all words
+        # int32 is enough: MAX_LETTERS limits the letters of all words, and a
+        # letter becomes a few pieces at most
         self._begins = onp.zeros(1, 'int32')
         self.dtype = self._ids.dtype
 
@@ -243,7 +243,7 @@ class PieceTypes:
         return pieces_and_ends
 
     def _add_pieces(self, lines, first):
-        """Split and store new words, numbered from `first` on.
+        """Split new words, numbered from `first` on, and store their pieces.
 
         lines: the words, one per line: bytes.
         """
