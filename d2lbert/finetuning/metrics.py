@@ -18,8 +18,8 @@ def score(task, labels, guesses):
 
     task: a `Task` (tasks/catalog.py). labels, guesses: for 'classify' class
     indices; for 'choice' indices of endings; for 'regress' numbers; for 'tag'
-    a list of tag names for each sentence. For 'span', labels has a list of
-    `Answer` (tasks/formats.py) or str for each question, and guesses a str.
+    a list of tag names for each sentence. For 'span', a label is a list of
+    answers, each an `Answer` (tasks/formats.py) or a str; a guess is a str.
     """
     return {name: METRICS[name](labels, guesses) for name in task.metrics}
 
@@ -81,7 +81,8 @@ def matthews(labels, guesses):
     predicted = is_predicted.sum(1).astype('f8')
     # The covariance of labels and guesses, times N^2
     covariance = N * hits - actual @ predicted
-    # The product of their variances, times N^4. In the quotient, N^2 cancels
+    # The product of their variances, times N^4. Its square root has the factor
+    # N^2, too, which cancels in the quotient
     variances = (N * N - actual @ actual) * (N * N - predicted @ predicted)
     return float(covariance / variances ** 0.5) if variances else 0.0
 
@@ -128,13 +129,14 @@ def ranks(x):
 
 
 # Entities. A tag such as B-PER is a letter and an entity type. The letters are
-# B for the first word of an entity, I for an inner word (in IOB1 for most
-# first words, too), E for the last word, S for a single word, and O for a word
-# outside entities
+# B for the first word of an entity, I for an inner word, E for the last word,
+# S for a single word, and O for a word outside entities. Schemes without E and
+# S use I for the last word and B for a single word. IOB1 uses I for most first
+# words, too
 
 #: {letter of the schemes BILOU or BMES: letter of BIOES with this meaning}
 LETTERS = {'L': 'E', 'U': 'S', 'M': 'I'}
-#: {value of the argument `scheme`, for strict rules: its letters}
+#: {value of the argument `scheme` of `entities`: letters of the scheme}
 SCHEMES = {'IOB2': 'BIO', 'BIOES': 'BIOES'}
 
 
@@ -152,8 +154,8 @@ def entities(tags, scheme=None):
 
     scheme 'IOB2' or 'BIOES': strict rules. An entity in IOB2 is B-X I-X ...;
     in BIOES it is S-X or B-X I-X ... E-X. Other sequences are no entities.
-    `LETTERS` replaces letters first. Raises ValueError for a tag that is then
-    outside the scheme.
+    Letters of BILOU and BMES are replaced first, see `LETTERS`. After that, a
+    tag outside the scheme raises ValueError.
     """
     if scheme is not None:
         return _strict_entities(tags, SCHEMES[scheme], scheme)
@@ -252,7 +254,10 @@ def entity_recall(labels, guesses, scheme=None):
 
 
 def tag_accuracy(labels, guesses):
-    """Fraction of words with the right tag. Arguments as for `entity_f1`."""
+    """Fraction of words with the right tag.
+
+    labels, guesses: as for `entity_f1`.
+    """
     # Only to raise ValueError if a sentence has more or fewer guesses than
     # words
     _entity_counts(labels, guesses, None)
@@ -275,9 +280,9 @@ def normalized(answer):
 def exact_match(answers, guesses):
     """Fraction of questions whose guess equals one of the question's answers.
 
-    Guesses and answers are `normalized` first. answers: a list of `Answer` or
-    str for each question, [] for no answer. guesses: a str for each question,
-    '' for no answer.
+    Guesses and answers are `normalized` first. answers: for each question a
+    list of answers, each an `Answer` or a str; [] for no answer. guesses: a
+    str for each question, '' for no answer.
     """
     return _mean_of_best(lambda answer, guess: float(answer == guess),
                          answers, guesses)
@@ -303,7 +308,7 @@ def _word_f1(answer, guess):
 
 
 def _mean_of_best(compare, answers, guesses):
-    """Mean over questions of the guess's highest score against an answer.
+    """Compare each guess with the best-matching answer; return the mean score.
 
     compare(answer, guess): the score of two `normalized` texts. answers,
     guesses: as for `exact_match`.

@@ -46,8 +46,8 @@ class FineTuning(Objective):
 
     settings: a dictionary of all settings in finetuning/settings.py.
     run_folder: the folder of the run to resume, which has the tokenizer and
-    the config of the net; None for a new run. model: a `ModelInMemory` that
-    replaces the setting `model`, or None.
+    the config of the net; None for a new run. model: a `ModelInMemory`
+    (datasets.py) that replaces the setting `model`, or None.
     """
 
     # `Objective` (objectives/objective.py) documents the members
@@ -91,12 +91,13 @@ class FineTuning(Objective):
                 f'({changes}): resume with the original data')
         check_max_len(self._net, self.about)
         self._codec = CODECS[task.kind](self.about, self.tokenizer)
-        # `self.train` and `self.dev` are the encoded `Inputs`
+        # `self.train` and `self.dev` are encoded data, `Inputs` (batches.py)
         self.train = self._codec.inputs(train_data, training=True)
         self.dev_data, self.dev = dev_data, self._codec.inputs(dev_data)
         if not self.train.tokens:
             raise ValueError(f'{train_data.path} has no example to train on')
         for data, inputs in (train_data, self.train), (dev_data, self.dev):
+            # Only for 'span': `_read` raised an error for other kinds
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
@@ -134,7 +135,7 @@ class FineTuning(Objective):
         return first_examples(train, s['num_examples']), dev
 
     def config_entries(self, history):
-        """Entries of config.json: the task, an `About`.
+        """Entries of config.json: the task, as the fields of an `About`.
 
         At the end of the run, also the best epoch and its figures.
         """
@@ -245,7 +246,7 @@ def dropout_of(bert, kind):
     or else the default of the family, or else the rate of the encoder.
     """
     text_dropout, token_dropout = family_of(bert.config).dropouts
-    # field: of config.json; dropout: at first the family's default, or None
+    # The field of config.json or None, and the family's default or None
     field, dropout = text_dropout if kind in TEXT_KINDS else token_dropout
     loaded_folder = bert.pretrained     # None: not from a folder
     if (loaded_folder is not None
@@ -266,7 +267,7 @@ def load_net_and_tokenizer(folder):
 
 
 def check_kind(bert, task):
-    """Raise ValueError if the model's family has no head for this task."""
+    """Raise ValueError if `Family.finetuned` lacks the kind of the task."""
     family = family_of(bert.config)
     if task.kind not in family.finetuned:
         scored = 'several endings' if task.kind == 'choice' else 'each token'

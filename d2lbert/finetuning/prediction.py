@@ -56,7 +56,7 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
     model of answers, the questions.
 
     pairs: the second texts; for a model of answers, the texts to search; for
-    a model of choices, a list of endings for each text, equally many for all.
+    a model of choices, equally long lists of endings, one for each text.
     show_progress: as for `encode` (pretrained/encoding.py). Raises ValueError
     or TypeError for texts that the model cannot take.
     """
@@ -78,9 +78,9 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
 
 
 def _check_no_text_is_empty(name, texts):
-    """Raise ValueError for an empty text, or an empty list in its place.
+    """Raise ValueError for a blank text, or for an empty list of words.
 
-    name: 'texts' or 'pairs'.
+    name: 'texts' or 'pairs', for the message.
     """
     for k, text in enumerate(texts):
         content = text.strip() if isinstance(text, str) else text
@@ -157,7 +157,9 @@ def evaluations(folder, data=None, devices='auto', part='dev',
     """Yield (name, figures) of a run's task, then of each of its extra tests.
 
     Arguments are as for `evaluate_finetuned`, which returns the first figures.
-    Raises `RunError` if the run's development part has changed since training.
+    Raises `RunError` if the run's own development part is to be evaluated and
+    has changed since training.
+
     Only MNLI has extra tests: the mismatched part and the diagnostic set. An
     extra test without a file is left out. All are left out if `data` is a
     file, or if the run read a table with `columns`.
@@ -187,8 +189,9 @@ def evaluations(folder, data=None, devices='auto', part='dev',
                        'trained: name a folder or file with --data')
     yield net.about.task, evaluate(net, codec, inputs, examples, device_list,
                                    'evaluating')
-    # The files of extra tests have GLUE's layout and are near the data folder.
-    # `data_path` is None if the run downloaded SNLI. SNLI has no extra tests
+    # Files of extra tests have GLUE's layout and are near the data folder, see
+    # `find_file_nearby`. `data_path` is None if the run downloaded SNLI, which
+    # has no extra tests
     data_path = run_data if data is None else data
     if (columns is not None or data_path is None
             or Path(data_path).is_file()):
@@ -369,10 +372,10 @@ def _read_csv(file, folder):
 def _read_text_lines(file, has_pairs, skip_empty, text_field, has_choices):
     """Read a text from each line: return texts, and second texts or None.
 
-    has_pairs: True if a line also has a tab and a second text. has_choices,
-    only with has_pairs: True if a line has two or more second texts, each
-    after a tab. skip_empty, text_field: as for `Lines`
-    (texts/text_sources.py).
+    has_pairs: an `About.pair`; True if a line also has a tab and a second
+    text, False or None if a line is one text. has_choices, only with
+    has_pairs: True if a line has two or more second texts, each after a tab.
+    skip_empty, text_field: as for `Lines` (texts/text_sources.py).
     """
     if has_pairs and text_field is not None:
         raise UsageError('--text-field is for one text, and this model takes '
