@@ -372,8 +372,8 @@ def finetune(
     task: the task: sst2, cola, mrpc, qqp, stsb, qnli, rte, wnli, mnli,
         snli, swag, classify, regress, tag, span; the last four are for
         files of your own
-    data: folder with the files train and dev of the task, in the layout of
-        GLUE (snli can be fetched)
+    data: folder with the files of the task, for example train.tsv and
+        dev.tsv (snli can be fetched)
     columns: the columns of a table, by name or by number from 0:
         text=1,label=0 or premise,hypothesis,label
     num_examples: train on the first N examples only
@@ -383,8 +383,8 @@ def finetune(
     model: the model to fine-tune: the folder of a released checkpoint or
         of a run of pretrain; the book's bert.small or bert.base
     precision: fp32 or bf16: number format of matrix products [fp32]
-    max_len: largest number of tokens in a text or pair, special tokens
-        included, and in a window over a long text [128]
+    max_len: largest number of tokens in a text, a pair or a window over a
+        long text, special tokens included [128]
     stride: tokens between the beginnings of two windows over a text that
         is searched for an answer [64]
 

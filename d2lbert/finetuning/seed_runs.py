@@ -45,8 +45,8 @@ def begin(run_once, settings, num_seeds, out, force, devices,
     run_once(out, force, resume, devices, keywords): carries out one run, see
     `finetuning.finetune_once`. settings: all settings, with the seed of the
     first run. out, force, devices: as for `finetune`. write_data(out): writes
-    examples in memory to the folder, and their path to settings['data']; None:
-    all examples are in files.
+    examples in memory to the folder, and sets settings['data'] to their path;
+    None: all examples are in files.
     """
     # The missing parent folders, to remove again if no run starts
     new_parents = missing_folders(RUNS if out is None else Path(out).parent)
@@ -55,8 +55,8 @@ def begin(run_once, settings, num_seeds, out, force, devices,
     else:
         out = Path(out)
         has_runs = has_seed_runs(out)
-        may_replace = force and has_runs
-        if out.exists() and not may_replace:
+        may_reuse = force and has_runs
+        if out.exists() and not may_reuse:
             raise RunError(f'{out} exists already{_resume_hint(out)}: choose '
                            'another --out' + (
                                ', or give --force to move its runs aside'
@@ -158,9 +158,10 @@ def _carry_out(run_once, out, state, devices, force=False, is_resumed=False):
 def _progress_of(folder, settings):
     """FINISHED, BEGUN, or None if `folder` has no run that can be used.
 
-    A run can be used if it has these settings, except CHANGEABLE_ON_RESUME. It
-    is FINISHED if it has final weights, after enough epochs. Otherwise it is
-    BEGUN if it has a checkpoint.
+    A run can be used if its settings equal `settings`, apart from
+    CHANGEABLE_ON_RESUME. It is FINISHED if it has final weights, after
+    settings['num_epochs'] epochs or more. Otherwise it is BEGUN if it has a
+    checkpoint.
     """
     if not is_finetuned(folder):
         return None

@@ -23,8 +23,8 @@ GROUPS = {
         Setting('task', str, None, 'the task: ' + ', '.join(TASKS)
                 + '; the last four are for files of your own', 'NAME',
                 choices=tuple(TASKS)),
-        Setting('data', PATHS, None, 'folder with the files train and dev of '
-                'the task, in the layout of GLUE (snli can be fetched)',
+        Setting('data', PATHS, None, 'folder with the files of the task, for '
+                'example train.tsv and dev.tsv (snli can be fetched)',
                 'DIR', changeable=True),
         Setting('columns', str, None, 'the columns of a table, by name or by '
                 'number from 0: text=1,label=0 or premise,hypothesis,label',
@@ -37,9 +37,9 @@ GROUPS = {
                 "a released checkpoint or of a run of pretrain; the book's "
                 'bert.small or bert.base', 'FOLDER'),
         _as_in_pretrain('precision', 'fp32'),
-        Setting('max_len', int, 128, 'largest number of tokens in a text or '
-                'pair, special tokens included, and in a window over a long '
-                'text', least=4),
+        Setting('max_len', int, 128, 'largest number of tokens in a text, a '
+                'pair or a window over a long text, special tokens included',
+                least=4),
         Setting('stride', int, 64, 'tokens between the beginnings of two '
                 'windows over a text that is searched for an answer',
                 least=1),

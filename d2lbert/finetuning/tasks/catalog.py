@@ -53,14 +53,16 @@ class Task(NamedTuple):
                                             # None: the same
     no_label: Optional[str] = None      # a missing label as files write it;
                                         # None: every example has a label
-    column_orders: tuple = ()   # lists of names: the possible columns, in
-                                # order, of a file without a header
-    synonyms: tuple = ()        # pairs (other name of a column in some
-                                # headers, its name in the fields above)
+    column_orders: tuple = ()   # for files without a header: the possible
+                                # lists of column names
+    synonyms: tuple = ()        # pairs (name of a column in some headers, its
+                                # name in text_columns or label_column)
 
     # For GLUE's leaderboard
     submission: str = ''        # name of the submission file; '': none
-    extra_tests: tuple = ()     # names in EXTRA_TESTS, for the same model
+
+    extra_tests: tuple = ()     # names in EXTRA_TESTS: more test sets for a
+                                # model of this task
 
 
 def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
@@ -335,7 +337,7 @@ def _has_class_names(first_rows, indices, names):
 
 
 def _original_mrpc(path, part):
-    """The file to read for a part of MRPC's original files, and a filter.
+    """Return (path to read, filter of rows) for a part of the original MRPC.
 
     path: of msr_paraphrase_train.txt, or of this file compressed. The filter
     is a function of the cells of a row, which returns True for a row of this
@@ -410,7 +412,7 @@ def find_file(task, folder, part):
                 return task_folder / name
     expected = [name for name in names if not name.endswith(
         tuple(compression.ending for compression in COMPRESSIONS))]
-    if task.files:      # list only these names, which come first
+    if task.files:      # list only task.files, which come first
         expected = expected[:len(task.files[PARTS.index(part)])]
     raise TaskError(
         f'{folder} has no {part} part of task {task.name}: expected '

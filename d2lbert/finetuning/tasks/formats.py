@@ -57,7 +57,8 @@ def read_conll(path, tag_column=-1, word_column=0, names=None):
     if tag_column is not None and tag_column == word_column:
         raise TaskError(f'column {word_column} cannot be both words and tags')
     words = []      # a list for each sentence
-    tags = []       # likewise, of (line number, tag), or of None: no tags
+    tags = []       # likewise; its entries are (line number, tag), or None if
+                    # tag_column is None
     width = None    # number of columns, once it is known
     begins_sentence = True
     for number, line in enumerate(text_files.lines(path), 1):
@@ -202,8 +203,8 @@ class _JSONReader:
 
     def _raise_error(self, at, problem):
         """Raise `TaskError`; problem: words such as "has no text 'id'"."""
-        raise TaskError(f'{self.path}: {at} {problem}, which SQuAD\'s layout '
-                        'has: data, paragraphs, context, qas, question, id, '
+        raise TaskError(f'{self.path}: {at} {problem}: SQuAD\'s layout has '
+                        'data, paragraphs, context, qas, question, id, and '
                         'answers with text and answer_start')
 
     def objects(self, parent, key, at):
@@ -287,7 +288,7 @@ def read_swag(path, part='train'):
         raise TaskError(
             f'{path} is not laid out as task swag: its first line has no '
             f'column {", ".join(missing)}; expected the CSV file as published')
-    has_labels = LABEL in column_names      # `needed` lacks LABEL for 'test'
+    has_labels = LABEL in column_names      # may be true for 'test', too
     column_of = {name: column_names.index(name) for name in (
         [*needed, LABEL] if has_labels else needed)}
     texts, endings = [], []

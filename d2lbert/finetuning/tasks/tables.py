@@ -182,7 +182,7 @@ class ColumnIndices(NamedTuple):
     label: Optional[int]
     width: int              # number of cells in a complete row
     header: Optional[bool]  # True if the first row has the names of columns;
-                            # None: unknown; that row is read as an example
+                            # None: unknown, so the row is an example
 
 
 def first_rows(path):
@@ -219,8 +219,9 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     sorted labels of the file. file_labels: the names as the file writes them;
     None: the same. no_label: a missing label as the file writes it. keep_row:
     a function of a row's cells that returns False for a row to drop; None:
-    keep all rows. Rows with no_label, without a column that is read, or with
-    text in extra columns are skipped with a warning; dropped rows cause none.
+    keep all rows. Rows with the label `no_label`, without a column that is
+    read, or with text in extra columns are skipped with a warning. Dropped
+    rows cause no warning.
     """
     last_index = max(i for i in (indices.text, indices.pair, indices.label)
                      if i is not None)
@@ -342,9 +343,9 @@ def _as_float(path, number, label):
 def _check_is_no_header(path, indices, lines_labels):
     """Raise `TaskError` if the label in line 1 looks like a column's name.
 
-    A label looks like this if no other row has it, although a different label
-    occurs twice. Nothing is raised if `indices.header` is not None, since the
-    user has then described line 1.
+    It looks like one if no other row has this label, and another label occurs
+    more than once. Nothing is raised if `indices.header` is not None: the user
+    has then described line 1.
     """
     number, first = lines_labels[0]
     rest = [label for _, label in lines_labels[1:]]
