@@ -29,8 +29,8 @@ FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'amx.cc', 'amx_permission.cc', 'attention.cc',
            'dense.cc', 'divergence.cc', 'embed.cc', 'feed_forward.cc',
            'gemm.cc', 'norm.cc', 'rows.cc', 'self_attention.cc', 'vocab.cc']
-#: Attempts to build and open a library. An attempt fails if another process
-#: removes the library's file between the two steps.
+#: Attempts to build and open a library, at most. A failed attempt is repeated
+#: only if another process has removed the file between the two steps.
 ATTEMPTS = 3
 
 State = namedtuple('State', 'mode loaded path reason')
@@ -119,7 +119,7 @@ class Library:
 
     def _open(self, path):
         """Open the compiled library at `path`, or raise BuildError."""
-        checked_path = path     # for the message, if `checked` raises OSError
+        checked_path = path  # to cut from `cause` if `checked` raises OSError
         try:
             with build.checked(path) as checked_path:
                 self._result = self._open_library(checked_path)
@@ -193,7 +193,8 @@ def enabled(*arrays):
     """
     if not load():
         return False
-    # Looks at the class, since array.ctx would construct a new Context
+    # Symbols and NumPy arrays have no `ctx`. This looks at the class, since
+    # array.ctx would construct a new Context
     can_take_all = all(hasattr(type(array), 'ctx')
                        and array.dtype in (numpy.float32, numpy.int32)
                        for array in arrays)

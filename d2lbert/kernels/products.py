@@ -3,12 +3,14 @@
 There are four kernels. `plain` multiplies vectors of fp32. `pairs` multiplies
 AVX-512 vectors of pairs of bfloat16. `tiles` multiplies AMX tiles of bfloat16.
 `split` uses such tiles for fp32: it splits each number into three bfloat16.
-D2LBERT_AMX, an environment variable, controls tiles: `auto` uses them if they
-are faster, and for fp32 only if they are as accurate. `off` never uses them.
-`require` uses them without a measurement, and raises an error if they cannot
-be used. The measurement runs once for each compiled library and CPU, and its
-result is stored in a file beside the library. A library compiled without
-bfloat16 instructions uses `plain` without a measurement.
+Precision fp32 uses `plain` or `split`. Precision bf16 uses `pairs` or `tiles`,
+or `plain` if it is faster. The environment variable D2LBERT_AMX controls
+tiles: `auto` uses them if they are faster, and for fp32 only if they are as
+accurate. `off` never uses them. `require` uses them without a measurement, and
+raises an error if they cannot be used. The measurement runs once for each
+compiled library and CPU, and its result is stored in a file beside the
+library. A library compiled without bfloat16 instructions uses `plain` without
+a measurement.
 """
 import contextlib
 import ctypes
@@ -30,15 +32,15 @@ NAMES = 'plain', 'pairs', 'tiles', 'split'
 #: For messages. `mxnet` multiplies if the fused operators are not used.
 DESCRIPTIONS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
                 'tiles': 'bfloat16 tiles (AMX)',
-                'split': 'three bfloat16 tiles a number (AMX)',
+                'split': 'bfloat16 tiles with three parts per number (AMX)',
                 'mxnet': "MXNet's own operators"}
 
 #: (rows, inputs, outputs) of the measured product.
 TRIAL_SHAPE = 1024, 256, 512
 #: Runs of each kernel; the fastest run counts.
 NUM_RUNS = 5
-#: `plain` replaces `pairs` or `tiles`, and `split` replaces `plain`, if the
-#: new kernel takes less than this share of the time of the replaced kernel.
+#: For bf16 `plain` replaces `pairs` or `tiles`, and for fp32 `split` replaces
+#: `plain`, if the new kernel takes less than this share of the other's time.
 #: Smaller differences are noise.
 TIME_RATIO = 0.95
 #: The largest allowed error of `split` against float64, relative to the
@@ -54,7 +56,7 @@ class Choice(NamedTuple):
 
     fp32: str       # a name of NAMES
     bf16: str       # a name of NAMES
-    why: str        # the reason, which `d2lbert doctor` prints
+    why: str        # on tiles and measured times; `d2lbert doctor` prints it
 
 
 class _State:
@@ -211,8 +213,8 @@ def time_product(library, name, X, W, Y, runs=1):
 
     name: the kernel. X (R, K), W (N, K) and Y (R, N): C-contiguous float32
     NumPy arrays; Y is overwritten. runs: the number of runs; the fastest run
-    counts. Returns infinity if the kernel needs tiles, and they cannot be
-    used, or if memory runs out.
+    counts. Returns infinity if memory runs out, or if the kernel needs tiles
+    and they cannot be used.
     """
     (rows, inputs), outputs = X.shape, len(W)
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (X, W, Y)]
@@ -265,7 +267,8 @@ def resume(before, precision, fused=True):
             why=f'{_State.choice.why}; {precision} as in the resumed run'))
         return None
     return (f'matrices were multiplied by {describe(kernel)} on {old_cpu}, '
-            f'and are by {describe(current["product"])} on {current["cpu"]}')
+            f'and are now multiplied by {describe(current["product"])} on '
+            f'{current["cpu"]}')
 
 
 def _possible_kernels(precision):

@@ -81,7 +81,7 @@ inline float* address_of_row_0(float* rows, long first, long ld) {
   return rows - first * ld;
 }
 
-// Copy n numbers that are not read again soon. The copy bypasses the cache.
+// Copy n numbers that are not read again soon, bypassing the cache if possible.
 void copy_streamed(const float* from, long n, float* to) {
   for (long j = 0; j < n; j += VL) stream(to + j, load(from + j, n - j), n - j);
 }
@@ -90,7 +90,7 @@ void copy_streamed(const float* from, long n, float* to) {
 template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const Problem& p = job.attention;
-  const long H = p.H, N = 3 * H;  // N: numbers in a row of Q, K and V
+  const long H = p.H, N = 3 * H;  // N: the columns of qkv
   const long h_words = E::words(H);
   const int threads = team(8.0 * p.R * H * H);
   const std::vector<Group> groups =
@@ -166,7 +166,7 @@ template <class E>
 void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& grads) {
   const Problem& p = job.attention;
-  const long H = p.H, N = 3 * H;  // N: numbers in a row of Q, K and V
+  const long H = p.H, N = 3 * H;  // N: the columns of qkv
   const long h_words = E::words(H), n_words = E::words(N);
   const int threads = team(16.0 * p.R * H * H);
   const long group_rows = rows_at_a_time(p.R, threads, 4 * H);
@@ -189,7 +189,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   for (int k = 0; k < 3; k++)
     std::copy(job.W[k], job.W[k] + H * H, joined_W.data() + k * H * H);
   SharedWork packing;
-  // For the arrays from dx to left_rows, then for left_columns and right_panels
+  // The arrays from dx to left_rows have max_rows rows. left_columns and
+  // right_panels need m_words words for each of their columns
   ThreadScratch& scratch = thread_scratch(
       threads, 4 * (max_rows * (3 * H + N + n_words) +
       m_words * (padded(H) + N)) + 512 + AttendBackMemory<E>::bytes(p, T));
@@ -273,7 +274,8 @@ struct Inputs : IndexedInputs {
   // W and b: the first of four inputs, for queries, keys, values and output
   const int X, W, b;
   const int gamma, beta, offsets, lens;
-  // Random bits for dropout of the attention weights, and of the output
+  // Seeds for dropout of the attention weights, and of the output: arrays of 64
+  // numbers for one random bit each
   const int weights_noise, noise;
   explicit Inputs(const Attrs& attrs)
       : has_bias(number(attrs, "bias", 1) != 0), X(next()), W(next_n(4)),
@@ -288,7 +290,7 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Shape x = (*in)[at.X], lens = (*in)[at.lens];
   const unsigned heads = (unsigned)number(attrs, "num_heads", 1);
   if (x.size() != 2 || lens.size() != 1)
-    return fail("self_attention needs rows (R, H) and lens (B,)");
+    return fail("self_attention needs X (R, H) and lens (B,)");
   const unsigned H = x[1];
   if (!heads || H % heads)
     return fail(std::to_string(heads) + " heads do not divide " +

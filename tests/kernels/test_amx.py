@@ -369,9 +369,9 @@ def test_a_resumed_run_keeps_its_kernel(choose, monkeypatch):
     # A clause names the change, on another CPU or if tiles are off
     choose(slow, 'other.so')
     said = products.resume(dict(before, cpu='that CPU'), 'fp32')
-    assert said == ('matrices were multiplied by three bfloat16 tiles a '
-                    'number (AMX) on that CPU, and are by fp32 vectors on '
-                    'this CPU')
+    assert said == ('matrices were multiplied by bfloat16 tiles with three '
+                    'parts per number (AMX) on that CPU, and are now '
+                    'multiplied by fp32 vectors on this CPU')
     monkeypatch.setenv('D2LBERT_AMX', 'off')
     assert products.resume(before, 'fp32') and slow.chosen[0] == 'plain'
     assert 'own operators' in products.resume(before, 'fp32', fused=False)

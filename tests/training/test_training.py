@@ -358,8 +358,9 @@ def test_another_kind_of_product_is_said_and_the_same_is_not(
     again.prepare()
     again.close()
     said = capfd.readouterr().err
-    assert said.startswith('matrices were multiplied by three bfloat16 tiles '
-                           'a number (AMX) on that CPU, and are by ')
+    assert said.startswith('matrices were multiplied by bfloat16 tiles with '
+                           'three parts per number (AMX) on that CPU, and are '
+                           'now multiplied by ')
     assert said.endswith(f': the parameters of {path} are the same, but '
                          'further steps differ by rounding\n')
     again = pretraining.reopen_run(path, {}, 'cpu')
