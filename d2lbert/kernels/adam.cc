@@ -152,11 +152,11 @@ class Step {
 
   // Store the size and the addresses of parameter i, and return a status. See
   // d2lbert_adam for the other arguments. Waits until the previous step has
-  // written the weight and the running means. If MXNet has reordered a weight
-  // for oneDNN, `mxnet_.data` restores the order; `fused.adam` or, if `ahead`,
-  // its caller ensures that no prediction reorders the weight again before the
-  // step. For the gradient, only a handle is stored: `run` reads the address,
-  // after the gradient has been computed.
+  // written the weight and the running means. If a weight has a layout of
+  // oneDNN, `mxnet_.data` restores the usual layout. No prediction may change
+  // the layout again before the step: `fused.adam` waits for predictions to end
+  // or, with ahead=True, relies on its caller. For the gradient, only a handle
+  // is stored: `run` reads the address, after the gradient has been computed.
   int set_parameter(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = parameters_[i];
     constexpr int GRADIENT = 1;  // the index in `arrays`

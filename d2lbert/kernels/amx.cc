@@ -13,7 +13,7 @@ std::atomic<int> chosen[2] = {{PLAIN}, {D2LBERT_BF16 ? PAIRS : PLAIN}};
 #if D2LBERT_AMX
 using amx::MIN_TILE_DIM;
 #else
-constexpr long MIN_TILE_DIM = 1;  // any number: tiles are never permitted
+constexpr long MIN_TILE_DIM = 1;  // any number: tiles are never chosen
 #endif
 
 }  // namespace

@@ -33,8 +33,9 @@ namespace d2lbert {
 enum Kernel { PLAIN, PAIRS, TILES, SPLIT };
 
 // The kernel for precision 'bf16' (if bf16 is true) or 'fp32'. min_dim: the
-// smaller of the numbers of inputs and outputs (K and N of X W^T). If min_dim
-// is small, tiles would be mostly empty, and a kernel with vectors is used.
+// smaller of the numbers of inputs and outputs (K and N of X W^T), or the size
+// of an attention head. If min_dim is small, tiles would be mostly empty, and a
+// kernel with vectors is used.
 Kernel kernel_in_use(bool bf16, long min_dim);
 
 // A `min_dim` that never selects tiles.
@@ -79,7 +80,8 @@ F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
 namespace d2lbert {
 namespace amx {
 
-constexpr long DEPTH = 32;  // numbers along the sum in a tile
+// The number of elements of a row of A, or of a column of B, in a tile.
+constexpr long DEPTH = 32;
 
 // The number of tiles along a sum over k numbers.
 inline long tiles_along(long k) { return ceil_div(k, DEPTH); }
@@ -271,7 +273,8 @@ void multiply_block(const char* a, const char* b, long sum_tiles, float* c,
 
 // C (m x n) = start + A B, with a sum over k, for packed factors a and b. The
 // rows of c begin ldc numbers apart. bias: n numbers, padded to a multiple of
-// 32, if `start` is BIAS. The caller holds a `ConfiguredTiles`.
+// 32, if `start` is BIAS. ahead: may be null; its step() is called once for
+// each block of 2 x 2 tiles of C. The caller holds a `ConfiguredTiles`.
 template <int P>
 void multiply(long m, long n, long k, const char* a, const char* b, float* c,
               long ldc, Start start, const float* bias = nullptr,
@@ -338,7 +341,8 @@ struct Range {
   }
 };
 
-// The `top`, and the `low` minus 1, of each lane of many vectors.
+// Collects the `top`, and the `low` minus 1, of all added vectors, separately
+// for each lane.
 struct LaneRanges {
   vu top = {}, low_minus_1 = ~vu{};
   void add(vf x) {
@@ -424,9 +428,9 @@ inline bool tiles_can_multiply(const Range& a, const Range& b, long k) {
          exponent(a.least_top) + exponent(b.least_top) >= MIN_PRODUCT_EXPONENT;
 }
 
-// True if a sum by tiles may begin with numbers of range r, such as a bias. The
-// last bit of such a number, up to 24 bits below its first bit, is not below
-// 2^-126. A sum of products, which is below 2^125, can be added without
+// True if a sum by tiles may begin with numbers of range r, such as a bias.
+// Then the last bit of each number, up to 24 bits below its first bit, is not
+// below 2^-126, and adding a sum of products, which is below 2^125, does not
 // overflow.
 inline bool can_start_sum(const Range& r) {
   return r.low >= bits_of_power(-102) && r.top < bits_of_power(126);

@@ -18,10 +18,10 @@ bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
   const Range q = range_of_rows(in.q + begin, in.ld, m, D);
   const Range k = range_of_rows(in.k + begin, in.ld, n, D);
   const Range v = range_of_columns(in.v + begin, in.ld, n, D);
-  // V is multiplied by the weights. Before dropout, the largest weight of a
-  // query is between 1 / n and 1, so its product with a number of V has about
-  // the exponent of that number. So the exponent of the largest number of each
-  // nonzero column of V must be at least MIN_PRODUCT_EXPONENT.
+  // The output is a product of weights and V. Before dropout, the largest
+  // weight of a query is between 1 / n and 1, so its exponent counts as zero.
+  // So the exponent of the largest number of each nonzero column of V must be
+  // at least MIN_PRODUCT_EXPONENT.
   return tiles_can_multiply<P>(q, k, D) && in_tile_range<P>(v) &&
          v.least_top >= bits_of_power(MIN_PRODUCT_EXPONENT);
 }

@@ -40,7 +40,7 @@ static_assert(sizeof(Config) == 64, "LDTILECFG reads 64 bytes");
 namespace d2lbert {
 namespace amx {
 
-// The smallest `min_dim` for which tiles are used.
+// The smallest `min_dim` for which `kernel_in_use` (amx.h) selects tiles.
 constexpr long MIN_TILE_DIM = 16;
 
 // Ask the operating system for permission to use tiles. True if it is granted.
