@@ -48,7 +48,8 @@ void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
 //
 // Paragraph q of num_paragraphs holds the sentences from paragraph_offsets[q]
 // to paragraph_offsets[q + 1] - 1. Sentence s of num_sentences holds the words
-// from sentence_offsets[s] to sentence_offsets[s + 1] - 1. Returns a Status.
+// from sentence_offsets[s] to sentence_offsets[s + 1] - 1. Returns a Status
+// (bounds_check.h).
 int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
                int64_t first, int64_t last, const int64_t* paragraph_offsets,
                int64_t num_paragraphs, const int64_t* sentence_offsets,
@@ -159,7 +160,8 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* pair_spans,
     valid_lens[k] = static_cast<float>(length);
 
     // True if words are masked as a whole, and token i is a piece after the
-    // first piece of its word
+    // first piece of its word. A fixed token is not a piece, and a piece after
+    // a fixed token begins a word
     const auto goes_on = [&](int64_t i) {
       return whole_words && i > 0 && flags[row[i]] == kGoesOn &&
              !(flags[row[i - 1]] & kFixed);

@@ -1,6 +1,6 @@
-// For draw.cc and spans.cc, which draw examples for pretraining, this file has
-// the random numbers of CPython, the words of a text, and the replacement of
-// masked tokens.
+// Code that draw.cc and spans.cc share to draw examples for pretraining: a
+// generator of CPython's random numbers, the conversion of words to vocabulary
+// indices, and the replacement of masked tokens.
 #ifndef D2LBERT_DRAW_H_
 #define D2LBERT_DRAW_H_
 
@@ -114,6 +114,7 @@ struct Words {
 };
 
 // The vocabulary indices of the special tokens, and the size of the vocabulary.
+// draw.py passes this struct as an int32 array, in the order of the members.
 struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 

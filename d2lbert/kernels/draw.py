@@ -29,8 +29,8 @@ def _open_library(path):
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
-    # Types of C++ arguments. A name with s at the end is the type of a
-    # contiguous array
+    # Types of C++ arguments. A number type with s at the end is the type of
+    # a contiguous array. The type of bytes is `chars`
     f32s, f64s, u8s, u32s, i32s, i64s = map(array, (
         'float32', 'float64', 'uint8', 'uint32', 'int32', 'int64'))
     c_int, i32, i64 = ctypes.c_int, ctypes.c_int32, ctypes.c_int64
@@ -124,7 +124,7 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
                max_len, rng, swap=False):
     """Draw pairs of sentences from the paragraphs order[first:last].
 
-    order (paragraphs,) int32: the numbers of all paragraphs. Paragraph q
+    order (paragraphs,) int32: the indices of all paragraphs. Paragraph q
     holds the sentences from paragraph_offsets[q] to
     paragraph_offsets[q + 1] - 1. Sentence s holds the words from
     sentence_offsets[s] to sentence_offsets[s + 1] - 1. Both arrays of offsets
@@ -133,7 +133,7 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
     Each sentence is paired with the next one of its paragraph. In half of the
     cases, a random sentence of a random paragraph of `order` replaces the
     second sentence. With `swap`, the two sentences are swapped instead. Pairs
-    of more than max_len tokens, with <cls> and two <sep>, are left out.
+    with more than max_len tokens are left out; <cls> and two <sep> count, too.
     Returns pair_spans (N, 4) int64, the begin and end of the words of each of
     the two sentences, and is_next (N,) uint8, 1 for a pair that was not
     changed.
@@ -142,7 +142,8 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
     # Each sentence begins a pair, except the last one of a paragraph
     sentence_counts = paragraph_offsets[chosen + 1] - paragraph_offsets[chosen]
     max_pairs = int((sentence_counts - 1).sum())
-    # Damaged offsets could ask for too much memory, or for a negative size
+    # Damaged offsets could ask for too much memory, or for a negative size. A
+    # paragraph has fewer pairs than sentence_offsets has entries
     max_pairs = max(0, min(max_pairs, len(chosen) * len(sentence_offsets)))
     pair_spans = onp.empty((max_pairs, 4), 'int64')
     is_next = onp.empty(max_pairs, 'uint8')
@@ -193,8 +194,9 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
     be None.
 
     length_cdf (words of the longest span,): length_cdf[i] is the probability
-    that a span has at most i + 1 words. max_tokens: the largest number of
-    tokens of a span. separate_spans: True if two spans must not touch.
+    that the drawn length is at most i + 1 words. If no span of this length
+    fits, shorter lengths are tried. max_tokens: the largest number of tokens
+    of a span. separate_spans: True if two spans must not touch.
     mask_millionths: the number of tokens to mask in a million.
     columns: the arrays to fill, a `corpus.masking.MaskedRows`.
     """

@@ -8,8 +8,8 @@ namespace {
 
 // The inputs are three arrays of indices of one shape, with R entries each, for
 // tokens, segments and positions, then the three tables in the same order.
-// FIRST_INDICES and FIRST_TABLE: the positions, among the inputs, of the first
-// array of indices and of the first table.
+// Input number FIRST_INDICES is the first array of indices, and input number
+// FIRST_TABLE is the first table.
 constexpr int NUM_TABLES = 3;
 enum {
   FIRST_INDICES,
@@ -30,7 +30,7 @@ MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape tokens = (*in)[FIRST_INDICES], table = (*in)[FIRST_TABLE];
   if (tokens.empty() || table.size() != 2)
-    return fail("embed needs tokens with an axis and tables (V, H)");
+    return fail("embed needs tokens of at least one axis and tables (V, H)");
   const unsigned H = table[1];
   for (int k = 1; k < NUM_TABLES; k++) {
     (*in)[FIRST_INDICES + k] = tokens;

@@ -19,7 +19,7 @@ struct Job {
 
 // Results that the gradient needs. The pointers are null if no gradient is
 // wanted. hidden (R, F): the argument of the activation if needs_argument(act),
-// else the output of the activation.
+// else the output of the activation. normalized: see sublayer.h.
 struct Saved {
   float* hidden;
   Normalized normalized;
@@ -74,11 +74,11 @@ void forward(const Job& job, const Saved& saved, float* Y) {
       next_group.add(x + m * H, std::min(group_rows, R - first - m) * H * 4);
       multiply_rows<E>(x, m, H, x_words, packed_W1, F, hidden, F, BIAS,
                        &next_group, b1);
-      float* to_save = saved.hidden ? saved.hidden + first * F : nullptr;
+      float* save_to = saved.hidden ? saved.hidden + first * F : nullptr;
       const bool saves_argument = needs_argument(job.act);
       for (long j = 0, size = m * F; j < size; j += VL) {
         const vf z = load(hidden + j, size - j), y = apply(job.act, z);
-        if (to_save) stream(to_save + j, saves_argument ? z : y, size - j);
+        if (save_to) stream(save_to + j, saves_argument ? z : y, size - j);
         store(hidden + j, y, size - j);
       }
       multiply_rows<E>(hidden, m, F, hidden_words, packed_W2, H, out, H, BIAS,
@@ -102,7 +102,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   const int threads = team(8.0 * R * H * F);
   const long group_rows = rows_at_a_time(R, threads, H + F);
   const long num_h_words = E::words(H), num_f_words = E::words(F);
-  const long num_group_words = E::words(group_rows);  // of a column
+  const long num_group_words = E::words(group_rows);  // of a group's column
   // Panels of W2 (H, F), and of W1 (F, H)
   const long num_W2_panels = ceil_div(F, NR), num_W1_panels = ceil_div(H, NR);
   const bool saves_argument = needs_argument(job.act);
@@ -198,7 +198,8 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   }
 }
 
-// noise: the seed of dropout, 64 numbers for one random bit each.
+// noise: the input that seeds dropout. Each of its 64 numbers gives one random
+// bit.
 struct Inputs : IndexedInputs {
   const int X, W1, b1, W2, b2, gamma, beta, noise;
   explicit Inputs(const Attrs& attrs)
