@@ -1,6 +1,6 @@
 // This file has a flag for code that uses OpenMP. In a child process of a fork,
 // the parent's OpenMP threads do not exist, and libgomp would wait for them
-// forever. So such a process must compute in one thread.
+// forever. So the thread that called fork computes alone there.
 #pragma once
 #include <pthread.h>
 

@@ -1,9 +1,9 @@
 """Call the operators in C++, which take float32 arrays on a CPU.
 
 `ops` declares the operators, and explains arguments such as `grad_req`. Each
-public function here, except `call`, has the name and the arguments of a
-function in `ops`, which calls it. The decorator `ops.operator` sets the
-defaults of the arguments.
+public function here, except `call`, has the name and the arguments of the
+function in `ops` that calls it. The decorator `ops.operator` sets the defaults
+of the arguments.
 """
 import ctypes
 import functools
@@ -50,7 +50,7 @@ def _handle(name):
 
 
 def _guarded(array):
-    """Return the array, or a view of it while its gradient is recorded.
+    """Return the array, or a view if it has `grad` and gradients are recorded.
 
     An operator of an extension library overwrites the gradients of its inputs,
     also with grad_req='add'. If the input is a view, only the view's gradient
@@ -71,7 +71,7 @@ def _parameters(grad_req, *arrays):
 
 
 def _requests(grad_req, count):
-    """A list of `count` requests for a string; any other grad_req itself."""
+    """Return `count` requests if grad_req is a string, else grad_req."""
     return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
@@ -89,10 +89,10 @@ def _are_frozen(grad_req, *arrays):
 def _dropout(X, p):
     """(rate, noise) for an operator with dropout of rate p, on X's device.
 
-    noise: a list of one array, or of none, for the inputs of the operator. The
-    array seeds the operator's dropout by 64 random bits. It is MXNet's own
-    dropout of 64 ones, so it depends on MXNet's seed. If p is 0, or outside of
-    training, the rate is 0 and the list is empty.
+    noise: a list with one input of the operator, an array that seeds its
+    dropout by 64 random bits. The array is MXNet's own dropout of 64 ones,
+    so it depends on MXNet's seed. If p is 0, or outside of training, the
+    rate is 0 and the list is empty.
     """
     if not p or not autograd.is_training():
         return 0, []
@@ -138,7 +138,7 @@ def layer_norm(X, gamma, beta, eps, grad_req):
     """`ops.layer_norm`."""
     return call('add_norm',
                 [_guarded(X), *_parameters(grad_req, gamma, beta)],
-                eps=eps, adds=0)[0]
+                eps=eps, adds=0)[0]     # adds=0: there is no Y to add
 
 
 def add_norm(X, Y, gamma, beta, p, eps, grad_req):
@@ -162,7 +162,7 @@ def attention_qkv(QKV, offsets, lens, num_heads, p, precision, common_length,
 def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
                    grad_req, causal):
     """`ops.self_attention` as one operator, a few sequences at a time."""
-    # The largest weight in C++ joins the weights of queries, keys and values
+    # C++ joins the weights of queries, keys and values to the largest weight
     if not _is_faster_as_one(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
     attention_p, attention_noise = _dropout(X, p)
@@ -235,8 +235,8 @@ def vocab_ce(X, W, b, labels, weights, precision, grad_req):
         grad=int(is_recording), precision=precision)
     if not is_recording:
         return outputs[0]
-    # The operator `first` returns only its first input, the loss. So the other
-    # outputs of vocab_ce need no gradients
+    # `first` returns only its first input, the loss. Without it, MXNet would
+    # fill gradients of the other outputs of vocab_ce with zeros
     return call('first', outputs, inputs=len(outputs))[0]
 
 
@@ -256,9 +256,9 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale, clip, ahead):
     """`ops.adam` in one call, which queues the step in MXNet's engine."""
     if not ahead:
-        # A prediction may still use a weight: MXNet's Convolution and
-        # FullyConnected may move the weight to other memory, in a layout of
-        # oneDNN
+        # d2lbert_adam stores the addresses of the weights. So wait until no
+        # prediction uses a weight: MXNet's Convolution and FullyConnected may
+        # move the weight to other memory, in a layout of oneDNN
         for weight in weights:
             mx.base.check_call(
                 mx.base._LIB.MXNDArrayWaitToWrite(weight.handle))
@@ -276,9 +276,9 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     if status == _NO_MEMORY:
         raise MemoryError('no memory left for a step of Adam')
     if status != _DONE:
-        raise ValueError('each weight must come once; a weight, its gradient '
-                         'and its two running means must be dense float32 '
-                         'arrays of one size on a CPU')
+        raise ValueError('each weight and each running mean must come once; a '
+                         'weight, its gradient and its two running means '
+                         'must be dense float32 arrays of one size on a CPU')
 
 
 @functools.lru_cache(maxsize=None)

@@ -46,7 +46,8 @@ class Scratch {
   ~Scratch() { std::free(base_); }
   // Forget all arrays, and reserve at least `bytes` of memory for new arrays.
   void reset(size_t bytes) {
-    bytes += 4096 + GAP * 1024;  // since take() rounds sizes up and adds gaps
+    // take() rounds up each size, and adds a gap: room for 64 arrays at least
+    bytes += 4096 + GAP * 1024;
     if (bytes > size_) {
       std::free(base_);
       base_ = nullptr;
@@ -235,11 +236,11 @@ inline void multiply(bool by_columns, long m, long n, long k,
     }
 }
 
-// Pack columns of B, b (k x n floats) with n <= NR, as one panel. The rows of b
-// begin ld floats apart. Zeros complete the ceil_div(n, VL) vectors of a row.
+// Pack b (k x n floats), n <= NR columns of B, as one panel. The rows of b are
+// ld floats apart. Zeros complete the ceil_div(n, VL) vectors of a row.
 template <class E>
 void pack_panel(const float* b, long ld, long k, long n, word<E>* to);
-// Pack the same panel from the transpose of these columns, b (n x k).
+// Pack the same panel from the transpose of its columns, b (n x k).
 template <class E>
 void pack_panel_t(const float* b, long ld, long k, long n, word<E>* to);
 
@@ -258,9 +259,9 @@ inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
                     to + j * E::words(k));
 }
 
-// Return the words of A, a (m x k), in the layout "rows". ld: the distance of
-// rows. fp32 returns a. bf16 writes a copy to `to`, m * words(k) words, and
-// sets ld to words(k).
+// Return the words of A, a (m x k), in the layout "rows". ld: the number of
+// floats from a row of a to the next. fp32 returns a. bf16 writes a copy to
+// `to`, m * words(k) words, and sets ld to words(k).
 inline const float* as_rows(const float* a, long&, long, long, float*) {
   return a;
 }
@@ -287,8 +288,8 @@ inline const uint32_t* conflict_free_rows(const float* a, long& ld, long m,
 }
 
 // Pack A = a^T, a (k x m), for many passes over A. Each block of MR rows of A,
-// which one row of tiles needs, becomes a matrix of column_block_words(k) words
-// in the layout "columns". Its columns begin TILE_LD words apart.
+// the rows of a tile, becomes a matrix of column_block_words(k) words in the
+// layout "columns". Its columns begin TILE_LD words apart.
 constexpr long TILE_LD = (MR + VL - 1) / VL * VL;
 template <class E>
 inline long column_block_words(long k) {
