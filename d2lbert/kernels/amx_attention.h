@@ -36,13 +36,28 @@ bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
   const Range v = range_of_rows(in.v + begin, in.ld, n, D);
   if (!can_attend<P>(in, begin, m, n, D) || !tiles_can_multiply<P>(d, v, D))
     return false;
-  if (!d.top || !v.top) return true;  // the gradient of the scores is zero
+  if (!d.top) return true;  // all gradients are zero
+  // The transposed weights are multiplied by d_out: as for V in `can_attend`
+  if (range_of_columns(d_out, H, m, D).least_top <
+      bits_of_power(MIN_PRODUCT_EXPONENT))
+    return false;
+  if (!v.top) return true;  // the gradient of the scores is zero
   // The gradient of the scores is multiplied by K and Q, so its numbers must
   // stay below 2^MAX_EXPONENT. A number of d_out times a number of V is below
   // 2^product_exponent. 2^20 leaves room for the sum of D such products, and
   // for the scale of dropout.
   const long product_exponent = exponent(d.top) + exponent(v.top) + 2;
-  return product_exponent < MAX_EXPONENT - 20;
+  if (product_exponent >= MAX_EXPONENT - 20) return false;
+  // The products with K and Q have small numbers, too
+  const long least_exponent = exponent(d.least_top) + exponent(v.least_top);
+  for (const float* factor : {in.k, in.q}) {
+    const Range r =
+        range_of_columns(factor + begin, in.ld, factor == in.k ? n : m, D);
+    if (r.top &&
+        least_exponent + exponent(r.least_top) < MIN_PRODUCT_EXPONENT)
+      return false;
+  }
+  return true;
 }
 
 // The heads whose numbers are outside the range of tiles, each a head of one

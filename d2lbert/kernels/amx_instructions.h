@@ -1,6 +1,6 @@
-// This file has the instructions of AMX, which multiply tiles. A tile is a block
-// of 16 rows of 64 bytes in a register. amx.h multiplies tiles of bfloat16, and
-// amx_int8.h multiplies tiles of bytes.
+// This file has the instructions of AMX, which multiply tiles. A tile is a
+// block of 16 rows of 64 bytes in a register. amx.h multiplies tiles of
+// bfloat16, and amx_int8.h multiplies tiles of bytes.
 #pragma once
 #include <cstdint>
 

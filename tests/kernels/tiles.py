@@ -145,6 +145,14 @@ def cases():
         up = normal(rows, 20, seed=9)
         up[35] = STRANGE[name](up[35])
         found[f'attention up {name}'] = attention(QKV, up)
+    # The products with the gradients of scores are near the least numbers
+    small = QKV * onp.repeat(onp.float32([1, 2. ** -58, 1]), 20)
+
+    def parts(precision):
+        y, d_QKV = attention(small, normal(rows, 20, seed=9) * 2. ** -58)(
+            precision)
+        return [y, *onp.split(d_QKV, 3, axis=1)]
+    found['attention small products'] = parts
     for k in (128, 768):
         for kind, spread in (('normal', 0), ('spread', 20)):
             def spread_out(x, seed, spread=spread):
