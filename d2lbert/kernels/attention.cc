@@ -1,8 +1,9 @@
 // The operator d2lbert_attention_qkv: scaled dot-product attention of several
 // heads. The input is a matrix (R, 3H) with queries, keys and values side by
-// side, H columns each. The R rows of the matrix hold the sequences, one after
-// the other. All rows of sequence b are queries. Its first lens[b] rows are
-// keys, and its other rows are padding.
+// side, H columns each. Sequence b has the rows offsets[b] to
+// offsets[b + 1] - 1. All these rows are queries. Its first lens[b] rows are
+// keys, and its other rows are padding. The output is zero in rows outside of
+// the sequences.
 #include "attend.h"
 
 namespace d2lbert {
@@ -47,10 +48,10 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
 }
 
 #if D2LBERT_AMX
-#include "amx_attention.h"
+#include "amx_attention.h"  // tiled::forward and tiled::backward
 #endif
 
-// noise: the random bits of dropout.
+// noise: 64 numbers, the random bits of `Dropout` (simd.h).
 struct Inputs : IndexedInputs {
   const int QKV, offsets, lens, noise;
   explicit Inputs(const Attrs& attrs)
@@ -112,7 +113,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   const Problem p = problem_of(attrs, at, arrays.inputs);
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
-  // The inputs after QKV have no gradient
+  // The inputs after QKV have no derivative, so their gradients are zero
   for (int k = at.offsets; k < at.num_inputs(); k++) zero_gradient((*out)[k]);
   if (floats((*out)[at.QKV]))
     pick_kernel(bf16, p.head_size, D2LBERT_PRODUCTS(backward))(

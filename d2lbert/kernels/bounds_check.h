@@ -10,13 +10,13 @@
 
 namespace {
 
-// The result of a function that Python calls. kOutside: an index points outside
-// of an array. Python raises an exception for each Status except kDone
-// (`_check_status` in draw.py, `_check` in int8.py).
+// The result of a function that Python calls. kOutside: a `require` failed, so
+// an index or a size does not fit the arrays. Python raises an exception for
+// each Status except kDone (`_check_status` in draw.py, `_check` in int8.py).
 enum Status : int { kDone, kNoMemory, kOutside };
 
-// Throw std::out_of_range unless the condition is true. Only `failure` sees the
-// exception, and returns kOutside for it.
+// Throw std::out_of_range unless the condition is true. `failure` turns this
+// exception into kOutside. The message is not passed to Python.
 inline void require(bool condition) {
   if (!condition)
     throw std::out_of_range("an index points outside of an array");

@@ -64,11 +64,10 @@ def _mxnet_parts():
     return include, source, mx.__version__
 
 
-# This shell script runs a compiler. If this Python process is killed, the
-# script kills the compiler and the compiler's child processes: a watcher in
-# their process group waits for the end of standard input, then kills the
-# group. Standard input is a pipe, and Python has the other end. Python closes
-# that end, or the system does when Python is killed.
+# This shell script runs a compiler, in a process group of its own. Standard
+# input is a pipe, and Python has the other end. A watcher, a background
+# process of the script, waits until Python closes that end or is killed. Then
+# it kills the group: the script, the compiler and its child processes.
 WATCHED_COMMAND = '''\
 exec 3<&0 </dev/null
 { read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
@@ -120,13 +119,13 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
 
 @contextlib.contextmanager
 def checked(library_path):
-    """Check a library's digest, and yield a path that opens this library.
+    """Check a library and its folder, and yield a path that opens the library.
 
-    library_path: the path in the cache. On Linux, the yielded path begins with
-    an open file descriptor of the folder. The check also fails if any user
-    except root and this user can write to the folder. So no other user can
-    replace the library between the check and the use of the path. Raises
-    BuildError if the check fails.
+    library_path: the path in the cache. Raises BuildError if the library is
+    not sound (`_is_sound`), if the folder cannot be read, or if any user
+    except root and this user can write to it. On Linux, the yielded path names
+    the folder by an open file descriptor, as /proc/self/fd/N. So no other user
+    can replace the library between the check and the use of the path.
     """
     try:
         folder_fd = os.open(library_path.parent, os.O_RDONLY)
@@ -228,7 +227,7 @@ def _compile(command, sources, target):
 
 
 def _move_with_digest(built, target):
-    """Move a built library and its digest to `target`, each atomically."""
+    """Move a library to `target` and its digest beside it, each atomically."""
     built_digest_file = _digest_file(built)
     with open(built, 'rb') as file:
         built_digest_file.write_text(_sha256(file))

@@ -30,8 +30,8 @@ namespace {
 // part of a paragraph; blank lines separate paragraphs.
 enum class LineKind { kParagraphs, kWiki, kParts };
 
-// The number of words whose slots in a WordTable are prefetched together. Then
-// the words are looked up.
+// The number of words that are looked up in a WordTable one after the other,
+// after the slots of all of them have been prefetched.
 constexpr size_t kBatch = 64;
 
 // The lowest bit, and the highest bit, of each of eight bytes.
@@ -66,7 +66,7 @@ bool is_heading(std::string_view line) {
 }
 
 // True if a line looks like a heading of the first level.
-bool is_title(std::string_view line) {
+bool is_top_heading(std::string_view line) {
   if (!is_heading(line)) return false;
   line = strip(line);
   return !starts_with(line, "= = ") && !ends_with(line, " = =");
@@ -112,8 +112,8 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
   return true;
 }
 
-// Return the address of the first end of a sentence, ' . ', from p to `end`, or
-// null.
+// Return the address of the first ' . ', which ends a sentence, between p and
+// `end`, or null.
 const char* find_sentence_end(const char* p, const char* end) {
   const char* begin = p;
   // Search for '.', which is rarer than a blank
@@ -235,9 +235,10 @@ class Text {
     paragraphs_left_out_ = words_left_out_ = 0;
   }
 
-  // Return for each type the type of a word that equals its word after
-  // `rename`, the same type for all equal words. renamed: the word of each type
-  // after `rename`. changed: the types of the words that change.
+  // Types whose words are equal after `rename` form a group. Return for each
+  // type one type of its group, the same for the whole group. renamed: the
+  // word of each type after `rename`. changed: the types of the words that
+  // change.
   std::vector<size_t> representatives(
       const std::vector<std::string_view>& renamed,
       const std::vector<size_t>& changed) const {
@@ -303,7 +304,7 @@ class Text {
         add_paragraph(next, false);
       } else if (k > 1) {  // so `line` is neither the first nor the last line
         // A title is a heading of the first level between blank lines
-        if (is_title(line) && is_blank(before) && is_blank(next)) {
+        if (is_top_heading(line) && is_blank(before) && is_blank(next)) {
           article_begins_.push_back(num_paragraphs());
         }
         add_paragraph(line, is_heading(line));
@@ -315,8 +316,8 @@ class Text {
     }
   }
 
-  // Add the paragraphs of a text with kParts. Returns false if a paragraph has
-  // more than max_bytes, together with a blank line after it.
+  // Add the paragraphs of a text with kParts. Returns false if a paragraph and
+  // the blank line after it have more than max_bytes together.
   bool cut_parts(char* p, char* end, size_t max_bytes) {
     char* begin = nullptr;      // of the paragraph; null between paragraphs
     for (;;) {
@@ -383,7 +384,7 @@ class Text {
         if (stop == end) break;
       }
       // The loop ended at a byte that is neither visible ASCII nor a blank, or
-      // the word is longer than the block
+      // the word at p fills the block. Otherwise the next block begins at p
       if (p < end && (non_visible || p == block)) {
         p = add_word_or_skip_space(p, end);
       }
@@ -492,7 +493,7 @@ class Text {
   // The index of the first sentence of each paragraph. One more entry at the
   // end: the number of all sentences
   std::vector<int64_t> paragraph_begins_;
-  // The index of the first paragraph of each article
+  // The number of paragraphs before the title of each article
   std::vector<int64_t> article_begins_;
 };
 
@@ -561,9 +562,9 @@ int text_rename(void* handle, const char* lines, int64_t size,
 // type of each word of the text. sentences: the index of the first word of
 // each sentence, and at the end the number of all words. paragraphs: the index
 // of the first sentence of each paragraph, and at the end the number of all
-// sentences. articles: the index of the first paragraph of each article. names:
-// the different words in the order of their types, each followed by a line
-// feed.
+// sentences. articles: the number of paragraphs before the title of each
+// article. names: the different words in the order of their types, each
+// followed by a line feed.
 int text_copy(const void* handle, int32_t* types, int64_t* sentences,
               int64_t* paragraphs, int64_t* articles, char* names,
               const int64_t* sizes) try {
