@@ -5,7 +5,7 @@
 namespace d2lbert {
 namespace {
 
-// noise: the random bits of dropout.
+// noise: 64 numbers that seed dropout (`Dropout` in simd.h).
 struct Inputs : IndexedInputs {
   const bool has_Y;
   const int X, Y, gamma, beta, noise;
@@ -112,7 +112,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
       for (long j = 0; j < H; j += VL)
         store(hat + j,
               (load_sum(x, y, dropout, draws, lane, j, H) - mean) * scale);
-      // d: a part of the gradient of X + dropout(Y), then of the gradient of Y
+      // d: a vector of dX, the gradient of X + dropout(Y); then a vector of dY
       norm_gradient(dZ + i * H, hat, gamma, scale, H, sums, [&](long j, vf d) {
         if (dX) store(dX + i * H + j, d, H - j);
         if (!dY) return;

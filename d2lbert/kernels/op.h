@@ -171,8 +171,8 @@ MXReturnValue floats_except_lens(const Attrs& attrs, std::vector<int>* in,
 }
 
 // Fill the gradient of an input with zeros, if MXNet has allocated it. This is
-// for inputs without a derivative: indices, lengths and random bits, all of 4
-// bytes.
+// for inputs that get no gradient, such as indices and random bits. Elements
+// must have 4 bytes.
 inline void zero_gradient(MXTensor& gradient) {
   if (gradient.data_ptr)
     std::memset(gradient.data_ptr, 0, 4 * gradient.size());
@@ -201,7 +201,7 @@ inline int team(double work) {
 // region: an exception that leaves the region would end the process.
 class ThreadScratch {
  public:
-  // Reserve `bytes` for each thread, in place of the memory of the last call.
+  // Reserve `bytes` for each thread, and forget the arrays of the last call.
   void reserve(int threads, size_t bytes) {
     while ((int)all_.size() < threads) all_.emplace_back();
     for (int t = 0; t < threads; t++) all_[t].reset(bytes);
@@ -213,9 +213,10 @@ class ThreadScratch {
   std::deque<Scratch> all_;
 };
 
-// The memory of each thread in the teams that the calling thread starts. (The
-// threads of a team share `team_scratch`.) All operators that the calling
-// thread runs use this memory, one after the other.
+// The scratch memory for all teams that a thread starts. All operators that the
+// thread runs use this memory, one after the other. Call this before the
+// parallel region: inside, the other threads would get other memory. (The
+// threads of a team share `team_scratch`.)
 inline ThreadScratch& thread_scratch() {
   static thread_local ThreadScratch scratch;
   return scratch;

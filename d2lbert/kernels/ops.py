@@ -10,11 +10,12 @@ values, except for rounding. Only this module chooses between them.
 To add an operator: write its C++ file and name it in `kernels.SOURCES`, then
 write its definition here and its call in `fused`. README.md has the details.
 
-Matrices are float32; indices, lengths and offsets are int32. precision is
-'fp32' or 'bf16'. With 'bf16' matrix products round their operands to bfloat16
-and sum in float32; only `fused` can do this. grad_req is Gluon's request for
-the gradients of all parameters, or a tuple with a request for each. By 'write'
-or 'null' the caller promises not to accumulate gradients, which saves a copy.
+Indices, lengths and offsets are int32. For `fused`, all other arrays are
+float32. precision is 'fp32' or 'bf16'. With 'bf16' matrix products round their
+operands to bfloat16 and sum in float32; only `fused` can do this. grad_req is
+Gluon's request for the gradients of all parameters, or a tuple with a request
+for each. By 'write' or 'null' the caller promises not to accumulate gradients,
+which saves a copy.
 
 B: the number of sequences. R: the number of rows, which are the tokens of all
 sequences. H: the number of hidden units. N: the number of attention heads. V:
@@ -80,7 +81,7 @@ def _check_fp32(precision):
 
 
 def check_precision(precision):
-    """Raise ValueError for a precision that this machine does not support."""
+    """Raise ValueError unless this process can compute the precision."""
     if precision == 'fp32':
         return
     if precision != 'bf16':
@@ -201,8 +202,9 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
     begins_and_end = offsets.asnumpy()
     row_counts = numpy.diff(begins_and_end)     # of each sequence
     T = max(int(row_counts.max()), 1)
-    # `indices` (B, T) has a row of QKV for each row of a padded array. Padding
-    # takes rows of other sequences, which `lens` excludes from the keys
+    # `indices` (B, T): for each row of a padded array, the index of a row of
+    # QKV. For padding it is the index of any row, which `lens` excludes from
+    # the keys
     positions = numpy.arange(T)     # in a sequence
     indices = numpy.minimum(begins_and_end[:-1, None] + positions,
                             len(QKV) - 1)
@@ -227,7 +229,7 @@ def _attend_padded(QKV, lens, num_heads, p, T, causal):
     root = np.full((1,), math.sqrt(Q.shape[-1]), dtype=Q.dtype, ctx=Q.ctx)
     scores = npx.batch_dot(Q / root, K, transpose_b=True)
     positions = np.arange(T, ctx=Q.ctx)
-    # (B*N, 1, T): 1 for positions that are keys, 0 for padding
+    # (B*N, 1, T): 1 for positions that are keys, 0 for the others
     is_key = positions.reshape(1, 1, -1) < np.repeat(
         lens.astype('float32'), num_heads).reshape(-1, 1, 1)
     is_key = is_key.astype('float32')
@@ -263,7 +265,7 @@ class Rows(NamedTuple):
 
     offsets: Any                # (B + 1,) int32
     lens: Any                   # (B,) int32
-    common_length: Any = None   # int, or None if the lengths differ
+    common_length: Any = None   # int, or None if the row counts differ
 
 
 @operator('X')
@@ -322,9 +324,10 @@ def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
 def take_rows(X, *indices):
     """Select rows of X (R, H) by one or more arrays of row indices.
 
-    Returns a list: for each array (S,) int32, an array (S, H). One call for
-    all arrays gives X one gradient. After several calls, MXNet would have to
-    add several gradients. Indices out of range are clipped: check them first.
+    Returns a list: for each array (S,) int32, an array (S, H). In C++, one
+    call for all arrays gives X one gradient. After several calls, MXNet would
+    have to add several gradients. Indices out of range are clipped: check them
+    first.
     """
     return [np.take(X, rows, axis=0) for rows in indices]
 
@@ -346,7 +349,7 @@ def vocab_ce(X, W, b, labels, weights, precision='fp32', grad_req='add'):
 
 @operator('logits')
 def softmax_ce(logits, labels, weights):
-    """Cross-entropy of each row of logits (M, V), times its weight: (M,).
+    """Cross-entropy of each row of logits (M, C), times its weight: (M,).
 
     labels (M,) int32, weights (M,).
     """
@@ -379,9 +382,10 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     rates: learning rates with bias correction. decays: the share of a weight
     that weight decay subtracts. Gradients are multiplied by `rescale`. If the
     norm of all gradients together is then above `clip`, they are scaled down
-    to the norm `clip`; clip=0 means no limit. ahead (only for `fused`): True
-    if no prediction reads the weights now. Otherwise the call waits for
-    predictions to end.
+    to the norm `clip`; clip=0 means no limit. ahead (only for `fused`): False
+    waits until all pending operations on the weights have ended. True waits
+    only for the previous update; the caller ensures that no prediction is
+    pending.
     """
     if clip:
         global_norm = abs(rescale) * _global_norm(grads)

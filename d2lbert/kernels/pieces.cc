@@ -162,10 +162,10 @@ class Cutter {
 
 extern "C" {
 
-// Make a cutter from initial and continuation pieces, a line for each piece. A
-// word of more than max_letters letters, or one that cannot be cut, becomes
-// unknown_id. lower: convert texts to lower case. `handle` receives the cutter.
-// Returns a Status.
+// Make a cutter from initial pieces, and from continuation pieces without "##",
+// a line for each piece. A word of more than max_letters characters, or one
+// that cannot be cut, becomes unknown_id. lower: convert texts to lower case.
+// `handle` receives the cutter. Returns a Status.
 int pieces_new(const char* initial, int64_t initial_size,
                const int32_t* initial_ids, int64_t num_initial,
                const char* continuation, int64_t continuation_size,
@@ -187,8 +187,8 @@ int pieces_new(const char* initial, int64_t initial_size,
 
 // Cut texts, `size` bytes with a line for each. counts (num_texts) receives the
 // number of pieces of each text, or -1 if the text is not all printable ASCII.
-// ids (size) receives the ids of all texts without a -1, and num_ids the number
-// of these ids. Returns a Status.
+// ids (size) receives the ids of all texts whose count is not -1, and num_ids
+// the number of these ids. Returns a Status.
 int pieces_cut(const void* handle, const char* lines, int64_t size,
                int32_t* counts, int64_t num_texts, int32_t* ids,
                int64_t* num_ids) try {
