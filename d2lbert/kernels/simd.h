@@ -256,8 +256,8 @@ inline float maximum(const float* x, long n) {
 // the largest float, NaN for NaN.
 inline vf exp(vf x) {
   // e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding `shift`, 1.5 *
-  // 2^23, rounds to an integer. log(2) is the difference of the two constants
-  // that n is multiplied by, and n times the first is exact. x is clipped to
+  // 2^23, rounds to an integer. n log(2) is subtracted as two products, the
+  // first of them exact: log(2) = 0.693359375 - 2.12194440e-4. x is clipped to
   // [low, high]: outside, e^x is 0 or infinity.
   const float low = -104.f, high = 89.f, shift = 12582912.f;
   const vf y = smaller(splat(high), larger(splat(low), x));
@@ -276,8 +276,9 @@ inline vf exp(vf x) {
 #ifdef __AVX512F__
   return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  // 2^n as 2 * 2^(n - 1), since n may be 128, and no float holds 2^128. If n is
-  // 128 and p is 1 or more, the product overflows to infinity, as it should.
+  // 2^n as 2 * 2^(n - 1), since n may be 128, and no float holds 2^128. The
+  // bits of `shifted` and `shift` differ by n. If n is 128 and p is 1 or more,
+  // the product overflows to infinity, as it should.
   const vi power = (bits(shifted) - bits(splat(shift)) + 126) << 23;
   p = (p + p) * (vf)power;
   return (vf)(bits(p) & ~(x < -86.6f));
@@ -318,8 +319,8 @@ inline vf tanh(vf x) {
   return a < 0.625f ? near : far;
 }
 
-// Words `column` to column + 3 of rows 0, 4, 8, ... in one vector. row: the
-// addresses of the rows.
+// Load the 32-bit words `column` to column + 3 of each of row[0], row[4],
+// row[8], ... into one vector. row: the addresses of rows.
 inline vu load_quads(const uint32_t* const* row, int column) {
 #if defined(__AVX512F__)
   auto quad = [&](int r) {
@@ -342,12 +343,14 @@ inline vu load_quads(const uint32_t* const* row, int column) {
 }
 
 // Transpose a VL x VL block of 32-bit words. row: the addresses of the rows.
-// to: the result, with ld words from one row to the next. Each register is
-// loaded with four words from every fourth row. Then the 4 x 4 words in the
-// same four lanes of four registers are transposed.
+// to: the result, with ld words from one row to the next. Four columns are
+// transposed at a time. Lanes 4g to 4g + 3 of r<i> hold these columns of row
+// 4g + i. So these lanes of r0 to r3 are a 4 x 4 block. Transposing all blocks
+// gives four rows of the result.
 inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
-  // Orders for `shuffle`, compiled to unpack instructions: the lower or higher
-  // two of each four lanes of both arguments, interleaved or as pairs
+  // Orders for `shuffle`, compiled to unpack instructions. Of each four lanes
+  // of its arguments a and b, they take the lower or the higher two. `low`
+  // gives a0 b0 a1 b1, and `low_pairs` gives a0 a1 b0 b1
   vi low, high, low_pairs, high_pairs;
   for (int q = 0; q < VL; q += 4) {
     const int a = q, b = q + VL;
@@ -409,7 +412,7 @@ struct Dropout {
     if (p <= 0 || !noise || noise[0] == 1.f) return;
     for (int i = 0; i < 64; i++)
       seed |= (uint64_t)(noise[i] > 1.f) << i;
-    const double num_dropped = p * 4294967296.0;   // of all 2^32 words
+    const double num_dropped = p * 4294967296.0;   // of the 2^32 possible words
     threshold =
         num_dropped >= 4294967295.0 ? 4294967295u : (uint32_t)num_dropped;
     scale = (float)(p < 1 ? 1 / (1 - p) : 0);
@@ -417,7 +420,8 @@ struct Dropout {
   bool on() const { return threshold != 0; }
   // The random words of row i, for `factors`.
   Draws row(uint64_t i) const { return Draws(seed, i); }
-  // The factors of the elements of a row whose indices are in the lanes of j.
+  // The factor of element j of a row, for each lane of j. draws: row(i) of that
+  // row.
   vf factors(const Draws& draws, vu j) const {
     vi is_kept = draws.at(j) >= threshold;
     return (vf)(is_kept & bits(splat(scale)));

@@ -11,12 +11,13 @@
 
 namespace {
 
-// A word of a row: one token, or several tokens that are pieces of the word.
+// A word of a row: a token, and the tokens after it that continue the word
+// (kGoesOn in draw.h). If no token has this flag, each token is a word.
 struct MaskableWord {
   int32_t begin, end;  // tokens [begin, end) of the row
-  // The largest number of words of a span that begins with this word, however
-  // many tokens that span has. 0: no span can begin with this word
-  int32_t max_span;
+  // The largest number of words of a span that begins with this word, without
+  // regard to max_tokens_. 0: no span can begin with this word
+  int32_t max_span_words;
 };
 
 // Tokens [begin, end) of a row.
@@ -47,14 +48,15 @@ class MaskableWords {
     }
     for (size_t k = words_.size(); k-- > 0;) {
       const bool can_continue = k + 1 < words_.size() && touches_next(k);
-      const int32_t rest = can_continue ? words_[k + 1].max_span : 0;
-      words_[k].max_span = std::min(max_words_, 1 + rest);
+      const int32_t rest = can_continue ? words_[k + 1].max_span_words : 0;
+      words_[k].max_span_words = std::min(max_words_, 1 + rest);
     }
   }
 
-  // Take a span of `length` words at a random position, and store its tokens in
-  // *span. If no span of this length is left, take a span of the next smaller
-  // length that is left. Returns false if no span of any length is left.
+  // Take a span of `length` words at a random position, and store its range of
+  // tokens in *span. If no span of this length is left, take a span of the next
+  // smaller length that is left. Returns false if no span of any length is
+  // left.
   bool take_span(int32_t length, Twister& random, Span* span) {
     for (; length > 0; --length) {
       uint32_t num_positions = 0;
@@ -82,7 +84,7 @@ class MaskableWords {
 
   // True if a span of `length` words can begin with word k.
   bool fits(size_t k, int32_t length) const {
-    return words_[k].max_span >= length &&
+    return words_[k].max_span_words >= length &&
            words_[k + length - 1].end - words_[k].begin <= max_tokens_;
   }
 
@@ -93,12 +95,12 @@ class MaskableWords {
       if (first > 0 && touches_next(first - 1)) --first;
       if (last + 1 < words_.size() && touches_next(last)) ++last;
     }
-    for (size_t k = first; k <= last; ++k) words_[k].max_span = 0;
+    for (size_t k = first; k <= last; ++k) words_[k].max_span_words = 0;
     // Spans that begin before word `first` must also end before word `first`
     for (size_t k = first; k-- > 0;) {
       const auto words_to_first = static_cast<int32_t>(first - k);
-      if (words_[k].max_span <= words_to_first) break;
-      words_[k].max_span = words_to_first;
+      if (words_[k].max_span_words <= words_to_first) break;
+      words_[k].max_span_words = words_to_first;
     }
   }
 
@@ -120,17 +122,18 @@ extern "C" {
 // Fill padded rows with parts of a text, and mask spans of words. Writes tokens
 // (N, T), valid_lens (N), and for each masked token its position, weight and
 // label, and the positions before (left) and after (right) its span, (N, P). N:
-// num_rows. T: tokens of a row. P: the most masked tokens of a row.
+// num_rows. T: tokens of a row. P: the largest number of masked tokens in a
+// row.
 //
 // Row k is <cls> and the parts row_offsets[k] to row_offsets[k + 1] - 1, each
 // followed by <sep>. Part i has tokens parts[2i] to parts[2i + 1] - 1 of the
-// text, which `Words` calls words. There are num_parts parts. The arguments
+// text (`Words` calls them words). There are num_parts parts. The arguments
 // from types to num_choices are those of draw_masks (draw.cc), but flags and
 // choices must not be null. length_cdf (max_words): length_cdf[i] is the
-// probability that a span has at most i + 1 words. max_tokens: the limit for
-// the tokens of a span. separate: spans must not touch. masked_per_million: the
-// number of tokens to mask in a million. If a row masks more than that, later
-// rows mask less. Returns a Status.
+// probability that the drawn length of a span is at most i + 1 words.
+// max_tokens: the limit for the tokens of a span. separate: spans must not
+// touch. masked_per_million: the number of tokens to mask in a million. If a
+// row masks more than that, later rows mask less. Returns a Status.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
                const int64_t* parts, int64_t num_parts, const void* types,
                int64_t type_bytes, int64_t num_words, const int32_t* vocab_ids,

@@ -1,8 +1,9 @@
 // Common code of self_attention.cc and feed_forward.cc, the two halves of an
 // encoder block. Each half computes Y = LayerNorm(X + dropout(f(X))), for X
-// with R rows of H numbers. A few rows at a time go through all steps, so that
-// intermediate results stay in cache. Each thread sums the gradients of weights
-// over the rows that it computes.
+// with R rows of H numbers. f is self-attention or the feed-forward network. A
+// few rows at a time go through all steps, so that intermediate results stay in
+// cache. Each thread sums the gradients of weights over the rows that it
+// computes.
 #pragma once
 #include "norm.h"
 
@@ -77,9 +78,9 @@ inline void add_and_norm_gradient(const Residual& residual, long first, long m,
   }
 }
 
-// The number of rows that go through all steps together, so that the data of
-// these rows, `width` numbers for each row, fit in cache. If R is large enough,
-// each thread gets at least 12 such groups of rows.
+// The number of rows in a group of rows that go through all steps together.
+// Except for rounding up to tiles (`block_rows`), the data of a group, `width`
+// numbers for each row, fit in cache, and each thread gets at least 12 groups.
 inline long rows_at_a_time(long R, int threads, long width) {
   return block_rows(R, threads, 12, 4.0 * width);
 }

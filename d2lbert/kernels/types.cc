@@ -1,7 +1,7 @@
 // Each word of a text is stored as its type: equal words have the same type, a
 // number from 0 on. The functions of this file count types, find where types
-// first occur, and look types up in tables, for the book's section "The Dataset
-// for Pretraining BERT". cut.py calls the functions, which do not need MXNet.
+// first occur, and look types up in tables. cut.py calls these functions for
+// texts/ and corpus/. They do not need MXNet.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace {
 
 // `first_places` (see below) for types that are integers of class T.
 template <typename T>
-void lower_first_places(const T* types, int64_t size, int64_t num_types,
-                        int64_t num_paragraphs, const int64_t* lengths,
-                        const int64_t* places, int64_t* first) {
+void first_places_in(const T* types, int64_t size, int64_t num_types,
+                     int64_t num_paragraphs, const int64_t* lengths,
+                     const int64_t* places, int64_t* first) {
   int64_t words_left = size;  // after the paragraphs checked so far
   for (int64_t q = 0; q < num_paragraphs; ++q) {
     require(lengths[q] >= 0 && lengths[q] <= words_left);
@@ -47,8 +47,9 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
 // surplus.
 constexpr int64_t kAtATime = 4;
 
-// `spread` (see below) for a table with integers of class T. Copies may
-// read the last kAtATime entries of `table`, and write those of `to`.
+// `spread` (see below) for a table with integers of class T. Copies may read
+// unused entries at the end of `table`, and write unused entries at the end of
+// `to`.
 template <typename T>
 void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,
@@ -110,8 +111,9 @@ int count_types(int32_t* types, int64_t size, const int32_t* table,
   return failure();
 }
 
-// Write table[type] for each word to `to` (size); for -1, a pruned word, the
-// last entry. table (table_size) and `to` have integers of entry_bytes, 2 or 4.
+// For each word, write table[type] to `to` (size). For type -1, a pruned word,
+// write the last entry of the table. table (table_size) and `to` have integers
+// of entry_bytes, 2 or 4.
 int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
             const int32_t* types, int64_t size, void* to) try {
   require(table_size > 0);
@@ -128,10 +130,10 @@ int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
   return failure();
 }
 
-// For each word, copy the entries of the word's type in a table to `to`, one
-// after the other. begins and lengths (num_types): type k has the lengths[k]
-// entries from table[begins[k]] on. table (table_size) and `to` have integers
-// of entry_bytes, 2 or 4. The last four entries of the table belong to no type.
+// Copy the entries of each word's type from `table` to `to`, one word after
+// another. begins and lengths (num_types): type k has the lengths[k] entries
+// from table[begins[k]] on. table (table_size) and `to` have integers of
+// entry_bytes, 2 or 4. The last four entries of the table belong to no type.
 // `to` has memory for to_size + 4 entries. ends (num_ends): sorted indices of
 // words; some may be equal. Each index is replaced by the number of entries of
 // all words before this index.
@@ -164,11 +166,11 @@ int first_places(const void* types, int64_t type_bytes, int64_t size,
                  const int64_t* lengths, const int64_t* places,
                  int64_t* first) try {
   if (type_bytes == 2) {
-    lower_first_places(static_cast<const uint16_t*>(types), size, num_types,
-                       num_paragraphs, lengths, places, first);
+    first_places_in(static_cast<const uint16_t*>(types), size, num_types,
+                    num_paragraphs, lengths, places, first);
   } else {
-    lower_first_places(static_cast<const int32_t*>(types), size, num_types,
-                       num_paragraphs, lengths, places, first);
+    first_places_in(static_cast<const int32_t*>(types), size, num_types,
+                    num_paragraphs, lengths, places, first);
   }
   return kDone;
 } catch (...) {

@@ -65,7 +65,7 @@ def main(spec):
         print(problem, file=sys.stderr)
         return 1
     status = child.returncode       # -n if signal n ended the child
-    if status is None:              # the child outlives SIGKILL in the kernel
+    if status is None:              # a system call delays SIGKILL
         status = -signal.SIGKILL
     return status if status >= 0 else 128 - status
 
@@ -73,11 +73,12 @@ def main(spec):
 def _environment(spec):
     """The environment variables of the process, a dict.
 
-    The dict has the variables of the guard and of spec['env']. If they do not
-    set the address of this host, and spec['root'] is given, the address is
-    added, unless there is no route to the scheduler. If they do not set a
-    number of threads, and spec['workers_on_host'] is above 1, a number is
-    added.
+    The dict has the variables of the guard and of spec['env']. If spec['root']
+    is given, and neither DMLC_NODE_HOST nor DMLC_INTERFACE is set,
+    DMLC_NODE_HOST becomes the address of this host, unless there is no route
+    to the scheduler. If spec['workers_on_host'] is above 1, and neither
+    MXNET_OMP_MAX_THREADS nor OMP_NUM_THREADS has a value, both become the
+    number of threads for each worker on this host.
     """
     env = dict(os.environ, **spec['env'])
     has_address = 'DMLC_NODE_HOST' in env or 'DMLC_INTERFACE' in env
@@ -98,7 +99,7 @@ def _environment(spec):
 
 
 def _num_cores(hardware_source):
-    """The number of cores of this host, from the source of hardware.py."""
+    """Run the source of hardware.py; return its `physical_cores()`."""
     module_globals = dict(__name__='d2lbert.machine.hardware')
     exec(hardware_source, module_globals)
     return module_globals['physical_cores']()
@@ -114,8 +115,8 @@ def die_with(guard_pid):
     libc = ctypes.CDLL(None)
 
     def prepare():
-        # A process ignores SIGINT if its parent does. `main` does not, but
-        # other callers may
+        # A process ignores SIGINT if its parent does. `main` handles SIGINT,
+        # but other callers of `die_with` may ignore it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
