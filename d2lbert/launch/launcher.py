@@ -113,14 +113,14 @@ def reserve_socket():
     communicates, would overwrite the file of another program.
     """
     while True:
-        # Above 65535: jobs without this launcher use the numbers of real ports
+        # Jobs without this launcher name sockets by real ports, up to 65535
         path = Path(SOCKET_FOLDER, str(100_000 + secrets.randbelow(10 ** 9)))
         with contextlib.suppress(FileExistsError):
             path.touch(mode=0o600, exist_ok=False)
             return path
 
 
-GRACE_SECONDS = 3       # for a process to end, with or without a signal
+GRACE_SECONDS = 3       # to end after a signal, or once all workers have ended
 SAVE_SECONDS = 30       # for worker 0 to save after Ctrl-C
 JOIN_SECONDS = 60       # for a process to reach the scheduler
 HEARTBEAT_SECONDS = 5   # between two heartbeats of the launcher
@@ -190,8 +190,8 @@ class Job:
         self.processes, self.sockets = [], sockets
         # Waits for output of the processes, on the pipes that are open
         self.selector = selectors.DefaultSelector()
-        # True if the last output of worker 0 to a terminal did not end its
-        # line, and standard error is a terminal
+        # True if the terminal's cursor is within a line of worker 0; always
+        # False if standard error is not a terminal
         self.is_mid_line = False
 
     def start(self, name, host, arguments, env, workers_on_host=1):
@@ -239,7 +239,7 @@ class Job:
         """Wait for all workers; raise `LaunchError` if a process fails."""
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
         workers = [p for p in self.processes if p.name.startswith('worker')]
-        deadline = None     # for the other processes, once all workers succeed
+        deadline = None     # of the wait for others, once all workers succeed
         while deadline is None or time.monotonic() < deadline:
             self._print_output(0.1)
             for process in self.processes:
@@ -376,7 +376,7 @@ SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
 #: Arguments of Python that run the scheduler or a server, see `serve`.
 #: Their DMLC_ROLE would make `import mxnet` start MXNet's own server. So this
 #: program removes the variable first. It sets argv[0] to the name of the
-#: command, so that `import d2lbert` imports few modules.
+#: command, so that `import d2lbert` does not import MXNet.
 SERVER = ('-c', '''\
 import os, sys
 role = os.environ.pop('DMLC_ROLE')
@@ -422,7 +422,8 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     if uses_unix_sockets:
         job = Job(None, shlex.split(ssh), remote_python,
                   [reserve_socket() for _ in range(1 + servers + workers)])
-        # The scheduler gets the first socket; its name is the port number
+        # DMLC_LOCAL makes MXNet use Unix sockets, whose names replace port
+        # numbers. The scheduler gets the first socket
         root_port = job.sockets[0].name
         env.update(DMLC_LOCAL='1', DMLC_NODE_HOST=address)
     else:

@@ -44,7 +44,7 @@ def did_you_mean(word, choices):
 def renamed(**current_names):
     """Decorate a function to accept earlier names of its keyword arguments.
 
-    current_names: as for `rename_keywords`.
+    current_names: EARLIER='CURRENT' for each name; see `rename_keywords`.
     """
     def decorate(function):
         @functools.wraps(function)
@@ -133,10 +133,9 @@ def check_out(out, force, example, reads=(), flag='--out'):
 
 
 def _find_same_file(out, reads):
-    """Find the file `out` among files, and in folders, that a command reads.
+    """Return the path at which a command would read the file `out`, or None.
 
-    reads: the paths of these files and folders. Returns the path at which the
-    command would read the file, or None.
+    reads: paths of files and folders that the command reads.
     """
     for path in map(Path, reads):
         files = path.rglob('*') if path.is_dir() else [path]
@@ -162,6 +161,8 @@ def writing(out, force, flag='--out'):
     except BrokenPipeError:
         raise       # as in `failures_of`
     except OSError as error:
+        # errno is None if Python code, not the system, raised the error. The
+        # file name is None if a disk is full, unless `replacing` has set it
         is_about_out = error.errno is not None and error.filename in (
             None, str(temporary), str(out))
         if not is_about_out:
@@ -173,9 +174,9 @@ def writing(out, force, flag='--out'):
 def split_devices(text):
     """Parse --devices; return (kind, numbers).
 
-    kind: 'auto', 'cpu' or 'gpu'. numbers: the indices of GPUs for 'gpu:0,1',
-    [2] for two devices 'cpu:2', and [] without a colon. Raises ValueError if
-    the text is invalid.
+    kind: 'auto', 'cpu' or 'gpu'. numbers: [0, 1], the indices, for 'gpu:0,1';
+    [2], the number of devices, for 'cpu:2'; [] without a colon. Raises
+    ValueError if the text is invalid.
     """
     text = text.strip()
     kind, _, indices_or_count = text.partition(':')
@@ -205,8 +206,8 @@ def items_of(items, name='texts', what='texts'):
 
     The strings and numbers of an array or a column become Python objects.
     Raises TypeError for a single string, a table, a dictionary, or an object
-    without items. name, what: for the message, the name of the argument, and a
-    plural noun for the items.
+    without items. name: the argument's name, for the message. what: a plural
+    noun for the items, for the message.
     """
     if hasattr(items, 'columns') or isinstance(items, dict):    # a table
         raise TypeError(f'{name} must be a list of {what}, not a '
@@ -260,7 +261,7 @@ def check_sizes(least=1, **sizes):
     for name, size in sizes.items():
         try:
             is_valid = int(size) == size >= least
-        except (TypeError, ValueError, OverflowError):  # of `int`
+        except (TypeError, ValueError, OverflowError):  # raised by `int`
             is_valid = False
         if not is_valid:
             raise ValueError(f'{name} must be a whole number of at least '
@@ -279,7 +280,7 @@ def check_shares(**shares):
 TABLE_EXTENSIONS = ('.csv', '.jsonl')
 
 #: Extensions of formats in which predictions cannot be written. A file with
-#: an extension in neither tuple gets lines of text (see `prediction.py`).
+#: an extension in neither tuple gets lines of text (finetuning/prediction.py).
 _UNSUPPORTED_EXTENSIONS = (
     '.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather', '.gz', '.bz2',
     '.xz', '.zst', '.zip')

@@ -187,7 +187,8 @@ def read_npy_header(file, max_bytes):
 
     file: positioned at the start of the array. max_bytes: maximum size of
     header and data. order: 'F' if the first index varies fastest, else 'C'.
-    Raises ValueError if the header is invalid, or the array is too large.
+    Raises ValueError if the header is invalid, or if the array has too many
+    axes or bytes.
     """
     prefix = file.read(8)   # NPY_MAGIC, and the major and the minor version
     magic, version = prefix[:6], prefix[6:]
@@ -204,8 +205,8 @@ def read_npy_header(file, max_bytes):
     header_bytes = 8 + length_bytes + length
     data_bytes = math.prod(shape) * dtype.itemsize
     if len(shape) > MAX_AXES or header_bytes + data_bytes > max_bytes:
-        raise ValueError(f'an array of the shape {shape} is larger than the '
-                         'file')
+        raise ValueError(f'an array of the shape {shape} has more than '
+                         f'{MAX_AXES} axes, or is larger than the file')
     return dtype, shape, 'F' if match.group(2) == b'True' else 'C'
 
 
@@ -242,8 +243,8 @@ def read_array(file, max_bytes):
 def read_npz(path):
     """{name: array} of a .npz file with uncompressed members.
 
-    Raises OSError, ValueError for a compressed file, and ValueError or an
-    exception that `zipfile` raises for a damaged file.
+    Raises OSError if the file cannot be read. Raises ValueError if it is
+    compressed, and ValueError or an exception of `zipfile` if it is damaged.
     """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):    # opening a pipe would block
@@ -263,7 +264,8 @@ def read_npz(path):
                 raise ValueError(f'it holds {name} twice')
             with archive.open(member) as file:
                 arrays[name] = read_array(file, member.file_size)
-                if file.read(1):    # zipfile checks the CRC at the end only
+                # zipfile checks the CRC only if a member is read to its end
+                if file.read(1):
                     raise ValueError(f'bytes follow the end of {name}')
     return arrays
 
