@@ -48,7 +48,11 @@ def _check_numpy_and_python():
 
 
 def _check_wheels():
-    """Raise ImportError unless exactly one MXNet 1.9.1 is installed."""
+    """Raise ImportError if MXNet is missing, or if its wheels are wrong.
+
+    Two wheels are wrong, and so is any version except 1.9.1. For an
+    MXNet without a wheel, `_import_mxnet` checks the version.
+    """
     wheels = mxnet_wheels()
     if len(wheels) > 1:
         raise ImportError(
@@ -72,9 +76,9 @@ def _check_wheels():
 def _missing_files_error(wheel):
     """The ImportError for an installed wheel that lacks some of its files."""
     return ImportError(
-        f'pip lists {wheel} but files of its folder mxnet are missing, as '
-        'after uninstalling one of mxnet and mxnet-cu112 where both were '
-        f'installed: {_REINSTALL}')
+        f'pip lists {wheel} but files of its folder mxnet are missing, '
+        'perhaps because mxnet and mxnet-cu112 were both installed and one '
+        f'was uninstalled: {_REINSTALL}')
 
 
 def _keep_freed_memory():
@@ -131,7 +135,11 @@ def _import_error(error):
 
 
 def _import_mxnet():
-    """Check the installation, load libraries, set threads, import MXNet."""
+    """Check the installation, set up memory and threads, import MXNet.
+
+    `libraries_ready` loads the libraries that MXNet needs, and sets the number
+    of its threads.
+    """
     if 'mxnet' not in sys.modules:      # an imported MXNet needs no check
         _check_wheels()
         _check_numpy_and_python()

@@ -71,7 +71,8 @@ def root():
     the folder d2lbert in $XDG_CACHE_HOME or else in ~/.cache. If the default
     cannot be created or a parent is unsafe, the cache is a private temporary
     folder. A relative D2LBERT_CACHE refers to the working directory of the
-    first call. A relative XDG_CACHE_HOME is ignored, as XDG specifies.
+    first call. A relative XDG_CACHE_HOME is ignored, as XDG specifies. Raises
+    CacheError if D2LBERT_CACHE begins with ~ and no home folder is known.
     """
     setting = _user_setting()
     if setting:
@@ -197,7 +198,10 @@ def _make_folders(path):
 
 
 def is_trusted(status):
-    """True if `status` lets only the superuser and this user write."""
+    """True if only the superuser and this user may write.
+
+    status: the os.stat result of a file or folder.
+    """
     return (status.st_uid in (0, os.geteuid())
             and not status.st_mode & 0o022)
 
@@ -356,7 +360,7 @@ def _size_and_time(path):
 
 
 def remove_leftovers(kind, now=None):
-    """Remove temporary files of killed processes; return the bytes freed.
+    """Remove temporary files that count as left over; return the bytes freed.
 
     now: seconds since 1970; None for the current time.
     """

@@ -45,7 +45,7 @@ MAX_BYTES = 4 << 30
 
 
 class HubError(OSError):    # named after the book's DATA_HUB in hub.py
-    """Data cannot be had from this machine or the network."""
+    """Data is missing on this machine and cannot be fetched or unpacked."""
 
 
 def is_web_page(head):
@@ -231,7 +231,8 @@ def unpack(archive, base):
     """Unpack the file `archive` into the folder `base`.
 
     If several members have one name, the last is unpacked. Empty folders are
-    left out. Raises ArchiveError, and creates no file, if a member is invalid.
+    left out. Raises ArchiveError, and creates no file, if the archive is
+    damaged, encrypted or of an unknown format, or has an invalid member.
     """
     os.makedirs(base, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temporary:

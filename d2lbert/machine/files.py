@@ -111,9 +111,9 @@ def new_folder(path):
     """Yield the path of a temporary folder; rename it to `path` on success.
 
     Raises FileExistsError if `path` exists and is not an empty folder. On
-    failure, the temporary folder and new parents of `path` are removed. An
-    OSError about one of these folders, or about a file in the temporary
-    folder, names `path`.
+    failure, the temporary folder and new parents of `path` are removed. If an
+    OSError with an errno names one of these folders, a file in the temporary
+    folder, or no file, its file name becomes `path`.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path) and not _is_empty_folder(path):
