@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import stub  # noqa: E402
 from measured import (  # noqa: E402
+    AMX,
     RESULTS,
     ROOT,
     XEON,
@@ -155,7 +156,9 @@ def speed_processors():
         row('Intel Xeon, family 6 model 85, AVX-512',
             chapter(XEON, 'chapter', without=['--isa']).table(step)),
         row('the same Xeon, all held to AVX2',
-            chapter(XEON, 'chapter', '--isa').table(step)))
+            chapter(XEON, 'chapter', '--isa').table(step)),
+        row('Intel Xeon, family 6 model 207, AVX-512 with bf16 and AMX',
+            chapter(AMX, 'chapter,bf16').table(step)))
 
 
 def speed_small():
@@ -200,12 +203,13 @@ def speed_sizes():
 
 def speed_embed():
     rows = []
-    for file, name in (ZEN5, 'Zen 5'), (ZEN3, 'Zen 3'):
+    for file, name in ((ZEN5, 'AMD EPYC, Zen 5'), (ZEN3, 'AMD EPYC, Zen 3'),
+                       (AMX, 'Intel Xeon, family 6 model 207')):
         found = section(file, 'bench_embed.py')
         texts = found.table('2,000 texts to vectors')
         share = found.table('Share of the rate')
         rows.append([
-            f'AMD EPYC, {name}', f'{float(texts["ours"]["texts/s"]):.0f}',
+            name, f'{float(texts["ours"]["texts/s"]):.0f}',
             ratio(texts['onnxruntime']),
             ratio(texts['sentence-transformers']),
             share['ours']['share'], share['onnxruntime']['share']])
@@ -227,18 +231,48 @@ EMBEDDERS = {'ours int8': '**d2lbert, int8**', 'ours': 'd2lbert, fp32',
 
 
 def speed_int8():
-    five, four = (section(file, 'bench_embed.py').table(SPEARMAN)
-                  for file in (ZEN5, ZEN4))
+    zen5, zen4, amx = (section(file, 'bench_embed.py').table(SPEARMAN)
+                       for file in (ZEN5, ZEN4, AMX))
 
     def speed(row):
         times = row['ours int8 is'].split()[0]
         return [f'{float(row["texts/s"]):.0f}', f'{times}×']
     return table(
         ['', 'Zen 5, texts/s', 'd2lbert int8 is', 'Zen 4, texts/s',
-         'd2lbert int8 is', "Spearman's correlation", 'of fp32'],
-        *([words, *speed(five[name]), *speed(four[name]),
-           five[name]['Spearman'], five[name]['of fp32']]
+         'd2lbert int8 is', 'AMX, texts/s', 'd2lbert int8 is',
+         "Spearman's correlation", 'of fp32'],
+        *([words, *speed(zen5[name]), *speed(zen4[name]), *speed(amx[name]),
+           zen5[name]['Spearman'], zen5[name]['of fp32']]
           for name, words in EMBEDDERS.items()))
+
+
+#: Products of bench_amx, and how hardware.md names them
+PRODUCTS = {
+    'Dense, 4096 rows, 768 to 3072, forward':
+        'feed-forward layer of BERT base',
+    'Dense, 4096 rows, 768 to 3072, and its gradients':
+        'the same, and its gradients',
+    'Dense, 23500 rows, 128 to 384, and its gradients':
+        "queries, keys and values of the chapter's model, and gradients",
+    'Cross-entropy of 3529 rows of 128 over 20256 words, and its gradients':
+        'scores of masked words, and gradients',
+    'Attention, 32 sequences of 128, 12 heads of 64, and its gradients':
+        'attention of BERT base, and its gradients'}
+
+#: The ways to multiply, in the order of the columns
+WAYS = 'fp32, three', 'bf16, bfloat16 pairs', 'bf16, bfloat16 tiles'
+
+
+def hardware_amx():
+    found = section(AMX, 'bench_amx.py')
+    rows = []
+    for title, words in PRODUCTS.items():
+        ways = found.table(title)
+        rows.append([words, *(
+            f'{significant(ways[name]["to the first"])}×'
+            for start in WAYS for name in ways if name.startswith(start))])
+    return table(['times as fast as fp32 by vectors', 'fp32 by tiles',
+                  'bf16 by vectors', 'bf16 by tiles'], *rows)
 
 
 def speed_latency():
@@ -441,6 +475,7 @@ WRITERS = {
     'speed-embed': speed_embed,
     'speed-int8': speed_int8,
     'speed-latency': speed_latency,
+    'hardware-amx': hardware_amx,
     'speed-start': speed_start,
     'speed-finetune': speed_finetune,
     'speed-finetune-bf16': speed_finetune_bf16,

@@ -11,6 +11,7 @@ ZEN5 = 'amd-family-26-model-2-avx512-bf16.txt'
 ZEN4 = 'amd-family-25-model-17-avx512-bf16.txt'
 ZEN3 = 'amd-family-25-model-1-avx2.txt'
 XEON = 'intel-family-6-model-85-avx512.txt'
+AMX = 'intel-family-6-model-207-avx512-bf16-amx.txt'
 
 
 class Section(NamedTuple):
