@@ -19,7 +19,7 @@ from typing import List, NamedTuple, Optional, Tuple
 MXNET_VERSION = '1.9.1'
 #: {build of MXNet: name of its wheel}; cu112 is the build for CUDA 11.2.
 WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
-# Command for the libraries of the Arm wheel; see mxnet_libraries.load_arm
+# Installs OpenBLAS and LAPACKE for the Arm wheel; see mxnet_libraries.load_arm
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
 # 8.0 and 8.6. A GPU runs code that was compiled for its major version and for
@@ -78,9 +78,9 @@ _LINE_START = 'd2lbert driver: '  # of the line that _print_driver prints
 
 
 def _print_driver():
-    """Print the newest CUDA version that the driver supports, and its GPUs.
+    """Print one line: _LINE_START, and JSON about the driver and its GPUs.
 
-    The line is _LINE_START and JSON. `probe_driver` runs this in a separate
+    `probe_driver` parses this line. It runs this function in a separate
     process, since libcuda may crash.
     """
     version, gpus, problem = 0, [], ''
@@ -140,7 +140,7 @@ def _unusable_reason(capability, cuda):
     """
     major, minor = capability
     if not major:       # `_print_driver` got no answer
-        return 'the driver does not answer for it'
+        return 'the driver does not return its compute capability'
     if not FIRST_CAPABILITY <= capability <= LAST_CAPABILITY:
         return (f'it has compute capability {major}.{minor}, and MXNet '
                 f'{MXNET_VERSION} has kernels for {FIRST_CAPABILITY[0]}.'
@@ -181,8 +181,9 @@ def probe_driver(timeout=30):
             answer = json.loads(line[len(_LINE_START):])
             break
     else:
-        return Driver(None, [], 'libcuda.so.1 does not work: it ended the '
-                                f'process with {process.returncode}')
+        return Driver(None, [], 'libcuda.so.1 does not work: the process '
+                                'that loads it ended with status '
+                                f'{process.returncode}')
     version = answer['version']     # 11020 for CUDA 11.2; 0 if unknown
     cuda = (version // 1000, version % 1000 // 10) if version else None
     gpus = []
@@ -251,7 +252,7 @@ def cuda_libraries():
 def _cpu_quota(root):
     """The CPU quota of the control groups, such as 1.5 CPUs; None: no quota.
 
-    root: the folder with proc and sys, which is not / in tests.
+    root: the folder that contains proc and sys, / except in tests.
     """
     quotas = []     # in CPUs
 
@@ -308,7 +309,7 @@ def available_memory(root='/'):
 def require_memory(num_bytes, what, remedy):
     """Raise ValueError if `num_bytes` exceeds the available memory.
 
-    what, remedy: for the message, what needs the memory and what to do.
+    what: the activity that needs the memory. The message ends with `remedy`.
     """
     free = available_memory()
     if free is not None and num_bytes > free:

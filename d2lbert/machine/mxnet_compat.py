@@ -1,4 +1,4 @@
-"""Replace names that NumPy and Python removed, and correct MXNet 1.9.1.
+"""Define names that NumPy and Python removed, and correct MXNet 1.9.1.
 
 `mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`,
 and changes MXNet's modules to import from there. So this file does not import
@@ -19,6 +19,7 @@ _VALUES = {
     'Inf': _numpy.inf, 'NAN': _numpy.nan, 'NaN': _numpy.nan,
     'NINF': -_numpy.inf, 'NZERO': -0.0, 'PINF': _numpy.inf, 'PZERO': 0.0,
     'int': builtins.int,
+    # A part of the module numpy.compat. MXNet uses only its basestring
     'compat': types.SimpleNamespace(basestring=str, integer_types=(int,)),
 }
 #: {removed name of a function of NumPy: current name of this function}.
@@ -43,7 +44,7 @@ def _msort(a):
 def _alias(name, current_name):
     """Return a function `name` that calls NumPy's function `current_name`.
 
-    MXNet uses functions as dictionary keys, so each name needs its own.
+    MXNet uses functions as dictionary keys, so each name needs a new function.
     """
     def function(*args, **kwargs):
         return getattr(_numpy, current_name)(*args, **kwargs)
@@ -116,10 +117,11 @@ def parameter_string(value):
 def adopt_parameter(block, name, parameter):
     """Let `block.collect_params()` find a Parameter that is an attribute.
 
-    block: a Gluon block whose attribute `name` is `parameter`. The stock MXNet
-    1.9.1 finds only parameters that `block.params` created, and neither
-    initializes nor trains other parameters. If `parameter.name` equals `name`,
-    the block's prefix is put before it.
+    block: a Gluon block whose attribute `name` is being set to `parameter`.
+    The stock MXNet 1.9.1 finds only parameters that `block.params` created,
+    and neither initializes nor trains other parameters. If `parameter.name`
+    equals `name`, as in `self.w = Parameter('w')`, the block's prefix is put
+    before it.
     """
     collected = block.params._params
     if any(other is parameter for other in collected.values()):
@@ -131,7 +133,7 @@ def adopt_parameter(block, name, parameter):
 
 @contextlib.contextmanager
 def _signal_handlers_kept():
-    """Context that restores all signal handlers, of Python and C, on exit."""
+    """Context that restores the C handlers of all signals on exit."""
     if os.name != 'posix':
         yield
         return

@@ -26,7 +26,7 @@ from d2lbert.machine.hardware import (
 
 @contextlib.contextmanager
 def libraries_ready():
-    """Context in which libmxnet.so can be loaded, and then uses all cores.
+    """Context to load libmxnet.so in: loads its libraries, sets its threads.
 
     Raises ImportError, with a remedy, if a needed library cannot be loaded, if
     a thread count is invalid, or if OpenMP was loaded with too few threads.
@@ -165,7 +165,7 @@ def _try_load(name):
 
 
 def load_arm(folders=()):
-    """Load the libraries of the Arm wheel, or replacements for them.
+    """Load ARM_LIBRARIES, or replacements for them.
 
     folders: where to search for ARM_LIBRARIES after the system's folders. Pass
     the folder of libmxnet.so, since the dynamic linker also searches it.
@@ -205,8 +205,8 @@ def thread_count(name, maximum=MAX_THREADS):
 
     The value is a number, or a list with a number for each nesting level of
     OpenMP, of which the first is returned. Raises ImportError if the value is
-    another text, or if its first number is 0 or above `maximum`: MXNet might
-    end the process.
+    another text, or if its first number is 0 or above `maximum`: with such a
+    value, MXNet might end the process.
     """
     text = os.environ.get(name, '')
     if not text.strip():
@@ -275,10 +275,11 @@ def _check_openmp(openmp):
     thread.join()
     if results[0]:
         raise ImportError(
-            'OpenMP was loaded before d2lbert, with OMP_DYNAMIC, '
-            'OMP_THREAD_LIMIT or OMP_MAX_ACTIVE_LEVELS giving MXNet fewer '
-            'threads than it asks for, and so wrong numbers: import d2lbert '
-            'before all other packages, or unset these variables')
+            'OpenMP was loaded before d2lbert, and OMP_DYNAMIC, '
+            'OMP_THREAD_LIMIT or OMP_MAX_ACTIVE_LEVELS may give MXNet fewer '
+            'threads than it requests, so that it computes wrong numbers: '
+            'import d2lbert before all other packages, or unset these '
+            'variables')
 
 
 @contextlib.contextmanager

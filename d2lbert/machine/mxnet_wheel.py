@@ -145,7 +145,7 @@ def _download(project, folder):
                'download', '--no-deps', '--only-binary', ':all:',
                '--progress-bar', 'off', '--dest', folder, requirement]
     print(f'd2lbert: downloading {requirement}', file=sys.stderr, flush=True)
-    process = subprocess.run(command, env=_pip_settings(os.environ),
+    process = subprocess.run(command, env=_pip_environ(os.environ),
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT)
     wheels = list(Path(folder).glob('*.whl'))
@@ -166,7 +166,7 @@ def _download(project, folder):
         'PIP_FIND_LINKS to a folder with the wheel')
 
 
-def _pip_settings(environ):
+def _pip_environ(environ):
     """A copy of `environ` for pip, with uv's settings translated."""
     environ = dict(environ)
 
@@ -174,8 +174,9 @@ def _pip_settings(environ):
         """Copy the first variable of uv that is set, unless pip's is set."""
         value = next((environ[name] for name in uv_names if environ.get(name)),
                      '')
-        # uv separates values by commas, pip by spaces. Only uv accepts a name
-        # before a URL, as in own=https://own.example
+        # uv separates links by commas and indexes by spaces; pip separates
+        # both by spaces. Only uv accepts a name before a URL, as in
+        # own=https://own.example
         value = ' '.join(re.sub(r'(^|\s)[\w-]+=(?=\w+:)', r'\1', item)
                          for item in value.replace(',', ' ').split())
         if value:

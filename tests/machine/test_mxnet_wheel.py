@@ -196,7 +196,7 @@ def test_a_failed_download_of_the_wheel_names_the_remedy(own_cache):
 
 
 def test_settings_of_uv_are_given_to_pip():
-    settings = mxnet_wheel._pip_settings({
+    settings = mxnet_wheel._pip_environ({
         'UV_DEFAULT_INDEX': 'https://index.example/simple',
         'UV_INDEX': 'own=https://own.example/a,https://own.example/b',
         'UV_FIND_LINKS': '/wheels', 'UV_OFFLINE': '1', 'PIP_TARGET': '/x'})
@@ -206,7 +206,7 @@ def test_settings_of_uv_are_given_to_pip():
     assert settings['PIP_FIND_LINKS'] == '/wheels'
     assert settings['PIP_NO_INDEX'] == '1'
     assert 'PIP_TARGET' not in settings
-    assert mxnet_wheel._pip_settings({
+    assert mxnet_wheel._pip_environ({
         'PIP_INDEX_URL': 'a', 'UV_INDEX_URL': 'b'})['PIP_INDEX_URL'] == 'a'
 
 
