@@ -88,7 +88,7 @@ def find_processor(path='/proc/cpuinfo', machine=None):
         """The value of the first field that is not empty, or ''."""
         return next((fields[name] for name in names if fields.get(name)), '')
 
-    # Where a field has two names, they are those on x86-64 and on Arm
+    # Of two names, the first is used on x86-64, the second on Arm
     vendor_id = value_of('vendor_id', 'CPU implementer')
     return Processor(
         machine, VENDORS.get(vendor_id, vendor_id),
@@ -186,8 +186,8 @@ def find_compiler():
         if not path:
             continue
         try:
-            # With a path and close_fds=False, even Python 3.8 does not fork:
-            # after a fork, the tokenizers library prints a warning
+            # A path and close_fds=False make even Python 3.8 use posix_spawn:
+            # after a fork, the tokenizers library would print a warning
             process = subprocess.run(
                 [*command, '--version'], executable=path, close_fds=False,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

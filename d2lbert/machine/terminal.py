@@ -183,7 +183,8 @@ class FailsafeStream:
     closed. The log lines of a run are not lost: they are in log.txt, too.
     """
 
-    # Other code reads these attributes, even if the stream is None
+    # Other code reads these attributes. They do not depend on the stream,
+    # which may be None
     encoding, errors = 'utf-8', 'replace'
 
     def __init__(self, stream):
@@ -224,8 +225,8 @@ class FailsafeStream:
             return None
 
 
-# The number of open contexts of `failsafe_output`, and the streams before the
-# first of them
+# The number of open contexts of `failsafe_output`; sys.stdout and sys.stderr
+# as they were before the first of these contexts
 _num_contexts, _original_streams = 0, None
 # A thread holds this lock while it changes the two variables above
 _streams_lock = threading.Lock()

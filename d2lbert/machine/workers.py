@@ -18,11 +18,11 @@ def interruptible(work):
     """Return the result of work(is_abandoned); handle signals meanwhile.
 
     work: a function with a long call into another library. Python handles
-    signals only in the main thread, between two bytecode instructions. So a
-    call there runs `work` in another thread. If a signal handler raises an
-    exception, the exception leaves this function, and `is_abandoned()` returns
-    True from then on. `work` should call `is_abandoned` often, and end when
-    the result is True.
+    signals only in the main thread, between two bytecode instructions. If this
+    function is called in the main thread, it runs `work` in another thread. If
+    a signal handler raises an exception, the exception leaves this function,
+    and `is_abandoned()` returns True from then on. `work` should call
+    `is_abandoned` often, and end when the result is True.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)      # no signal handler runs in this thread
@@ -101,8 +101,8 @@ def kvstore():
     class Store(mx.kv.KVStore):
         def broadcast(self, key, value, out, priority=0):
             super().broadcast(key, value, out, priority)
-            # Wait until the weights have arrived: otherwise a worker could
-            # push a gradient first, and get this gradient as the weights
+            # Wait until the weights have arrived: if a worker pushed a
+            # gradient before that, it could get the gradient as the weights
             for array in out if isinstance(out, (list, tuple)) else [out]:
                 array.wait_to_read()
 

@@ -84,7 +84,7 @@ def check_ids(ids, bound, name):
 
 
 def check_tokens(tokens, vocab_size, max_len):
-    """Check tokens (B, T), and return `host_unless_gpu` of them.
+    """Check tokens (B, T); return them, as a host array unless on a GPU.
 
     Raises ValueError for another shape, for B or T of 0, if T is more than
     `max_len`, or if `check_ids` refuses the ids. MXNet would clip an id that
@@ -126,8 +126,8 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
     mlm_Y: token ids. nsp_y: 0 or 1 for each pair. Labels on a GPU are not
     checked.
     """
-    # The net of a user may lack `encoder.vocab_size` or `nsp`. By the defaults
-    # of `getattr`, the check of the missing attribute passes
+    # The net of a user may lack `encoder.vocab_size` or `nsp`. The defaults of
+    # `getattr` then make the check of the missing attribute pass
     net_vocab_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
                              vocab_size)
     if vocab_size != net_vocab_size:

@@ -17,8 +17,8 @@ from d2lbert.machine.backend import gluon, init, mx, nn, np, npx
 class Model(nn.Block):
     """A network with an `encoder`, and with the attributes below.
 
-    Subclasses set `config`, the keyword arguments of the `BERTModel` or
-    `BARTModel` that the network is, or was made from.
+    Subclasses set `config`, keyword arguments of `BERTModel` or `BARTModel`.
+    They give the network or, if it is fine-tuned, the model below its head.
     """
 
     #: The decoder, for example of BART, and the masked language model head
@@ -79,10 +79,10 @@ def is_unmodified(block):
 def has_plain_call(block):
     """True if a twin in `packed.py` computes what a call of the block does.
 
-    This leaves its children aside. False if the block has a hook, or a
-    `forward` that is not known from its class, see `_has_known_forward`. Also
-    False if the attribute `packable` is False: twins cannot compute the layers
-    of this object.
+    Hooks and `forward` of its children are not checked. False if the block has
+    a hook, or if the block itself or its class (see `_has_known_forward`)
+    overrides `forward`. Also False if the attribute `packable` is False, for
+    example if the block keeps its attention weights.
     """
     return (_has_known_forward(type(block))
             and _CALL_METHODS.isdisjoint(vars(block))
@@ -91,7 +91,7 @@ def has_plain_call(block):
 
 
 def _has_known_forward(cls):
-    """True if only this package and Gluon define _CALL_METHODS of `cls`.
+    """True if `cls` keeps _CALL_METHODS of this package or _GLUON_BLOCKS.
 
     False if a class of a user, or a class of Gluon that is not among
     _GLUON_BLOCKS, overrides one of these methods.
@@ -187,8 +187,9 @@ class Dense(nn.Dense):
     """`nn.Dense` over the last axis, from (..., K) to (..., units).
 
     flatten=True (Gluon's default, but not here) maps (B, ...) to (B, units).
-    activation: 'gelu', 'gelu_new' or one of Gluon's. Unlike in Gluon, the bias
-    has a gradient even if the weight is frozen by grad_req='null'.
+    activation: 'gelu', 'gelu_new' or one of Gluon's. precision: 'fp32' or
+    'bf16', see `kernels.ops`. Unlike in Gluon, the bias has a gradient even if
+    the weight is frozen by grad_req='null'.
     """
 
     def __init__(self, units, activation=None, use_bias=True,
@@ -220,9 +221,9 @@ class Dense(nn.Dense):
         return self.act(Y) if needs_act else Y
 
     def fused_activation(self):
-        """The activation that `ops.dense` can apply for this layer, or 'none'.
+        """The activation that `ops.dense` applies for this layer, or 'none'.
 
-        It is also 'none' if the layer has an activation that must be called.
+        'none' means no activation, or an activation that must be called.
         """
         act = self.act
         can_fuse = (act is not None and is_unmodified(act)
