@@ -4,7 +4,8 @@ The page of `d2lbert show` searches the sample for the uses of a word, and for
 tokens similar to a token of the page's texts. For a run of `pretrain`, the
 sample comes from the training text. For other models, it comes from the sample
 corpus that is bundled with d2lbert. The flag `--file` names another text. In
-the sample corpus, the senses of some words have labels.
+the sample corpus, the senses of some words have labels; the page always takes
+the uses of these words from there.
 """
 import collections
 import csv
@@ -28,8 +29,8 @@ def open_model(model, precision=None, ctx=None):
     """Return (net, tokenizer, folder) of a model.
 
     model: the folder of a run or of a pretrained model, or a pair (net,
-    tokenizer), for which the folder is None. precision, ctx: for a folder, as
-    for `d2lbert.load_model`: 'fp32', 'bf16', 'int8' or None, and the device.
+    tokenizer or vocabulary), for which the folder is None. precision, ctx: as
+    for `d2lbert.load_model`; both are ignored for a pair.
     """
     if isinstance(model, (tuple, list)) and len(model) == 2:
         net, tokenizer = model
@@ -40,9 +41,10 @@ def open_model(model, precision=None, ctx=None):
 
 
 def tokenizer_of(net, tokenizer=None, vocab=None):
-    """Return `as_tokenizer` of `tokenizer` or, if None, of a vocabulary.
+    """Return `tokenizer` or, if it is None, a tokenizer for a vocabulary.
 
-    net, vocab: as for `vocab_of`, which returns this vocabulary.
+    The vocabulary is `vocab_of(net, vocab)`. `tokenizer` may be a `Vocab`,
+    too, which `as_tokenizer` converts.
     """
     if tokenizer is None:
         tokenizer = vocab_of(net, vocab)
@@ -128,7 +130,7 @@ def sample_of_run(folder):
     if not paths or not all(path.is_file() or path.is_dir()
                             for path in expanded):
         warn(f'the text of {folder} ({corpus}) is no longer on this '
-             'machine: neighbours come from the sample corpus')
+             'machine: the page searches the sample corpus')
         return bundled_sample()
     return Sample(name, sentences_of(text_sources.sources(
         paths, settings.get('text_field'))))
@@ -155,8 +157,9 @@ def sample_of_file(path, text_field=None):
 def sentences_of(paths):
     """Return the sentences of text files, up to MAX_CHARS characters in all.
 
-    The paragraph that exceeds the limit is left out, with all that follows.
-    Very short and very long sentences are left out, see `_split_sentences`.
+    paths: paths or `text_sources.Source`s. The paragraph that exceeds the
+    limit is left out, with all that follows. Very short and very long
+    sentences are left out, see `_split_sentences`.
     """
     sentences, chars_left = [], MAX_CHARS
     for path in paths:
@@ -173,8 +176,9 @@ def sentences_of(paths):
 def _split_sentences(text, is_tokenized):
     """Return the sentences of 3 to MAX_SENTENCE_WORDS words in a paragraph.
 
-    is_tokenized: True if punctuation marks have blanks around them. Then, or
-    if the paragraph contains ' . ', sentences end at ' . '.
+    is_tokenized: True if punctuation marks have blanks around them. If it is
+    true, or if the paragraph contains ' . ', sentences end at ' . '.
+    Otherwise, they end at `_SENTENCE_GAP`.
     """
     text = text.strip()
     parts = (text.split(STOP) if is_tokenized or STOP in text
@@ -187,7 +191,8 @@ def pick_sentences(sample, words):
     """Pick sentences at even distances, and more that contain given words.
 
     sample: a `Sample`; words: lower-case strings, each of which gets up to
-    MAX_PER_WORD sentences. Returns a list without repetitions, in the order of
+    MAX_PER_WORD sentences. A sentence is split into words at white space, so
+    'bank.' is not 'bank'. Returns a list without repetitions, in the order of
     the text.
     """
     sentences = sample.sentences

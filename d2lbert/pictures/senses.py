@@ -293,7 +293,7 @@ class SenseAccuracy(NamedTuple):
     def mean_rates(self):
         """The mean of `rates` over the uses of all words: (L + 1,).
 
-        For several words, it is the row `all` of the command's table.
+        If there are several words, `table` shows it as the row `all`.
         """
         return self.rates @ self.counts / self.counts.sum()
 
@@ -303,7 +303,7 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     """Measure how well a model separates labelled senses, by layer.
 
     words: a word or a list of words (default: all 32 words with labelled
-    senses); all forms of a word count as its uses. tokenizer, vocab: as for
+    senses); all forms of a word are included. tokenizer, vocab: as for
     `plot_senses`. Raises ValueError for an empty list, for a word that is not
     one of the 32, and for a word that is left in fewer than two sentences
     after long sentences are truncated.
@@ -341,7 +341,7 @@ def _labelled_uses_of(words):
     for word in words:
         if word.lower() not in labelled:
             raise ValueError('the sample corpus has no labelled senses of '
-                             f'{word!r}, or it is another form of its word: '
+                             f'{word!r}, or lists them under its base form: '
                              f'choose from {", ".join(labelled)}')
     return {word.lower(): labelled[word.lower()] for word in words}
 
@@ -434,9 +434,9 @@ def as_dict(report):
 
 
 def table(report):
-    """Return lines of text: a row for each word, then for each checkpoint.
+    """Return a table as lines: a row for each word, then for each checkpoint.
 
-    Several words are followed by a row for all of them together.
+    After several words, a row `all` has the figures of all their uses.
     """
     final = report.accuracy
     width = max(map(len, [*final.words, 'step']))

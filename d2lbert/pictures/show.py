@@ -69,17 +69,19 @@ def show(model: Any, texts: Any = None, *,
     """Make a page that shows what a model learnt.
 
     model: a run folder of `pretrain` or `finetune`, or the folder of a
-    released model; or a pair (net, tokenizer) of `load_model` or `load_run`.
-    texts: a text, or a list of texts and pairs (default: the book's two
-    cranes). words: the words whose vectors are shown in many sentences
-    (default: words of `texts` with enough uses). file: sentences,
-    one on each line, in which the nearest tokens and the uses of words are
-    found (default: the text of a run of `pretrain`, else the sample corpus).
-    text_field: the field of `file` that holds the text, if the lines are JSON.
-    out: a file to write the page to; force: replace this file if it exists.
+    released model; or a pair (net, tokenizer or vocabulary), as `load_model`
+    and `load_run` return it. texts: a text, or a list of texts and pairs
+    (default: the book's texts with the word crane). words: the words whose
+    vectors in many sentences are shown (default: words of `texts` with enough
+    uses). file: sentences, one on each line, to search for the nearest tokens
+    and the uses of words (default: the text of a run of `pretrain`, else the
+    sample corpus). The uses of a word with labelled senses always come from
+    the sample corpus. text_field: the field of `file` that holds the text, if
+    the lines are JSON. out: a file to write the page to; force: replace this
+    file if it exists.
 
-    The page of a fine-tuned model has its predictions, unless the model
-    chooses among several endings: a pair has only one ending.
+    The page of a fine-tuned model has its predictions. It has none for a
+    model that chooses among several endings, as a pair has only one ending.
 
     Returns a `Page`, which a notebook displays. Its file needs no network
     and no other file. Raises ValueError, TypeError or OSError with a one-line
@@ -103,7 +105,7 @@ def write_page(model, out, force=False, **keywords):
         reads.append(model)
     if keywords.get('file'):
         reads.append(keywords['file'])
-    check_out(out, force, 'page.html', reads)
+    check_out(out, force, example='page.html', reads=reads)
     page = Page(page_data(model, **keywords))
     with writing(out, force) as temporary:      # renamed to `out` at the end
         Path(temporary).write_text(page.html, 'utf-8', 'backslashreplace')
@@ -133,8 +135,8 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     can_fill = has_mask_head(net) and tokenizer.mask_id is not None
     bits = 16 if num_weights <= MAX_WEIGHTS_IN_16_BITS else 8
     data_of_texts = []
-    # {index in `sample_tokens`: index in the page's list of sample tokens}.
-    # For each text, `_neighbour_data` adds the neighbours of its tokens
+    # The sample tokens that the page stores: {index in `sample_tokens`: index
+    # in the page's list}. `_neighbour_data` adds the neighbours of a text
     stored_index = {}
     for pair, encoded, text_neighbours in zip(pairs, all_encoded, neighbours):
         tokens = _token_data(pair, encoded)
@@ -270,12 +272,12 @@ def _guess_data(net, tokenizer, encoded):
 def _neighbour_data(neighbours, stored_index):
     """Return, for each layer, two lists for each token of a text.
 
-    neighbours: the entry of the text from `neighbours_of`. A list is [i,
-    cosine, i, cosine, ...], where i is the index of a neighbour in the page's
-    list of sample tokens. The first list has the nearest tokens, the second
-    the nearest occurrences of the same token. If they are equal, 0 replaces
-    the second. stored_index: {index of a sample token: i}, to which this
-    function adds the neighbours.
+    neighbours: the text's entry in the second result of `neighbours_of`. A
+    list is [i, cosine, i, cosine, ...], where i is the index of a neighbour in
+    the page's list of sample tokens. The first list has the nearest tokens,
+    the second the nearest occurrences of the same token. If they are equal, 0
+    replaces the second. stored_index: {index of a sample token: i}, to
+    which this function adds the neighbours.
     """
     def store(found):           # a `Neighbours`
         numbers = []
@@ -283,15 +285,17 @@ def _neighbour_data(neighbours, stored_index):
             i = stored_index.setdefault(index, len(stored_index))
             numbers += [i, round(cosine, 4)]
         return numbers
-    return [[[store(of_all), store(of_same) if of_same != of_all else 0]
-             for of_all, of_same in layer] for layer in neighbours]
+    return [[[store(among_all),
+              store(among_same) if among_same != among_all else 0]
+             for among_all, among_same in layer] for layer in neighbours]
 
 
 def _sample_data(sample, sentences, sample_tokens, stored_index):
     """Return the sample tokens in `stored_index`, and their sentences.
 
     sentences, sample_tokens: argument and result of `neighbours_of`. A token
-    becomes [index of its sentence in the result, begin, end].
+    becomes [index of its sentence in the result, begin, end]. 'count' is the
+    length of `sentences`.
     """
     sentence_index = {}     # {index in `sentences`: index in the result}
     rows = []
@@ -316,7 +320,7 @@ def _prediction_data(net, tokenizer, text, text_b):
         return [[word, tag] for word, tag
                 in zip(text.split(), prediction.label)]
     if kind == 'classify':
-        return [[label, share] for label, share in sorted(
+        return [[label, probability] for label, probability in sorted(
             prediction.shares.items(), key=lambda item: -item[1])]
     if kind == 'regress':
         return [['value', f'{prediction.label:.4f}']]
@@ -380,8 +384,8 @@ def _word_data(net, tokenizer, sample, word, min_uses):
 def _training_data(folder):
     """Return the losses and the settings of a run.
 
-    folder: the model's folder, or None. Returns None if the folder is no run
-    with losses.
+    folder: the model's folder, or None. Returns None if there are no losses
+    that can be read.
     """
     try:
         record = read_record(folder) if folder is not None else None

@@ -62,7 +62,7 @@ def test_checkpoints_have_lines_of_their_own(tmp_path, capsys):
 @pytest.mark.parametrize('arguments, said', [
     (['none'], 'there is no folder none'),
     (['MODEL', '--word', 'heron'], "no labelled senses of 'heron', "
-     'or it is another form of its word: choose from bank'),
+     'or lists them under its base form: choose from bank'),
     (['MODEL', '--out', '.'], '--out . is a folder'),
     (['MODEL', '--out', 'no/x.png'], 'there is no folder no'),
     (['MODEL', '--out', 'x.foo'], 'does not end in the name of a format')])
