@@ -32,10 +32,12 @@ from d2lbert.pretrained.fill_mask import has_mask_head
 from d2lbert.training.load import is_run
 from d2lbert.training.saved_runs import RunError, is_finetuned
 
-#: TEXTS: the default texts, with the book's two senses of "crane". PAIRS: the
-#: default texts for a model that was fine-tuned on pairs of texts.
+#: TEXTS: the default texts, with the book's two senses of "crane". PAIRS and
+#: SINGLE_TEXTS: the default texts for a model that was fine-tuned on pairs of
+#: texts, and on single texts.
 TEXTS = ('a crane is flying', ('a crane driver came', 'he just left'))
 PAIRS = (('a crane is flying', 'a bird is in the air'), TEXTS[1])
+SINGLE_TEXTS = ('a crane is flying', 'a crane driver came')
 
 #: Maximum number of words whose uses are shown, if the user names no words.
 MAX_SHOWN_WORDS = 6
@@ -122,7 +124,9 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     net, tokenizer, folder = open_model(model, 'fp32', ctx)
     about = net.about       # task and labels of a fine-tuned model, else None
     if texts is None:
-        texts = PAIRS if about is not None and about.pair else TEXTS
+        # None is a model for both single texts and pairs
+        takes_pairs = None if about is None else about.pair
+        texts = {True: PAIRS, False: SINGLE_TEXTS, None: TEXTS}[takes_pairs]
     pairs = _check_texts(texts)
     all_encoded = [tokenizer.encode(*pair) for pair in pairs]
     num_weights = _count_weights(net, all_encoded)

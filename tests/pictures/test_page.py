@@ -145,6 +145,12 @@ def test_a_model_that_chooses_endings_is_shown_without_its_choices():
     assert found['texts'][0]['attention']
 
 
+def test_a_page_of_a_model_for_single_texts_needs_no_texts(tuned):
+    found = page_data(tuned)
+    assert [text['pair'] for text in found['texts']] == [None, None]
+    assert all(text['prediction'] for text in found['texts'])
+
+
 def test_a_net_without_the_head_makes_no_guesses(tmp_path):
     tokenizer = sentences.whole_words()
     net = sentences.build_net(len(tokenizer), embedding_norm=True)
