@@ -40,8 +40,8 @@ _NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, and noise '
 
 #: For the objectives on pairs of sentences.
 PAIR_RULES = SettingRules({}, (
-    ('architecture', ('book', 'published'), 'asks for a head over pairs, '
-     'which architecture=distilbert does not have: give objective=mlm '
+    ('architecture', ('book', 'published'), 'needs a head for sentence '
+     'pairs, which architecture=distilbert lacks: give objective=mlm '
      '(--objective mlm)'), _NO_NOISE_RULE))
 
 # Defaults and rules of the objectives on full sentences, without pairs
@@ -59,7 +59,7 @@ SENTENCE_RULES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE_RULE))
 
 def _bart_rule(name, value):
     """The rule that a setting has `value`, the only value for a BART."""
-    return (name, (value,), f'trains a BART, which has {name}={value}: leave '
+    return (name, (value,), f'trains a BART, and needs {name}={value}: leave '
             f'{name} (--{name.replace("_", "-")}) out')
 
 

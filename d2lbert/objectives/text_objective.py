@@ -54,7 +54,8 @@ class TextObjective(Objective):
     command = 'pretrain'
     change_causes = {
         'fingerprint': ('the corpus', 'a file, what --eval-every holds out, '
-                        'or the version of Unicode or NLTK that cuts it'),
+                        'or the version of Unicode or NLTK that cuts '
+                        'the text'),
         'teacher': ('the teacher', 'its weights are different')}
 
     def __init__(self, settings, vocab=None, progress=False, is_new=True):
@@ -125,7 +126,7 @@ class TextObjective(Objective):
                    self.corpus.train if self._is_new else None)
         check_max_len(self.settings['max_len'])
         if self._describes_text:
-            # After all checks, so that an error message is the only output
+            # After the checks above: no report is printed before their errors
             report(self.corpus, self.settings,
                    is_named=self.settings['corpus'] in NAMED_CORPORA)
         return net
@@ -160,9 +161,10 @@ class TextObjective(Objective):
         raise NotImplementedError
 
     def config_entries(self, history):
-        """Further entries of config.json: `wanted`, unless it is None.
+        """Further entries of config.json: history.wanted, unless it is None.
 
-        history: a `training.history.RunHistory`, which defines `wanted`.
+        history: a `training.history.RunHistory`. Its `wanted` describes the
+        corpus that was asked for, if the run trains on another one.
         """
         return {} if history.wanted is None else dict(wanted=history.wanted)
 
@@ -181,9 +183,9 @@ def freeze_pair_layers(bert):
 def read_corpus(settings, vocab=None, progress=False):
     """The `corpus.corpus.Corpus` that the settings name.
 
-    vocab: the `Vocab` of a resumed run or of a teacher, which numbers the
-    words. None: use the file that the setting `vocab` names, or build a
-    vocabulary from the text.
+    vocab: the `Vocab` of a resumed or evaluated run, or of a teacher, which
+    numbers the words. None: use the file that the setting `vocab` names, or
+    build a vocabulary from the text.
     """
     paths, valid_paths = settings['corpus'], settings['valid']
     if paths == 'wikitext-2':       # a name instead of paths
@@ -197,9 +199,10 @@ def read_corpus(settings, vocab=None, progress=False):
     vocab_source, min_freq = settings['vocab'], settings['min_freq']
     if min_freq is None and settings['corpus'] in NAMED_CORPORA:
         min_freq = MIN_FREQ
-    # A vocabulary of a file or a teacher is used as it is. A vocabulary of
-    # the text is built again in a resumed run, so that the text has the same
-    # key in the cache. Then `vocab` replaces it, unless the pieces are equal
+    # `vocab` is used at once if it came from a file or a teacher. If it was
+    # built from the text, a vocabulary is built again, so that the text has
+    # the same key in the cache. Then `vocab` replaces the new vocabulary,
+    # unless both have the same word pieces
     if vocab is not None and (vocab_source is not None
                               or settings['teacher'] is not None):
         vocab_source = vocab

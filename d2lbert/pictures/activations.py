@@ -6,8 +6,8 @@ draws attention weights.
 
 B: the number of texts in a batch; T: the number of tokens of a text, special
 tokens included; H: the number of hidden units; L: the number of layers, where
-each layer is one block; N: the number of attention heads; V: the number of
-scores of the net for a token.
+each layer must be one block; N: the number of attention heads; V: the number
+of scores of the net for a token.
 """
 import math
 from typing import Any, Iterable, List, NamedTuple, Optional, Tuple, Union
@@ -38,8 +38,8 @@ NUM_GUESSES = 10
 #: Size of the font in points (1/72 inch).
 FONT_POINTS = 7
 
-#: For figures without figsize: the minimum side of a panel; and the maximum of
-#: the sides in a row or column together, even if this makes a side smaller.
+#: For figures without figsize: the minimum side of a panel, and the maximum
+#: sum of the sides in a row or column. The maximum has priority.
 MIN_PANEL_INCHES, MAX_ROW_INCHES = 1.3, 18
 
 
@@ -65,7 +65,8 @@ def attention_of(net, ids, segments=None):
                 X = blk(X, None)        # None: there is no padding
             # (N, T, T), since the batch has a single text
             weights.append(attention.attention_weights.asnumpy())
-            # Free the memory, unless `attention` keeps weights in any call
+            # Free the memory, unless `attention` also keeps its weights
+            # outside of `keep_attention`
             if not attention.keeps_weights:
                 attention.attention_weights = None
     return onp.stack(weights).astype('float32', copy=False)
@@ -208,7 +209,7 @@ def _numbers_to_draw(numbers, count, name):
     """Return the numbers of layers or heads as a list, each from 1 to count.
 
     numbers: an int, ints, or None for all; name: the argument's name for
-    messages. Raises ValueError for another number, and for an empty list.
+    messages. Raises ValueError for any other number, and for an empty list.
     """
     if numbers is None:
         return list(range(1, count + 1))
@@ -232,8 +233,8 @@ def vectors_by_layer(net, encoded, pad_id=0):
     """
     batches = _make_batches(encoded, pad_id)
     if net.encoder.quantized is not None:
-        # The blocks of a quantized encoder cannot run one by one, so each
-        # layer is computed from the tokens
+        # A `QuantizedEncoder` always starts from the tokens, so each layer
+        # computes the layers before it again
         for layer in range(net.encoder.blks.num_layers + 1):
             with autograd.pause():
                 outputs = [net.encoder(batch.ids, batch.segments,

@@ -10,7 +10,7 @@ from d2lbert.progress import POINT
 from d2lbert.training.history import history_rows
 from d2lbert.training.saved_runs import RunError
 
-#: Styles of lines, one for each run, which differ without colours, too.
+#: Line styles of the runs, which can be told apart without colours.
 STYLES = (dict(linestyle='-', color='#1f3a5f'),
           dict(linestyle='--', color='#c1620a'),
           dict(linestyle='-.', color='#5c8a3a'),
@@ -19,7 +19,8 @@ STYLES = (dict(linestyle='-', color='#1f3a5f'),
 #: Markers of accuracies, which can be told apart without colours.
 ACCURACY_MARKERS = 'os^Dv'
 
-#: Losses in nats per token. They share a panel of a figure.
+#: The first loss of each objective of `pretrain`, in nats per token. These
+#: share a panel, so that runs with different objectives can be compared.
 TOKEN_LOSSES = 'mlm', 'clm', 'denoise'
 
 
@@ -70,7 +71,7 @@ def _read_log(folder):
 def _make_record(name, rows, config, log):
     """Return a `RunRecord`, without values that are NaN or infinite.
 
-    rows: {column: value} for each logged or evaluated step, in a list.
+    rows: a list of {column: value}, one for each logged or evaluated step.
     """
     curves = {}     # {column: curve}
     for row in rows:
@@ -113,8 +114,8 @@ def plot_history(run: Any, *others: Any,
     records = [read_record(one_run) for one_run in runs]
     for one_run, record in zip(runs, records):
         if not record.losses:
-            raise RunError(f'{one_run} has no step in its history yet: leave '
-                           'it out until it has logged one')
+            raise RunError(f'{one_run} has no finite loss in its history yet: '
+                           'leave it out until it has logged one')
     loss_names = list(dict.fromkeys(
         name for record in records for name in record.losses))
     accuracy_names = list(dict.fromkeys(
