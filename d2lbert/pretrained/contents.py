@@ -36,8 +36,10 @@ class Difference(NamedTuple):
     name: str
     state: str          # 'missing', 'left over', or 'misshapen' (of a wrong
                         # shape or type)
-    expected: str       # the shape in the table, '' if left over
-    found: str          # the shape in the folder, '' if missing
+    expected: str       # in the table: the shape, and the type if int8;
+                        # '' if left over
+    found: str          # in the folder: the shape, and a type that is not in
+                        # `tensor_files.TYPES`; '' if missing
     part: str           # `part` of the `TensorSpec`, '' if left over
 
 
@@ -51,7 +53,8 @@ class Pretrained(NamedTuple):
     def lacks(self, part):
         """True if the folder lacks some or all tensors of a part.
 
-        part: a key of `tensor_names.PARTS`. Missing tensors became random.
+        part: a key of `tensor_names.PARTS`. In place of missing tensors,
+        the net got initial values.
         """
         return any(difference.state == 'missing' and difference.part == part
                    for difference in self.differences)
@@ -87,7 +90,7 @@ class OpenFolder(NamedTuple):
         return self.fields.get(configs.QUANTIZATION) is not None
 
     def table(self):
-        """The table of the net that `keywords` describe, not fine-tuned."""
+        """The table of the net of `keywords`, without a task head."""
         return tensor_names.table(self.keywords,
                                   self.fields['num_skipped_rows'])
 
@@ -124,9 +127,9 @@ class OpenFolder(NamedTuple):
     def values(self, table):
         """Read the tensors of a table: yield (`TensorSpec`, values).
 
-        The values are an array in the order of the net's parameter, a
-        `QuantizedWeight`, or None for a missing tensor. At the end, a warning
-        names tensors that contain NaN or infinity.
+        The values are None for a missing tensor, a `QuantizedWeight`, or an
+        array with the rows of the net's parameter, in the parameter's order.
+        At the end, a warning names tensors that contain NaN or infinity.
         """
         # {name of a tensor: its number of NaN and infinite values}
         not_finite_counts = {}
@@ -202,7 +205,7 @@ def _drop_copies(folder, family, tensors):
         # If a folder has copies only, the first copy becomes the embedding
         if not _are_equal(copy, tensors.setdefault(embedding_name, copy)):
             raise PretrainedError(
-                f'{folder}: {name} is another tensor than {embedding_name}, '
+                f'{folder}: {name} differs from {embedding_name}, '
                 f'but a {family.title} here has a single token embedding: '
                 'choose a model in which they are equal')
 
@@ -227,7 +230,7 @@ def _has_tied_weights(keywords, tensors):
 def _are_equal(a, b):
     """True if two `StoredTensor`s have equal shapes and values.
 
-    False if `tensor_files.read` does not support a type.
+    Also False if `tensor_files.read` does not support one of their types.
     """
     return (a.shape == b.shape
             and {a.dtype, b.dtype} <= set(tensor_files.TYPES)
@@ -276,7 +279,7 @@ def _raise_for_differences(differences, folder, family, required_parts):
     """Raise `PretrainedError` as `OpenFolder.check` does."""
     num_misshapen = sum(difference.state == 'misshapen'
                         for difference in differences)
-    # The parts of missing tensors; a part occurs once for each tensor
+    # For each missing tensor of a required part, the name of the part
     missing_parts = [difference.part for difference in differences
                      if difference.state == 'missing'
                      and difference.part in required_parts]
@@ -321,16 +324,17 @@ class QuantizedModel(NamedTuple):
     """A net without heads, which `encoding.TextEncoder` accepts."""
 
     encoder: QuantizedEncoder
-    config: dict        # the folder's `keywords`, as in the `config` of a net
+    config: dict        # the keywords of the net, as in `OpenFolder`
     pretrained: Any     # a `Pretrained`
 
 
 def load_quantized(folder, precision=None):
     """Load a folder as (`QuantizedModel`, tokenizer), or return None.
 
-    Commands that only need vectors call this function, because `import mxnet`
-    takes longer than loading an int8 encoder and encoding a text. The vectors
-    equal those of a net that `load_pretrained` loads with int8, to the bit.
+    This function does not import MXNet: the import takes longer than loading
+    an int8 encoder and encoding a text. So commands that only need vectors
+    call this function. The vectors equal those of a net that `load_pretrained`
+    loads with int8, to the bit.
 
     precision: 'int8' quantizes the weights of any folder. With None, the
     result is None for a folder without quantized weights. Raises

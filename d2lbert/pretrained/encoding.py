@@ -2,8 +2,8 @@
 
 N: the number of texts. T: the number of tokens of a text, special tokens
 included. H: the size of a token vector. A pooled vector has H numbers for each
-pooling mode, usually one mode. A long text can be encoded in windows, which
-are ranges of its tokens that overlap.
+pooling mode; usually there is one mode. A long text can be encoded in windows,
+which are ranges of its tokens that overlap.
 """
 import sys
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
@@ -78,24 +78,25 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
 
     tokenizer: from `load_pretrained`, or the vocabulary of `load_run`.
     texts: strings, or pairs of strings, in a list, a tuple, a generator, an
-    array or a column of a table. pooling: how the token vectors of a
-    text become one vector. 'cls', 'mean', 'max', 'mean_sqrt_len_tokens',
-    'weightedmean' and 'lasttoken' include special tokens. 'own' uses the
-    pooling and normalization in the model's folder, or the mean. None
-    returns a list of N arrays (T, H) of token vectors. normalize: True to
-    scale vectors to length 1, False not to. None follows the model's folder
-    if pooling='own', and otherwise does not scale. layer: index of the block
-    whose output to use; 0 is the embeddings, -1 the last block.
+    array or a column of a table. pooling: how the token vectors of a text
+    become one vector. 'cls', 'mean', 'max', 'mean_sqrt_len_tokens',
+    'weightedmean' and 'lasttoken' are modes of sentence-transformers. They
+    pool special tokens, too. 'own' uses the pooling and normalization in the
+    model's folder, or the mean. None returns a list of N arrays (T, H) of
+    token vectors. normalize: True to scale vectors to length 1, False not to.
+    None follows the model's folder if pooling='own', and otherwise does not
+    scale. layer: index of the block whose output to use; 0 is the embeddings,
+    -1 the last block.
 
     max_len: maximum number of tokens of a text, special tokens included. The
     default is the number of positions, or a lower limit in the model's folder.
-    Longer texts are truncated. The first call that truncates with a tokenizer
-    issues a `TextWarning`; later calls log it to the logger d2lbert. overlap:
-    encode a long text in windows of max_len tokens instead. Each window shares
-    this number of tokens with the next; the last two may share more. For a
-    token in several windows, the vector is from the window in which the token
-    is farthest from the nearer end. The vector of a special token is the mean
-    over all windows.
+    Longer texts are truncated. For each tokenizer, the first call that
+    truncates issues a `TextWarning`; later calls log the message to the logger
+    d2lbert. overlap: encode a long text in windows of max_len tokens instead.
+    Each window shares this number of tokens with the next; the last two may
+    share more. For a token in several windows, the vector is from the window
+    in which the token is farthest from the nearer end. The vector of a special
+    token is the mean over all windows.
 
     batch_size: texts or windows per forward pass. By default a pass has up to
     8,192 tokens, or 4,096 with int8 weights. With the C++ operators, the
@@ -226,7 +227,7 @@ class _Windows:
         best = distance.argmax(axis=0)              # (n,) indices of windows
         vectors = onp.stack(vectors)        # (windows, tokens of a window, H)
         body = vectors[best, 1 + indices[best, onp.arange(n)]]
-        # The means are for the special tokens at both ends of the windows
+        # Means over the windows; only the means of special tokens are used
         means = vectors.mean(axis=0)
         return onp.concatenate(
             [means[:1], body, means[1 + self._body_len:]])
@@ -253,7 +254,7 @@ class TextEncoder:
                             ('overlap', overlap)):
             if value is not None:
                 whole_number(name, value)   # raises an error for 1.5
-        # _prepare_text adds a prompt to a text, or changes the text's case
+        # _prepare_text is `prepare` of the tokenizer's `Pooling`
         self.pooling, self._prepare_text = choose_pooling(tokenizer, pooling,
                                                           normalize)
         self._takes_long_texts = (truncates or max_len is not None
@@ -457,7 +458,7 @@ class TextEncoder:
         from d2lbert.pretrained.heads import FineTuned
         layer = self.layer
         if layer == -1 and isinstance(self.net, FineTuned):
-            # -1 would include the task head
+            # -1 is for nets with the forward method of a `BERTModel`
             layer = self.net.encoder.blks.num_layers
         ids = pad_rows([item.ids for item in batch], self.tokenizer.pad_id)
         segments = pad_rows([item.segments for item in batch])

@@ -54,12 +54,12 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
     config.json names the family, BERT or a relative in `family.FAMILIES`.
     ctx: a device or a list of devices; None means the CPU. Weights become
     float32. Weights of heads that the folder lacks are random, with the
-    standard deviation initializer_range of config.json. But RoBERTa and
-    similar families then have no pooler. heads: 'pooler', 'mlm' or 'nsp'; a
-    warning is logged if one of them has random weights. A warning is also
-    logged if the net does not use a tensor of the folder.
-    `print(net.pretrained)` lists the tensors that the folder lacks and the
-    tensors that the net does not use. trainable=False saves the memory of
+    standard deviation initializer_range of config.json. But a RoBERTa or
+    CamemBERT whose folder has no pooler gets no pooler. heads: names among
+    'pooler', 'mlm' and 'nsp'; a warning is logged if a named head has random
+    weights. A warning is also logged if the net does not use a tensor of the
+    folder. `print(net.pretrained)` lists the tensors that the folder lacks and
+    the tensors that the net does not use. trainable=False saves the memory of
     gradients, for inference. precision: 'bf16' or 'int8' for faster
     inference, see `precision.set_precision`. None means the precision of the
     folder: int8 if the weights are quantized, else fp32.
@@ -91,8 +91,8 @@ def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
     make_net() constructs the net. table: the net's `TensorSpec`s, see
     tensor_names.py. ctx, trainable, precision: as for `load_pretrained`.
     required_parts: values of `TensorSpec.part`. Raises `PretrainedError` if a
-    tensor of these parts is missing. Missing tensors of other parts become
-    random.
+    tensor of these parts is missing. Parameters of other parts get initial
+    values if their tensors are missing.
     """
     pretrained = opened.check(table, required_parts)
     tokenizer = opened.tokenizer()
@@ -260,7 +260,7 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     with precision='int8' is written with int8 weights, in about a quarter of
     the size; other libraries cannot load such a folder. parts: the parts of
     the net to write: keys of `tensor_names.PARTS`, or 'head' for a task head;
-    None for all.
+    None for all. If `config.omits_mlm_head` is true, no MLM head is written.
 
     Raises FileExistsError if `folder` exists and is not an empty folder.
     Raises `PretrainedError` if the format cannot represent the net. The format
@@ -308,8 +308,8 @@ def _tensors(net, pad_id, parts):
             tensors[spec.name + tensor_files.SCALE_SUFFIX] = weight.scale
             continue
         values = tensors[spec.name] = _values(params[spec.param_name], spec)
-        # Only the output bias of the MLM head has an alias. transformers reads
-        # the alias if the weight of this layer is not the token embedding
+        # Only the bias of the MLM head's output layer has an alias.
+        # transformers reads the alias if this layer has its own weight
         if spec.alias and not net.config['tie_embeddings']:
             tensors[spec.alias] = values
     return tensors
@@ -350,8 +350,8 @@ def _values(param, spec):
         raise PretrainedError(
             f'the net has no values yet ({spec.param_name} is not '
             'initialized): nothing to save') from None
-    # -1: a position embedding may lack the folder's first rows, which no token
-    # uses. They are written as zeros
+    # -1, not spec.shape[0]: a position embedding may lack the folder's first
+    # rows, which no token uses. They are written as zeros
     values = values.reshape(-1, *spec.shape[1:])
     if spec.num_skipped_rows:
         values = onp.pad(values, ((spec.num_skipped_rows, 0), (0, 0)))

@@ -244,6 +244,6 @@ def test_separate_embeddings_are_refused(folder, name, tmp_path):
         with pytest.raises(PretrainedError) as error:
             d2l.load_model(tmp_path)
         assert str(error.value) == (
-            f'{tmp_path}: {name} is another tensor than model.shared.weight, '
+            f'{tmp_path}: {name} differs from model.shared.weight, '
             'but a BART here has a single token embedding: choose a model in '
             'which they are equal')
