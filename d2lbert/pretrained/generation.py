@@ -28,7 +28,7 @@ from d2lbert.texts.examples import pad_rows
 #: Number of texts in a batch.
 BATCH_SIZE = 16
 
-#: {field of generation_config.json that is not supported: the value with which
+#: {generation setting of a folder that is not supported: the value with which
 #: it has no effect}
 UNSUPPORTED = {
     'do_sample': False, 'num_beam_groups': 1, 'repetition_penalty': 1.0,
@@ -91,8 +91,8 @@ class GenerationConfig(NamedTuple):
     def exclude_tokens(self, log_probs, tokens):
         """Set the log_probs (V,) of excluded next tokens to -inf, in place.
 
-        If first_id or last_id is due, all other tokens are excluded. tokens:
-        the ids of the text so far, with start_id. Returns log_probs.
+        If first_id or last_id must come next, all other tokens are excluded.
+        tokens: the ids of the text so far, with start_id. Returns log_probs.
         """
         if self.no_repeat_ngram:
             repeating = _repeating_tokens(tokens, self.no_repeat_ngram)
@@ -146,7 +146,7 @@ def config_of(net, tokenizer):
                for field, neutral_value in UNSUPPORTED.items()
                if fields.get(field) not in (None, neutral_value)]
     if ignored:     # only fields of a loaded folder can be unsupported
-        warn(f'{loaded_folder.folder}: its generation_config.json has '
+        warn(f'{loaded_folder.folder}: its generation settings have '
              f'{", ".join(ignored)}, which is not supported and ignored')
     settings = {'max_len': _num_positions(net) + 1}
     for field, name in GENERATION_FIELDS.items():
@@ -230,7 +230,7 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
                       f'texts end at {trained_len} tokens, the length that '
                       'the model was trained at')
     elif trained_len and config.max_len > trained_len + has_decoder:
-        # A decoder's text has start_id and trained_len tokens: True adds 1
+        # has_decoder adds 1 for start_id, which trained_len does not count
         warn_once(tokenizer, 'later positions', 'the model was trained on '
                   f'{trained_len} tokens at most: the vectors of later '
                   'positions are random')
@@ -315,7 +315,7 @@ def _search(net, searches, encoded_X, lens, use_cache):
                 still_active.append(k)
         if still_active and extended_rows != list(range(len(text_of_row))):
             text_of_row = [text_of_row[row] for row in extended_rows]
-            if use_cache:   # step 1 has cached texts_X: it is not read again
+            if use_cache:   # the decoder does not read texts_X again
                 caches.select(extended_rows, len(tokens))
             else:
                 texts_X = texts_X.take(
@@ -369,8 +369,8 @@ class Beams:
         self.config, self.done = config, False
         start = [config.start_id] if start is None else start
         self.sequences = [list(start) for _ in range(config.num_beams)]
-        # All beams begin as copies of the first. Step 1 chooses no extension
-        # of a copy, whose score is too low, unless it forces a token
+        # Beams 1 to K-1 begin as copies of beam 0. Their scores are very low:
+        # step 1 extends them only if beam 0 has too few allowed tokens
         self.scores = onp.full(config.num_beams, -1e9)
         self.scores[0] = 0
         self.finished = []  # (score / length ** penalty, ids), best first

@@ -291,8 +291,8 @@ def write(path, tensors, displayed_path):
     that an error message names, since `path` may be temporary.
     """
     library, path = safetensors(), Path(path)
-    # The library does not obey the umask. So make the file first, and give the
-    # mode of the new file to the file that the library writes
+    # The library does not obey the umask. So an empty file is made first, and
+    # its mode is given to the file that the library writes in its place
     path.touch()
     mode = path.stat().st_mode
     try:
@@ -318,8 +318,8 @@ LIMITED_BY_AXES = (
 #: Maximum number of layers of a model whose layers share tensors.
 MAX_SHARED_LAYERS = 1000
 
-#: Maximum number of elements of a table of sinusoidal positions. Files do not
-#: contain this table, so tensors do not limit it.
+#: Number of elements that a position embedding may have even if no tensor is
+#: that large, because files do not contain a table of sinusoidal positions.
 MAX_POSITION_VALUES = 1 << 26
 
 
@@ -329,16 +329,16 @@ def check_layers(config, num_tensors):
     Also raise it if more than `MAX_SHARED_LAYERS` layers share tensors.
     config: keyword arguments of a `BERTModel` or a `BARTModel`, a dict.
     """
-    def number(name):
+    def int_or_0(name):
         value = config.get(name)
         return value if isinstance(value, int) else 0
-    layers, groups = number('num_layers'), number('num_groups')
+    layers, groups = int_or_0('num_layers'), int_or_0('num_groups')
     if groups and layers > MAX_SHARED_LAYERS:
         raise ValueError(f'{layers} layers are more than the '
                          f'{MAX_SHARED_LAYERS} that may share their tensors')
     # The layers of a group share the tensors of its inner_group_num blocks
-    stored_layers = ((groups or layers) * max(number('inner_group_num'), 1)
-                     + number('decoder_layers'))
+    stored_layers = ((groups or layers) * max(int_or_0('inner_group_num'), 1)
+                     + int_or_0('decoder_layers'))
     if stored_layers > num_tensors:
         raise ValueError(
             f'{num_tensors} tensors are too few for {stored_layers} layers')
@@ -360,7 +360,7 @@ def check_against_tensors(config, shapes):
                              f'than {longest} rows or columns')
     max_len, num_hiddens = config.get('max_len'), config.get('num_hiddens')
     if isinstance(max_len, int) and isinstance(num_hiddens, int):
-        # The limit for a position embedding, which is a tensor or sinusoidal
+        # The maximum number of elements of the position embedding
         max_values = max([MAX_POSITION_VALUES, *map(math.prod, shapes)])
         if max_len * num_hiddens > max_values:
             raise ValueError(f'max_len is {max_len}, which is too long for '

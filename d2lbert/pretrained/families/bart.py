@@ -47,7 +47,8 @@ class BARTDecoder(nn.Block):
         the number of valid tokens of each text; None: all are valid. Output t
         depends on tokens up to t. caches: the `Caches` of the preceding
         tokens, which earlier calls decoded; None if no tokens precede. The new
-        tokens are added to the caches.
+        tokens are added to the caches. If the caches hold the keys and values
+        of the encoded text, encoded_X is ignored.
         """
         caches = Caches(len(self.blks)) if caches is None else caches
         # position: of the first new token, which follows the cached tokens
@@ -85,8 +86,8 @@ class BARTDecoder(nn.Block):
             encoder.scale(weight.data(ctx)),
             np.zeros((1, weight.shape[1]), ctx=ctx),
             self.pos_embedding.data(ctx).reshape(-1, weight.shape[1]),
-            # An entry for each of the three tables above. 'write': see
-            # `packed.embed`
+            # For each of the three tables. The reshape obeys the grad_req of
+            # pos_embedding, so 'write' is right for the last table
             grad_req=(*grad_reqs(weight), 'null', 'write'))
         return self.embedding_dropout(self.embedding_norm(X))
 

@@ -47,10 +47,10 @@ TYPE_NAMES = {bool: 'true or false', list: 'a list', str: 'a name'}
 def read_keywords_and_fields(path):
     """Read a config.json: (keywords of the net, fields of the file).
 
-    Both are dicts. The second dict also has defaults of missing fields, and
-    three more entries: `initializer_range`, a field with another name in the
-    files of some families; `num_skipped_rows`, the result of the function of
-    that name; and `generation_fields`, if the family has a decoder. Raises
+    Both are dicts. The second dict also has defaults of some missing fields,
+    and three more entries: `initializer_range`, which some families store in
+    another field; `num_skipped_rows`, the result of the function of that name;
+    and `generation_fields`, if the family has a decoder. Raises
     `PretrainedError` for a value that the net cannot represent.
     """
     return _ConfigFile(path).keywords_and_fields()
@@ -102,13 +102,13 @@ class _ConfigFile:
             self.fields['generation_fields'] = _read_generation_fields(
                 self.path, self.fields)
         num_skipped = num_skipped_rows(family, ids['pad_token_id'])
-        # So far, max_len has been the field max_position_embeddings
+        # keywords['max_len'] is still the field max_position_embeddings
         keywords['max_len'] = self._num_positions(keywords['max_len'],
                                                   num_skipped)
         if family.ffn_factor:
             keywords['ffn_num_hiddens'] = (family.ffn_factor
                                            * keywords['num_hiddens'])
-        # None, for null, means the default: True
+        # null in the file gives None, which means the default, True
         tied = self.fields['tie_word_embeddings'] is not False
         return (dict(keywords, activation=activation, embedding_norm=True,
                      tie_embeddings=tied, **family.structure),
@@ -221,7 +221,7 @@ class _ConfigFile:
         return ids
 
     def _num_positions(self, max_position_embeddings, num_skipped):
-        """The number of positions that a token can have.
+        """The number of positions of the net, its max_len.
 
         num_skipped: the result of `num_skipped_rows`.
         """
@@ -347,7 +347,8 @@ def generation_fields_of_net(net, tokenizer):
     ids = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
                pad_token_id=tokenizer.pad_id,
                decoder_start_token_id=net.config['start_id'])
-    # None in the original is kept for the fields in `ids`, else left out
+    # A field of the original replaces a field of `ids`, even by None. Other
+    # fields are kept if GENERATION_FIELDS has them and they are not None
     return {**ids, **{
         name: value for name, value in original.items()
         if name in ids or (name in GENERATION_FIELDS and value is not None)}}
