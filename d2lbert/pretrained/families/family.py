@@ -2,8 +2,8 @@
 
 A family is a set of models with one structure, such as RoBERTa. The table maps
 the fields of config.json to keywords of `BERTModel` or `BARTModel`. It also
-maps the names of layers in d2lbert to names in the family's folders. Names in
-folders, of fields and of classes are from Hugging Face's `transformers`.
+maps the names of layers in d2lbert to names in the family's folders. The names
+of tensors, fields and classes are those of Hugging Face's `transformers`.
 """
 from typing import NamedTuple, Optional
 
@@ -36,7 +36,7 @@ class Head(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Names and defaults in a family's folders, and the family's classes.
+    """Names and defaults in a family's folders, and its transformers classes.
 
     Below, a field is a field of config.json, and a keyword is an argument of
     the net.
@@ -45,10 +45,10 @@ class Family(NamedTuple):
     title: str              # for messages
     model_type: str         # the value of the field model_type
     prefix: str             # of the names of encoder, decoder and pooler
-                            # tensors; folders with no others may leave it out
-    names: dict             # {layer here, or 'mlm.bias': name in folders}, see
-                            # `tensor_names.table`; {i}, {group} and {inner}
-                            # number the blocks
+                            # tensors; a folder with no others may lack it
+    names: dict             # {key of a layer, or 'mlm.bias': name in folders};
+                            # `tensor_names.table` has the layer of each key;
+                            # {i}, {group} and {inner} number the blocks
     # sizes, fractions and flags are {field: (keyword, default)}
     sizes: dict             # whole numbers from 1
     fractions: dict         # numbers from 0 to less than 1
@@ -68,8 +68,8 @@ class Family(NamedTuple):
     #: max_position_embeddings does not count the first `rows_before` rows.
     positions_from_pad: bool = False
     rows_before: int = 0
-    embedding_copies: tuple = ()    # further tensors in folders that are
-                                    # copies of the token embedding
+    embedding_copies: tuple = ()    # further layers in folders whose weights
+                                    # are copies of the token embedding
     has_decoder: bool = False
     #: The field with the standard deviation of initial weights
     init_std_field: str = 'initializer_range'
@@ -289,9 +289,9 @@ BART_STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
                       embedding_norm=True, tie_embeddings=True)
 
 
-def _bart_attention(layer, name):
-    """`Family.names` of a layer; name: its name within a block in folders."""
-    return {f'{layer}.{W}': f'layers.{{i}}.{name}.{W_name}'
+def _bart_attention(key, name_in_block):
+    """Entries of `Family.names` for the dense layers of an attention."""
+    return {f'{key}.{W}': f'layers.{{i}}.{name_in_block}.{W_name}'
             for W, W_name in (('W_q', 'q_proj'), ('W_k', 'k_proj'),
                               ('W_v', 'v_proj'), ('W_o', 'out_proj'))}
 
@@ -335,7 +335,7 @@ BART = Family(
     flags={'scale_embedding': ('scale_embedding', False)},
     activation_field=('activation_function', 'gelu'),
     # The rest of BART_STRUCTURE is not needed here: config.py sets
-    # embedding_norm and tie_embeddings, and its `positional` is the default
+    # embedding_norm and tie_embeddings; the default of `positional` is right
     structure=dict(layer_norm_eps=1e-5, **{
         keyword: BART_STRUCTURE[keyword] for keyword in (
             'family', 'heads', 'mlm_hidden', 'num_segments')}),

@@ -29,8 +29,8 @@ class TensorSpec(NamedTuple):
                             # fewer rows. One shape may have a leading 1 that
                             # the other lacks
     part: str               # a key of PARTS, or 'head' in a fine-tuned net
-    is_reversed: bool = False   # True if the folder has the rows in the
-                                # reverse order of the parameter's
+    is_reversed: bool = False   # True if the folder has the rows of the
+                                # parameter in reverse order
     alias: Optional[str] = None     # a second name of the tensor in the folder
     num_skipped_rows: int = 0   # of a position embedding: the folder has this
                                 # number of rows before the parameter's rows
@@ -51,9 +51,9 @@ def table(config, num_skipped_rows=0):
     heads = config.get('heads', HEADS)
     E = config.get('embedding_size') or H
 
-    # The functions make the specs of a layer. key: a key of Family.names.
-    # layer: the layer's name in the net. block_numbers: values for {i},
-    # {group} and {inner} in the name in the folder
+    # These four functions make the specs of a layer. key: a key of
+    # Family.names. layer: the layer's name in the net. block_numbers: values
+    # for {i}, {group} and {inner} in the name in the folder
     def embedding(key, param_name, shape, part='encoder'):
         return TensorSpec(f'{names[key]}.weight', param_name, shape, part)
 

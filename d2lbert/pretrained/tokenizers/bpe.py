@@ -29,9 +29,9 @@ class LoadedBPE(NamedTuple):
 
     tokenizer: Any          # of the library
     special: dict           # {role: token}
-    tokens: Any = None      # the model's tokens by id; further tokens of the
-                            # tokenizer become <unk>. None: the tokenizer has
-                            # no further tokens
+    tokens: Any = None      # the model's tokens by id; tokens that
+                            # `_with_merges` adds become <unk>. None: no tokens
+                            # are added
     files: Any = None       # {name: text} to save in place of tokenizer.json,
                             # or None
 

@@ -1,4 +1,4 @@
-"""This module has the inputs and outputs that all tokenizers share.
+"""This module has the code that all tokenizers share.
 
 T: the number of tokens of a text, or of a pair of texts.
 """
@@ -14,18 +14,19 @@ from d2lbert.texts.examples import truncate_pair
 #: The roles of special tokens, as in tokenizer_config.json.
 ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 
-#: {role: possible tokens}. If no file names the token of a role, the first of
-#: its tokens that the vocabulary has is used.
+#: {role: possible tokens}. If no file names the token of a role, it is the
+#: first of these tokens that the vocabulary has.
 DEFAULT_TOKENS = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
                       cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
                       mask=('[MASK]', MASK))
 
 
 def configured_token(config, role, default=None):
-    """The special token of a role in tokenizer_config.json, else `default`.
+    """The special token that a folder's files name for a role, else `default`.
 
-    config: the fields of the file. A field has the token itself, or a dict
-    with the token as `content`, as transformers writes an AddedToken.
+    config: as `tokenizer._read_config` returns it. A field has the token
+    itself, or a dict with the token as `content`, as transformers writes an
+    AddedToken.
     """
     token = config.get(f'{role}_token')
     if isinstance(token, dict):
@@ -71,10 +72,11 @@ class Details(NamedTuple):
 class Encoded:
     """The inputs of a model for a text or a pair, T tokens.
 
-    ids: a list of T token ids. segments: a list of T numbers, 1 in the second
-    text of a pair, else 0. But RoBERTa's tokenizer and some others give 0 in
-    both texts. get_details: a function that returns the `Details`. It is
-    called when the details are first used, because vectors do not need them.
+    ids: a list of T token ids. segments: a list of T numbers, 1 for the second
+    text of a pair and the special token after it, else 0. But RoBERTa's
+    tokenizer and some others give 0 in both texts. get_details: a function
+    that returns the `Details`. It is called when the details are first used,
+    because vectors do not need them.
     """
 
     __slots__ = 'ids', 'segments', '_get_details', '_details'
@@ -195,7 +197,7 @@ def check_text(text):
 
 
 def check_pairs(second_texts, first_texts):
-    """Return the second texts as a list; raise an error for a wrong number."""
+    """Return the second texts as a list; there must be as many first texts."""
     second_texts = as_list(second_texts, 'texts')
     if len(second_texts) != len(first_texts):
         raise ValueError(
