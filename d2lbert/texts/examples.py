@@ -65,7 +65,7 @@ def derive_bytes(*purpose):
 def derive_shuffler(*purpose):
     """A RandomState seeded by `derive_bytes` of the arguments.
 
-    NumPy promises that this generator will always draw the same numbers.
+    NumPy promises that a RandomState draws the same numbers in all versions.
     """
     return onp.random.RandomState(
         onp.frombuffer(derive_bytes(*purpose), '<u4').astype('uint32'))
@@ -81,7 +81,7 @@ class Batch(NamedTuple):
     tokens_X: Any          # (B, T) int32
     segments_X: Any        # (B, T) int32, 0 or 1
     valid_lens_x: Any      # (B,) float32, the number of real tokens
-    pred_positions_X: Any  # (B, P) int32, 0 pads
+    pred_positions_X: Any  # (B, P) int32, 0 for padding
     mlm_weights_X: Any     # (B, P) float32, 0 keeps padding out of the loss
     mlm_Y: Any             # (B, P) int32, the original tokens
     nsp_y: Any             # (B,) float32, 1 if the second sentence follows
@@ -165,6 +165,7 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     # num_preds[n]: the number of tokens to mask in a row of n tokens
     num_preds = onp.array([num_predictions(n, mask_share)
                            for n in range(max_len + 1)], 'int32')
+    # types: as in `NumberedText`. Now the spans are ranges of `types`
     types, spans = text.gather(spans)
     arguments = (spans, types, text.numbers,
                  (pad, mask, cls, sep, len(vocab)), num_preds, columns[:-1],

@@ -153,5 +153,6 @@ def test_ids_far_beyond_the_tokens_are_refused(tmp_path):
     (tmp_path / 'vocab.json').write_text(
         '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 2147483648}')
     (tmp_path / 'merges.txt').write_text('#version: 0.2\n')
-    with pytest.raises(TokenizerError, match='5 tokens up to 2147483648'):
+    with pytest.raises(TokenizerError,
+                       match='5 tokens have ids up to 2147483648'):
         WordPiece.load(tmp_path)

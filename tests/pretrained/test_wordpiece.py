@@ -706,7 +706,7 @@ def test_ids_far_beyond_the_tokens_are_refused(tmp_path):
     found['model']['vocab']['b'] = 1 << 31
     path.write_text(json.dumps(found))
     with pytest.raises(word_pieces.TokenizerError,
-                       match='7 tokens up to 2147483648'):
+                       match='7 tokens have ids up to 2147483648'):
         WordPiece.load(tmp_path)
 
 

@@ -45,13 +45,13 @@ NORMALIZER_FIELDS = (
     ('strip_accents', 'strip_accents', None),
     ('tokenize_chinese_chars', 'handle_chinese_chars', True))
 
-#: From this number of texts on, counted over all calls without pairs and
-#: max_len, a tokenizer encodes such texts in C++. Making the tables for C++
-#: takes as long as encoding some hundred texts with the library.
+#: A tokenizer encodes texts in C++ once it has got this number of texts. Texts
+#: with pairs or max_len do not count, and are not encoded in C++. Making the
+#: C++ tables takes as long as encoding some hundred texts with the library.
 MIN_CPP_TEXTS = 512
 
-#: If the texts of a call have this number of characters in all, or more,
-#: another thread encodes them, so that Ctrl-C works.
+#: If `_call_library` gets this number of characters or more, it encodes by
+#: `interruptible`, so that Ctrl-C works.
 LONG_CHARS = 1 << 20
 
 #: A model_max_length of this or more in tokenizer_config.json means no limit.
@@ -69,16 +69,16 @@ class WordPiece(BaseTokenizer):
                  tokens=None, files=None):
         """Wrap a tokenizer of the library; special: {role: token}.
 
-        max_len, kept for callers, is the number of tokens that the model can
-        read, or None. config: the fields of tokenizer_config.json. tokens: the
-        model's tokens by id; None for all tokens of the tokenizer. files:
-        {name: text} to save in place of tokenizer.json, or None. With files,
-        the tokenizer may have more tokens than the model. The further tokens
-        become the unknown token.
+        max_len: the number of tokens that the model can read, or None;
+        `encode` does not apply it. config: the fields of
+        tokenizer_config.json. tokens: the model's tokens by id; None for all
+        tokens of the tokenizer. files: {name: text} to save in place of
+        tokenizer.json, or None. With files, the tokenizer may have more tokens
+        than the model. The further tokens become the unknown token.
         """
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
-        # For `word_pieces.library_errors`
+        # True if a regular expression may make the library panic
         self._may_panic = word_pieces.has_expressions(tokenizer)
         self._num_encoded_texts = 0
         tokenizer.no_truncation()
@@ -91,8 +91,7 @@ class WordPiece(BaseTokenizer):
         for token in special.values():
             if token not in self.token_to_idx:
                 raise TokenizerError('the tokenizer is damaged: another token '
-                                     f'has the number of {token}; fetch it '
-                                     'again')
+                                     f'has the id of {token}; fetch it again')
 
     def to_json(self):
         """The tokenizer as JSON text, for `from_json`. `files` is left out."""
@@ -104,7 +103,8 @@ class WordPiece(BaseTokenizer):
     def from_json(cls, text):
         """The tokenizer that `to_json` wrote.
 
-        Raises ValueError, TypeError, KeyError or AttributeError for another.
+        Raises ValueError, TypeError, KeyError or AttributeError for any other
+        text.
         """
         fields = parse_json(text)
         with word_pieces.library_errors('its own description'):
@@ -114,7 +114,7 @@ class WordPiece(BaseTokenizer):
                    fields['config'])
 
     def description(self):
-        """All that the ids of a text depend on: a list of JSON values."""
+        """All that the ids of words depend on: a list of JSON values."""
         return [self.idx_to_token, self.special,
                 *word_pieces.description(self.tokenizer)]
 
@@ -328,7 +328,7 @@ def _join(tokenizer, first, second, max_text_tokens):
 
 
 class WholeWords(BaseTokenizer):
-    """A tokenizer with the `Vocab` of a run: each lower-case word is a token.
+    """A tokenizer that looks up lower-cased words in the `Vocab` of a run.
 
     White space separates words. A mark is a character of punctuation, a symbol
     or a Chinese character. If the vocabulary has marks, and each only as a
@@ -347,12 +347,12 @@ class WholeWords(BaseTokenizer):
 
         Returns None for any other `WordPiece`.
         """
-        tokens, reserved = tokenizer.idx_to_token, [UNK, *RESERVED]
-        if (tokens[:len(reserved)] != reserved
+        tokens, first_tokens = tokenizer.idx_to_token, [UNK, *RESERVED]
+        if (tokens[:len(first_tokens)] != first_tokens
                 or not word_pieces.has_whole_words(tokenizer.tokenizer)):
             return None
         return cls(Vocab.from_freqs(
-            [(token, 0) for token in tokens[len(reserved):]], 0, RESERVED),
+            [(token, 0) for token in tokens[len(first_tokens):]], 0, RESERVED),
             tokenizer.max_len)
 
     def save(self, folder):

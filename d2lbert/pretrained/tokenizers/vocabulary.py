@@ -1,4 +1,4 @@
-"""This module makes a `Vocab` of a tokenizer, for drawing training examples.
+"""This module makes a `Vocab` of a tokenizer. `PieceVocab` is for pretraining.
 
 V: the number of tokens.
 """

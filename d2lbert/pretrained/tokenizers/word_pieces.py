@@ -26,8 +26,8 @@ from d2lbert.texts.numbered_text import line_ends
 # Longer words become [UNK]
 MAX_WORD_CHARS = 100
 
-# Trained pieces consist of at most this number of different characters, the
-# most frequent ones. Words with other characters become [UNK]
+# The largest number of different characters in all trained pieces together;
+# the most frequent ones are used. Words with other characters become [UNK]
 MAX_ALPHABET = 1000
 
 # The largest number of different words to count. If the text files have more,
@@ -169,8 +169,8 @@ def train_pieces(counts, vocab_size, special_tokens, options,
     has special_tokens, then letters as pieces that begin a word, then letters
     that continue a word, and then longer pieces in the order of training.
     Equal arguments give equal lists. options: lowercase and strip_accents of
-    BERT's normalizer, a dict. min_frequency: the least number of times that a
-    longer piece must occur in the texts of `_texts_of`.
+    BERT's normalizer, a dict. min_frequency: the least count of a longer
+    piece, after counts are scaled down (see `MAX_TRAINING_WORDS`).
     """
     t = library()
     counts = _normalized(counts, options)
@@ -311,15 +311,15 @@ def tokens_by_id(vocab, name='the tokenizer', special_tokens=()):
     num_ids = 1 + max(vocab.values(), default=-1)
     # A damaged file with one huge id would need a huge list
     if num_ids > 2 * len(vocab) + 1000:
-        raise TokenizerError(f'{name} is damaged: it numbers {len(vocab)} '
-                             f'tokens up to {num_ids - 1}; fetch it again')
+        raise TokenizerError(f'{name} is damaged: its {len(vocab)} tokens '
+                             f'have ids up to {num_ids - 1}; fetch it again')
     # Of tokens with the same id, the result has only the last in `vocab`. The
     # library's order is random, so a special token could be missing
     ids = list(vocab.values())
     for token in special_tokens:
         if ids.count(vocab.get(token)) > 1:
             raise TokenizerError(f'{name} is damaged: another token has the '
-                                 f'number of {token}; fetch it again')
+                                 f'id of {token}; fetch it again')
     tokens = [''] * num_ids
     for token, idx in vocab.items():
         tokens[idx] = token
@@ -334,11 +334,11 @@ def has_word_pieces(tokenizer):
 
 
 def description(tokenizer):
-    """The settings that ids depend on, without the tokens: a list for JSON.
+    """The settings that the ids of words depend on: a list for JSON.
 
     If the tokenizer splits text as BERT's does, these are the options of the
-    normalizer and the largest length of a word. For any other tokenizer, the
-    list has the whole JSON text, tokens included.
+    normalizer and the largest length of a word, without the tokens. For any
+    other tokenizer, the list has only its whole JSON text, tokens included.
     """
     if not splits_as_bert(tokenizer):
         return [tokenizer.to_str()]
@@ -483,7 +483,8 @@ class TextCutter:
             return None
         added = [token.content for token
                  in tokenizer.get_added_tokens_decoder().values()]
-        # After normalization, an added token with accents may match ASCII
+        # The library may remove the accents of an added token, which then
+        # matches ASCII
         if not all(token.isascii() and token.isprintable() for token in added):
             return None
         # Find the special tokens around a text, here the letter a
@@ -491,7 +492,7 @@ class TextCutter:
         sample = tokenizer.encode('a')
         begin = sample.special_tokens_mask.index(0)
         end = begin + len(text_ids)
-        # Without added tokens, their regular expression matches every text
+        # Without added tokens, `_find_added_token` would match every text
         if not added:
             return None
         # A post-processor need not keep the ids of the text together
@@ -529,7 +530,10 @@ class TextCutter:
 
 
 def _without_added_tokens(tokenizer):
-    """A copy of a tokenizer that splits added tokens as it splits any word."""
+    """Copy a tokenizer without its added tokens and its post-processor.
+
+    The copy splits an added token like any other text.
+    """
     copy = library().Tokenizer(tokenizer.model)
     for part in ('normalizer', 'pre_tokenizer'):
         if getattr(tokenizer, part) is not None:
@@ -540,7 +544,7 @@ def _without_added_tokens(tokenizer):
 def _tasks(lines):
     """Yield parts of `lines`: whole lines, about `TASK_BYTES` in a part.
 
-    `lines` is bytes. Without any line, the only part is empty.
+    `lines` is bytes. If it is empty, it is the only part.
     """
     begin = 0
     while len(lines) - begin > TASK_BYTES:
@@ -553,8 +557,9 @@ def _tasks(lines):
 def _cpp_pieces(tokenizer):
     """The `cut.Pieces` that cut printable ASCII as a tokenizer does, or None.
 
-    None: without the C++ code, `draw.library`; for a tokenizer that does not
-    split as BERT's; or if the vocabulary lacks the unknown token.
+    Returns None if the C++ code is missing (see `draw.library`), if the
+    tokenizer does not split text as BERT's does, or if the vocabulary lacks
+    the unknown token.
     """
     vocab, model = tokenizer.get_vocab(), tokenizer.model
     if (draw.library() is None or not splits_as_bert(tokenizer)
