@@ -95,7 +95,7 @@ def tokens_of_paragraphs(paragraphs):
 
 def tokens_of_lines(lines, lower=True):
     """The `TokenizedText` of lines by the book's rule, by C++ if compiled."""
-    if draw.library() is None:
+    if draw.library() is None:      # cut's C++ code is not compiled
         return tokens_of_paragraphs(paragraphs_of_lines(lines, lower))
     types, sentences, paragraphs, _, names, _ = cut.text(
         '\n'.join(lines).encode(), cut.PARAGRAPHS, lower)
@@ -122,8 +122,8 @@ def read_tokens(path):
 #: The book's minimum frequency of a word in the vocabulary.
 MIN_FREQ = 5
 
-#: About the number of words that are processed at a time, since a text may be
-#: larger than memory.
+#: The approximate number of words in a block. A text is processed in blocks,
+#: since it may be larger than memory.
 BLOCK_WORDS = 1 << 22
 
 
@@ -160,13 +160,14 @@ class NumberedText:
         """Number the words of a `TokenizedText` by a vocabulary of its words.
 
         The vocabulary has the words that occur at least min_freq times,
-        frequent words first. Equally frequent words are sorted by their first
-        occurrence when the paragraphs are in `order`, (paragraphs,) int32.
+        frequent words first. order (paragraphs,) int32: the indices of all
+        paragraphs. Equally frequent words are sorted by their first occurrence
+        in the paragraphs in this order.
         """
         sentence_counts = onp.diff(tokens.paragraphs)   # of each paragraph
         if not len(sentence_counts) or sentence_counts.max() < 2:
-            raise ValueError('no paragraph has two sentences: expected a '
-                             f'paragraph a line, with {STOP!r} between '
+            raise ValueError('no paragraph has two sentences: expected one '
+                             f'paragraph per line, with {STOP!r} between '
                              'sentences')
         if sentence_counts.min() < 1:
             raise ValueError('a paragraph is empty: leave it out')
@@ -212,9 +213,9 @@ class NumberedText:
         """Get the types of the words in `spans`: return (types, new spans).
 
         spans (N, 2) or (N, 4) int64: in each row, one or two spans (begin,
-        end) of word indices. The new spans are the same words' indices in the
-        returned types. This class returns the types of all words; `StoredText`
-        returns only the types of the words in the spans.
+        end) of word indices. The new spans are the indices of the same words
+        in the returned types. This class returns the types of all words;
+        `StoredText` returns only the types of the words in the spans.
         """
         return self.types, spans
 
@@ -235,9 +236,9 @@ def shuffled_paragraphs(num_paragraphs, rng):
 def types_by_frequency(text, freqs, order):
     """All types of a `NumberedText`, frequent types first: (types,) int64.
 
-    freqs (types,): the frequency of each type. Equally frequent types are
-    sorted by their first occurrence when the paragraphs are in `order`,
-    (paragraphs,).
+    freqs (types,): the frequency of each type. order (paragraphs,): the
+    indices of all paragraphs. Equally frequent types are sorted by their first
+    occurrence in the paragraphs in this order.
     """
     return onp.lexsort((_first_positions(text, order, len(freqs)), -freqs))
 
@@ -256,13 +257,15 @@ def _first_positions(text, order, num_types):
     new_starts = onp.empty(len(lengths), 'int64')
     new_starts[order] = onp.cumsum(lengths[order]) - lengths[order]
     positions = onp.full(num_types, len(text.types), 'int64')
-    # The first paragraph of each block, which has about BLOCK_WORDS words
+    # A block has about BLOCK_WORDS words. bounds: the first paragraph of each
+    # block, then the number of paragraphs
     bounds = onp.searchsorted(
         starts, onp.arange(0, int(starts[-1]), BLOCK_WORDS), 'right') - 1
     bounds = [*onp.unique(bounds).tolist(), len(lengths)]
     for begin, end in zip(bounds, bounds[1:]):
         types = text.read(int(starts[begin]), int(starts[end]))
         if draw.library() is not None:      # cut's C++ code is compiled
+            # Lowers entries of `positions`, in place
             cut.first_places(types, lengths[begin:end], new_starts[begin:end],
                              positions)
             continue
@@ -274,8 +277,8 @@ def _first_positions(text, order, num_types):
                                     block_lengths)]
         word_positions = concat_ranges(new_starts[paragraphs], block_lengths)
         block_positions = onp.full(num_types, len(text.types), 'int64')
-        # Reversed, since NumPy keeps the last of several values for an entry:
-        # here the first position
+        # For an index that occurs several times, NumPy keeps the last value.
+        # The arrays are reversed, so this value is the first position
         block_positions[types[::-1]] = word_positions[::-1]
         onp.minimum(positions, block_positions, out=positions)
     return positions

@@ -27,7 +27,8 @@ from typing import NamedTuple
 # The number of bytes of a text that are read at a time
 PIECE_BYTES = 1 << 22
 
-# The number of first bytes that show the format; 'ustar' is at 257 in a .tar
+# The number of bytes at a file's start that show its format; a .tar has
+# 'ustar' at index 257
 HEAD_BYTES = 512
 
 # The maximal number of nested formats; a .zip file with a .tar.gz file in it
@@ -37,8 +38,8 @@ MAX_LAYERS = 3
 # The maximal number of an archive's files that an error lists
 MAX_NAMES = 8
 
-# The key of a file's digest in the cache `text_reader.FileFacts`. Change it if
-# the computation of the digest changes
+# The name of a file's digest in the cache `corpus.text_reader.FileFacts`.
+# Change it if the computation of the digest changes
 DIGEST_KEY = 'sha256 of the text'
 
 
@@ -47,7 +48,7 @@ class Compression(NamedTuple):
 
     pattern: bytes      # a regular expression that matches the first bytes
     ending: str         # the suffix of file names
-    modules: tuple      # names; the first that can be imported unpacks
+    modules: tuple      # module names; the first importable one is used
 
 
 #: Modules that read .zst files.
@@ -86,9 +87,9 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """Yield a file's unpacked content, at most `size` bytes at a time.
 
     path: a path or a `text_sources.Source`. advance: called after each read
-    with the number of bytes of the file that were read. Raises OSError, or
-    `TextFileError`, a ValueError, if the file is empty, is not text or cannot
-    be unpacked.
+    with the number of bytes that it took from the file, packed or not. Raises
+    OSError, or `TextFileError`, a ValueError, if the file is empty, is not
+    text or cannot be unpacked.
     """
     # (suffix, file object of packed bytes) of each format, outermost first
     layers = []
@@ -98,7 +99,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
         with contextlib.ExitStack() as stack:
             raw, is_stream = _open(path, stack)
             if is_stream and _is_packed(raw):
-                # Archives need a file that can be rewound
+                # `_unpack` rewinds the file
                 raw, is_stream = _copy_to_file(raw, stack), False
             if is_stream:
                 content = raw
@@ -125,8 +126,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                 while packed.read(size):
                     pass
     except PermissionError:
-        raise PermissionError(f'{path} cannot be read: you have no '
-                              'permission to') from None
+        raise PermissionError(f'{path} cannot be read: you do not have '
+                              'permission') from None
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:
@@ -281,7 +282,10 @@ def _unpack(path, f, layers, stack):
 
 
 def _opener(path, compression):
-    """The function that opens a file object of compressed bytes."""
+    """Return a function that wraps a compressed file object in a reader.
+
+    Raises `TextFileError` if no module for the format can be imported.
+    """
     for name in compression.modules:
         with contextlib.suppress(ImportError):
             module = importlib.import_module(name)
@@ -318,7 +322,7 @@ class _ZstandardReader(io.RawIOBase):
         return True
 
     def seek(self, position, whence=0):
-        # True if the position stays the same, relative or absolute
+        # True for a seek to the current position, relative or absolute
         is_current = (position, whence) in ((0, 1), (self._position, 0))
         if (position, whence) == (0, 0):
             self._file.seek(0)

@@ -25,10 +25,11 @@ STDIN, STDIN_NAME = '-', 'standard input'
 #: The number of bytes that `Lines` reads at once.
 READ_BYTES = 1 << 16
 
-#: The maximum number of bytes of a line of `Lines`, or of JSON lines.
+#: `Lines` and readers of JSON lines raise an error when they have read more
+#: than this many bytes of a line without its end.
 MAX_LINE_BYTES = 1 << 24
 
-#: The number of texts of JSON lines in a batch of `Lines`.
+#: For JSON lines, the number of texts in a batch of `Lines`.
 BATCH_TEXTS = 1 << 8
 
 #: The maximum number of fields of a JSON object that an error lists.
@@ -50,12 +51,12 @@ _MARKUP = re.compile(
 class Source(os.PathLike):
     """A text file, or a pipe.
 
-    path: its path; for standard input as a stream, its name in place of a
-    path. name: its name in messages, by default the path. text_field: the
-    field of JSON lines that has the text, or None for plain text. stream: the
-    open binary file of a pipe, which can be read once, or None.
-    temporary_file: None, or the open temporary file at `path` with a pipe's
-    content. The file is removed with this object.
+    path: its path, or 'standard input' if `stream` is standard input. name:
+    its name in messages, by default the path. text_field: the field of JSON
+    lines that has the text, or None for plain text. stream: the open binary
+    file of a pipe, which can be read once, or None. temporary_file: None, or
+    the open temporary file at `path` with a pipe's content. The file is
+    removed with this object.
     """
 
     def __init__(self, path, name=None, text_field=None, stream=None,
@@ -76,7 +77,7 @@ class Source(os.PathLike):
 
     @property
     def digest_key(self):
-        """The key of the digest in a cache; see `text_files.DIGEST_KEY`."""
+        """The name of the digest in a cache; see `text_files.DIGEST_KEY`."""
         if self.text_field is None:
             return text_files.DIGEST_KEY
         return f'{text_files.DIGEST_KEY} in {self.text_field!r}'
@@ -151,13 +152,14 @@ def _source_of_stream(stream, name, text_field, single_pass):
 
 def pieces(source, advance=lambda num_bytes: None,
            size=text_files.PIECE_BYTES):
-    """Yield the text of a path or `Source` as UTF-8, a piece at a time.
+    """Yield the text of a path or `Source` as bytes, a piece at a time.
 
-    For JSON lines this is the stripped text of each object and an empty line
-    after it, and a piece may be larger than `size`. Raises `TextFileError` for
-    HTML and XML, for a JSON list, for JSON without a text_field, for plain
-    text with a text_field, and for a wrong line of JSON lines. Arguments and
-    other errors are as for `text_files.pieces`.
+    Plain text is neither changed nor decoded. For JSON lines this yields the
+    stripped text of each object, as UTF-8, and an empty line after it. Then a
+    piece may be larger than `size`. Raises `TextFileError` for HTML and XML,
+    for a JSON list, for JSON without a text_field, for plain text with a
+    text_field, and for a wrong line of JSON lines. Arguments and other errors
+    are as for `text_files.pieces`.
     """
     byte_pieces = text_files.pieces(source, advance, size)
     first = next(byte_pieces)
@@ -290,7 +292,7 @@ def reading_failures(flag, path):
         try:
             yield
         except FileNotFoundError as error:
-            if error.filename is None:      # `tempfile` has no folder
+            if error.filename is None:      # `tempfile` found no folder
                 raise
             raise ValueError(f'there is no file or folder {path}: name an '
                              f'existing one for {flag}') from None
@@ -308,9 +310,10 @@ class Lines:
 
     path: a single path; text_field, single_pass: as for `sources`. skip_empty:
     skip empty lines, and count them in `skipped`; otherwise an empty line is
-    an error. An object of JSON lines with an empty text counts as an empty
-    line. flag: the command's flag that named the path, for messages. The
-    attribute `is_stream` is True if the texts can be read only once.
+    an error. In JSON lines, an object with an empty text counts as an empty
+    line, but blank lines are ignored. flag: the command's flag that named the
+    path, for messages. The attribute `is_stream` is True if the texts can be
+    read only once.
     """
 
     def __init__(self, path, text_field=None, skip_empty=False,
@@ -335,7 +338,7 @@ class Lines:
                 for texts in _text_batches(source):
                     batch, error = self._make_lines(source, texts)
                     is_empty &= not batch
-                    if batch:       # in plain text, the texts before an error
+                    if batch:       # also if an error follows
                         yield batch
                     if error:
                         raise error
