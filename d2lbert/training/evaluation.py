@@ -23,10 +23,10 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     """The figures of a run on a held-out text, a named tuple.
 
     folder: the folder of a finished run of `pretrain`. The objective of the
-    run defines the figures. corpus: another text, as for `pretrain`; None: the
-    held-out text of the run. Of a `corpus` with a held-out part, only this
-    part is used. devices: as for `parse_devices`. text_field: as for
-    `pretrain`, but only for `corpus`. precision: as for `load_pretrained`.
+    run defines the figures. corpus: another text, as for `pretrain`. Of
+    'wikitext-2', only the held-out file is used, if there is one. None: the
+    held-out text of the run. devices: as for `parse_devices`. text_field: as
+    for `pretrain`, but only for `corpus`. precision: as for `load_pretrained`.
     """
     check_precision(precision)
     contexts = parse_devices(devices)
@@ -34,10 +34,10 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     settings, fingerprint = _settings_of(Path(folder))
     if corpus is not None:
         checked_corpus = complete(dict(corpus=corpus))['corpus']
-        # 'book' fits only the book's format, and this text may have another
+        # 'book' ends sentences only at ' . ', which this text may not have
         split = 'auto' if settings['split'] == 'book' else settings['split']
-        # The setting `vocab` is no path here: with any value except None,
-        # `read_corpus` uses the vocabulary that it is given, and builds none
+        # The setting `vocab` is not read as a path here. If it is not None,
+        # `read_corpus` uses its argument `vocab`, and builds no vocabulary
         other_settings = dict(
             BOOK, corpus=checked_corpus, vocab='of the run',
             text_field=text_field, split=split,
@@ -54,8 +54,8 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
         if own_corpus.fingerprint != fingerprint:
             raise RunError(
                 f'the corpus of {folder} has changed since the training '
-                '(a file, the fingerprint in config.json, or the version of '
-                'Unicode or NLTK that cuts the text), so its held-out part '
+                '(possible causes: another file, fingerprint in config.json, '
+                'or version of Unicode or NLTK), so its held-out part '
                 'is not known: name files with --corpus')
         text = own_corpus.valid     # None if the run trained on all its text
     if text is None:

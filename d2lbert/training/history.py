@@ -98,10 +98,10 @@ class RunHistory(History, Stateful):
                 getattr(self, name).pop()
 
     def latest_numbers(self, step):
-        """The numbers of the latest step, {column of losses.csv: number}.
+        """The losses and figures of the latest step, as {column: number}.
 
-        step: the number of the latest step. Waits for the losses. An evaluated
-        step also has held-out figures.
+        step: the latest step. The columns are as in losses.csv. Waits for the
+        losses. An evaluated step also has held-out figures.
         """
         self.read_losses()
         numbers = dict(zip(self.columns,

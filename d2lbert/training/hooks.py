@@ -40,8 +40,8 @@ class EvaluationHook:
         is_due = every and (step % every == 0 or is_last)
         if not is_due:
             return
-        # In every worker, since this call sums the losses of all workers. It
-        # raises `Diverged` if a loss is not finite
+        # Every worker must call this, since it sums the losses of all workers.
+        # It raises `Diverged` if a loss is not finite
         run.history.read_losses()
         if workers.rank() != 0:
             return
@@ -68,7 +68,7 @@ def draw_history(objective, history, xlim):
     """
     legend = list(objective.losses)
     if objective.eval_every:
-        # With a teacher, there are more losses than `plotted` figures
+        # `plotted` lacks figures for the losses that a teacher adds
         with_figure = objective.losses[:len(objective.plotted)]
         legend += [f'held-out {name}' for name in with_figure]
     animator = Animator(xlabel='step', ylabel='loss', legend=legend,
@@ -139,7 +139,7 @@ class SaveHook:
 
     def __init__(self):
         self.request = 0
-        self._saved_at = time.monotonic()   # until the first save, the start
+        self._saved_at = time.monotonic()   # the start or the last save
         self._has_saved_timed = False   # True after a timed checkpoint
 
     def own_request(self, run):
@@ -160,7 +160,7 @@ class SaveHook:
         if every:
             is_due = step % every == 0 or is_last
         else:
-            # Without SAVE, save the last step only after a timed checkpoint
+            # Without a timed checkpoint, the last step is not saved either
             is_due = request & SAVE or (is_last and self._has_saved_timed)
             self._has_saved_timed |= bool(is_due)
         if is_due or must_stop:
@@ -169,7 +169,7 @@ class SaveHook:
             raise Stopped(self._stop_message(run, step), run.stop.signal)
 
     def _save(self, run, step):
-        # In every worker, since this call sums the losses of all workers
+        # Every worker must call this, since it sums the losses of all workers
         run.history.read_losses()
         self.request, self._saved_at = 0, time.monotonic()
         if workers.rank() == 0:

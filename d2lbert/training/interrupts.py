@@ -19,8 +19,8 @@ class Interrupted(KeyboardInterrupt):
     """A signal ended the work; `signal` is its number."""
 
     def __init__(self, text='', number=None):
-        """text: the message. number: of the signal; None stands for SIGINT, in
-        a worker that stops because another worker got a signal.
+        """text: the message. number: the number of the signal. None means
+        SIGINT: this worker stops because another worker got a signal.
         """
         super().__init__(text)
         self.signal = int(signal.SIGINT if number is None else number)

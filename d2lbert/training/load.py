@@ -83,7 +83,7 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     if task_head and is_finetuned(path):
         return Loaded(TUNED_RUN, *load_finetuned(path, ctx, trainable,
                                                  precision))
-    if has_tokenizer(path):
+    if has_tokenizer(path):     # else vocab.txt has whole words
         net, tokenizer = _described_net(path, trainable), WordPiece.load(path)
         _check_vocabulary(net, tokenizer, path)
         load_parameters(net, path / 'model.params', ctx)
@@ -152,8 +152,8 @@ def load_pretraining_run(folder, ctx=None, trainable=True):
 def _check_vocabulary(net, vocab, folder):
     """Raise `RunError` if a vocabulary or tokenizer does not fit its net.
 
-    A `Vocab` must have as many tokens as the net, since the random tokens of
-    masked examples are drawn from the `Vocab`. A tokenizer may have fewer.
+    A `Vocab` must have as many tokens as the net, since a shorter `Vocab`
+    would give masked examples other random tokens. A tokenizer may have fewer.
     """
     size, expected = len(vocab), net.config['vocab_size']
     is_too_small = size < expected and isinstance(vocab, Vocab)
@@ -172,7 +172,7 @@ def _described_net(folder, trainable):
             raise ValueError('it has no entry "model"')
         if 'finetuned' in config:
             raise RunError(f'{folder} holds a fine-tuned model, which has '
-                           'scores for its task: use d2lbert predict or '
+                           'a head for its task: use d2lbert predict or '
                            'evaluate, load_model or load_finetuned')
         _check_net_arguments(config['model'], folder)
         net = net_of(config['model'])
@@ -181,7 +181,7 @@ def _described_net(folder, trainable):
         if not trainable:
             net.collect_params().setattr('grad_req', 'null')
         return net
-    except RunError:        # a ValueError with a whole message
+    except RunError:        # a ValueError with a complete message
         raise
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a model: '
@@ -193,8 +193,8 @@ def tuned_of_config(config, folder, check=None):
 
     config: the contents of config.json. folder: the run folder, which has
     the tokenizer. check: None, or a function that may raise ValueError or
-    TypeError. It is called before the net is made, with the arguments of the
-    net in `config`.
+    TypeError. check(config['model']), with the arguments of the net, is called
+    before the net is made.
     """
     if not isinstance(config, dict) or 'finetuned' not in config:
         raise RunError(f'{folder} is no run of d2lbert finetune: name the '
@@ -227,7 +227,8 @@ def _check_net_arguments(arguments, folder):
     for the tensors, and `RunError` if model.params is damaged.
     """
     if not isinstance(arguments, dict):
-        raise TypeError(f'a model is a table of arguments, not {arguments!r}')
+        raise TypeError('its entry "model" must be a dictionary, not '
+                        f'{arguments!r}')
     path = folder / 'model.params'
     try:
         tensors = array_files.stored_params(path)
@@ -265,7 +266,7 @@ def export_run(run, folder, precision='fp32'):
 def parts_to_save(net):
     """The parts of a net that `save_pretrained` should save; None: all.
 
-    Heads that were missing in the net's folder are random, and are not saved.
+    If a pretrained folder lacked a head, its random weights are not saved.
     """
     loaded_folder = net.pretrained      # None for the net of a run
     if net.about is not None or loaded_folder is None:
