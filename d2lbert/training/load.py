@@ -266,12 +266,12 @@ def export_run(run, folder, precision='fp32'):
 def parts_to_save(net):
     """The parts of a net that `save_pretrained` should save; None: all.
 
-    If a pretrained folder lacked a head, its random weights are not saved.
+    Parts with random weights are not saved.
     """
-    loaded_folder = net.pretrained      # None for the net of a run
-    if net.about is not None or loaded_folder is None:
+    if net.about is not None:
         return None
-    return [part for part in PARTS if not loaded_folder.lacks(part)]
+    parts = [part for part in PARTS if not net.has_random(part)]
+    return None if len(parts) == len(PARTS) else parts
 
 
 def import_run(folder, run):

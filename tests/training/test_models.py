@@ -124,6 +124,18 @@ def test_a_folder_becomes_a_run_and_a_folder_again(folder, tmp_path):
         assert onp.array_equal(after[name], tensors[name]), name
 
 
+def test_heads_that_an_import_made_are_not_exported(tmp_path):
+    tensors = {name: tensor
+               for name, tensor in published.draw(published.CONFIG).items()
+               if not name.startswith('cls.')}
+    published.write(tmp_path / 'folder', {}, tensors)
+    import_run(tmp_path / 'folder', tmp_path / 'run')
+    export_run(tmp_path / 'run', tmp_path / 'again')
+    assert load_file(tmp_path / 'again' / 'model.safetensors'
+                     ).keys() == tensors.keys()
+    assert load_model(tmp_path / 'again')[0].has_random('mlm')
+
+
 def test_a_run_of_whole_words_comes_back_as_one(runs, tmp_path):
     (tmp_path / 'text').write_text(
         '\n\n'.join(['the crane is flying . he just left . a b c .'] * 9))
