@@ -148,7 +148,7 @@ def test_figures_are_those_of_float64(path):
 
 
 @pytest.mark.parametrize('given, said', [
-    (dict(architecture='book'), 'has architecture=published'),
+    (dict(architecture='book'), 'needs architecture=published'),
     (dict(fill_sequences=False), 'fill_sequences=False'),
     (dict(noise='salt'), 'noise must be'),
     (dict(mask_share=0), 'mask_share'), (dict(pre_norm=True), 'pre_norm'),
@@ -162,7 +162,7 @@ def test_settings_that_it_cannot_have_are_refused(given, said):
 def test_it_teaches_nobody(denoise_run, tmp_path):
     with pytest.raises(ValueError, match='is a BART, and students have'):
         d2l.pretrain(tmp_path / 'run', teacher=denoise_run, corpus='sample')
-    with pytest.raises(ValueError, match='which has teacher=None'):
+    with pytest.raises(ValueError, match='needs teacher=None'):
         complete(dict(objective='denoise', teacher=str(denoise_run)))
 
 
