@@ -1,5 +1,5 @@
-// This file multiplies bytes by AMX tiles, for the dense layers of int8.h. The
-// sums are exact, so they are the same as by vectors.
+// This file multiplies matrices of bytes with AMX tiles, for the dense layers
+// of int8.h. The sums are exact, so vectors give the same sums.
 #pragma once
 #include <algorithm>
 
@@ -36,10 +36,10 @@ struct ByteProduct {
   const int8_t* weights;
   const int32_t* initial_sums;
 
-  // Compute the sums of the outputs [first, last), which are multiples of
-  // BLOCK. finish(sums, row, n, output) is called for up to GROUP rows at a
-  // time: sums (n, BLOCK) are of n rows from `row` on, and of BLOCK outputs
-  // from `output` on.
+  // Compute the sums of the outputs [first, last). Both numbers are multiples
+  // of BLOCK. Each call finish(sums, row, n, output) gets the sums (n, BLOCK)
+  // of n rows from `row` on, at most GROUP, and of BLOCK outputs from `output`
+  // on.
   template <long GROUP, class Finish>
   void compute(long first, long last, Finish finish) const {
     const amx::ConfiguredTiles tiles;
@@ -64,12 +64,14 @@ struct ByteProduct {
            4 * (output / PANEL * PANEL * words + output % PANEL);
   }
 
-  // Compute the sums of a block. HAS_LOWER: it has more than SIDE rows.
+  // Compute the sums of a block. HAS_LOWER: the block has more than SIDE rows.
+  // Tiles 0 to 3: sums. Tiles 4, 5: inputs of the upper and lower rows. Tiles
+  // 6, 7: weights of the left and right outputs.
   template <bool HAS_LOWER>
   void compute_block(long row, long output, int32_t* sums) const {
-    const char* upper = (const char*)inputs + row * ld;
-    const char* left = weights_of(output);
-    // With a distance of 0, each row of a tile gets the same numbers
+    const char* upper_inputs = (const char*)inputs + row * ld;
+    const char* left_weights = weights_of(output);
+    // Rows are 0 bytes apart: all rows of a tile get the same numbers
     const char* initial = (const char*)(initial_sums + output);
     amx::load_tile<0>(initial, 0);
     amx::load_tile<1>(initial + 64, 0);
@@ -78,16 +80,16 @@ struct ByteProduct {
     const NextWeights next(*this, row, output);
     for (long w = 0; w < words; w += SIDE) {
       next.prefetch(w);
-      amx::load_tile<6>(left, 4 * PANEL);
-      amx::load_tile<4>(upper, ld);
-      amx::load_tile<7>(left + 64, 4 * PANEL);
-      if (HAS_LOWER) amx::load_tile<5>(upper + SIDE * ld, ld);
+      amx::load_tile<6>(left_weights, 4 * PANEL);
+      amx::load_tile<4>(upper_inputs, ld);
+      amx::load_tile<7>(left_weights + 64, 4 * PANEL);
+      if (HAS_LOWER) amx::load_tile<5>(upper_inputs + SIDE * ld, ld);
       amx::dot_bytes<0, 4, 6>();
       amx::dot_bytes<1, 4, 7>();
       if (HAS_LOWER) amx::dot_bytes<2, 5, 6>();
       if (HAS_LOWER) amx::dot_bytes<3, 5, 7>();
-      upper += 64;
-      left += SIDE * 4 * PANEL;
+      upper_inputs += 64;
+      left_weights += SIDE * 4 * PANEL;
     }
     const long ld_sums = 4 * BLOCK;
     char* to = (char*)sums;
@@ -97,19 +99,21 @@ struct ByteProduct {
     if (HAS_LOWER) amx::save_tile<3>(to + SIDE * ld_sums + 64, ld_sums);
   }
 
-  // Loads the weights of the next outputs into the cache, a part of them with
-  // each block of rows.
+  // Loads the weights of the next BLOCK outputs into the cache. Each block of
+  // rows loads a part of them.
   struct NextWeights {
     const char* weights;
-    long first, lines;  // of the lines for SIDE words: those of this block
+    // The weights of SIDE words fill 2 * SIDE cache lines. This block of rows
+    // loads num_lines of them, from first_line on
+    long first_line, num_lines;
     NextWeights(const ByteProduct& product, long row, long output) {
       const long blocks = (product.rows + BLOCK - 1) / BLOCK;
       weights = product.weights_of(output + BLOCK);
-      lines = (2 * SIDE + blocks - 1) / blocks;
-      first = row / BLOCK * lines;
+      num_lines = (2 * SIDE + blocks - 1) / blocks;
+      first_line = row / BLOCK * num_lines;
     }
     void prefetch(long word) const {
-      for (long i = first; i < first + lines; i++)
+      for (long i = first_line; i < first_line + num_lines; i++)
         __builtin_prefetch(weights + (word + i / 2) * 4 * PANEL + i % 2 * 64);
     }
   };

@@ -26,6 +26,7 @@ namespace int8 {
 // PER_WORD of them. INPUT_OFFSET is added to each quantized input: 128 for
 // VNNI, which multiplies unsigned by signed bytes, else 0. dot(sum, a, w): in
 // each lane, add to sum the products of a word of inputs and a word of weights.
+// PRODUCT: a name for the instructions of `dot`.
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 constexpr const char* PRODUCT = "VNNI";
 typedef uint8_t Input;
@@ -92,8 +93,8 @@ inline void dot(vi& sum, vi a, vi w) {
 }
 #endif
 
-// Outputs are computed in tiles of TR rows and TV vectors. The weights are in
-// panels, each for PANEL outputs, the width of a tile.
+// Without AMX tiles, outputs are computed in tiles of TR rows and TV vectors.
+// The weights are in panels, each for PANEL outputs, the width of such a tile.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int TR = 6, TV = 4;
 #elif defined(__AVX__)
@@ -134,9 +135,10 @@ inline vf exponential(vf x) {
 // another order.
 enum Act { NONE, RELU, GELU, GELU_NEW };
 
-// Coefficients of a polynomial Q, the highest power first. Q(a - 2.25) is a
-// minimax fit of 1 - Φ(a) for a from 0 to 4.5, where Φ is the cumulative normal
-// distribution. GELU_NEW_Q fits the approximation by tanh in the paper on GELU.
+// Coefficients of a polynomial Q, the highest power first. a Q(a - 2.25) is a
+// minimax fit of a (1 - Φ(a)) for a from 0 to 4.5. For GELU_Q, Φ is the
+// cumulative normal distribution. For GELU_NEW_Q, Φ is the approximation of it
+// by tanh in the paper on GELU.
 constexpr float GELU_Q[10] = {
     -1.28937336e-05f, 4.39067117e-05f,  0.000170603598f, -0.000989309396f,
     0.000643775449f,  0.00609582756f,   -0.0216314644f,  0.0357415527f,
@@ -276,17 +278,17 @@ class AlignedArray {
 
 // True if AMX tiles multiply, else vectors do. Set by int8_use_tiles.
 inline std::atomic<bool> uses_tiles{false};
-// Tiles are mostly empty, and slower than vectors, if there are fewer rows.
+// AMX tiles are mostly empty, and slower than vectors, if there are fewer rows.
 constexpr long MIN_TILE_ROWS = 9;
 
-// Inputs are read in groups of ROWS_READ rows and of WORDS_READ words. The
-// weights of missing words are 0.
+// Inputs are read in groups of ROWS_READ rows and of WORDS_READ words. A group
+// may extend beyond the K inputs of a row: the weights there are 0.
 #if D2LBERT_INT8_TILES
 constexpr long ROWS_READ = amx::SIDE, WORDS_READ = amx::SIDE;
 #else
 constexpr long ROWS_READ = 1, WORDS_READ = 1;
 #endif
-// The rows of memory that `rows` rows of inputs need.
+// The number of rows to allocate for `rows` rows of inputs.
 inline long input_rows(long rows) {
   return ceil_div(rows, ROWS_READ) * ROWS_READ;
 }
@@ -323,9 +325,9 @@ class Dense {
   long panels() const { return panels_; }
 
   // Compute and activate the outputs y (rows, N) of panels [first, last),
-  // padding of panels included. a (rows, K) and a_scale (rows,): the inputs by
-  // `quantize`, in memory of input_rows(rows) rows. lda, ldy: the distances
-  // between rows of a and of y. lda is a multiple of 64.
+  // padding of panels included. a (rows, K) and a_scale (rows,): the results
+  // of `quantize`. a has memory for input_rows(rows) rows. lda, ldy: the number
+  // of elements from a row of a or y to the next. lda is a multiple of 64.
   void operator()(const Input* a, long lda, const float* a_scale, long rows,
                   long first, long last, Act act, float* y, long ldy) const {
     switch (act) {
@@ -391,7 +393,7 @@ class Dense {
   template <Act ACT, int R>
   void tile(long panel, const Input* a, long lda, const float* a_scale,
             float* y, long ldy) const {
-    constexpr int AT_ONCE = R % 2 ? 1 : 2;   // rows in a call of `activate`
+    constexpr int AT_ONCE = R % 2 ? 1 : 2;   // rows in a call of `finish`
     const long n = panel * PANEL;            // the first output
     const Weight* w = weights_ + n * words_ * PER_WORD;
     vi sums[R][TV];

@@ -62,8 +62,8 @@ def _choose_tiles(library):
     policy = products.mode()
     uses_tiles = library.int8_use_tiles(policy != 'off')
     if policy == 'require' and not uses_tiles:
-        raise ValueError('D2LBERT_AMX is require, but eight bits cannot be '
-                         'multiplied by AMX here: unset it')
+        raise ValueError('D2LBERT_AMX is require, but AMX cannot multiply '
+                         '8-bit integers here: unset it')
 
 
 def _check(status, function, arguments):
@@ -195,7 +195,7 @@ class Encoder:
         B = len(offsets) - 1
         out = onp.empty((len(ids) if rows == 'all' else B,
                          self._num_hiddens), 'float32')
-        # Without blocks, the embeddings count as one block
+        # Without blocks, assume the multiplications of one block
         row_products = self._block_products * max(len(order), 1)
         self._library.int8_encode(
             self._handle, B, offsets, ids, segments, len(order), order,
