@@ -24,12 +24,12 @@ from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.nets import net_of
 
 #: The kinds of tasks. TEXT_KINDS: the head scores a text, from the vector of
-#: one token. TOKEN_KINDS: the head scores each token, for each tag, or as the
-#: first and as the last token of an answer.
+#: one token. TOKEN_KINDS: each token gets a score for each tag, or two scores,
+#: as the first and as the last token of an answer.
 TEXT_KINDS, TOKEN_KINDS = ('classify', 'regress', 'choice'), ('tag', 'span')
 KINDS = TEXT_KINDS + TOKEN_KINDS
 
-#: The score of an impossible token; its softmax probability is 0.
+#: Added to the score of padding, so that its softmax probability is 0.
 IMPOSSIBLE = -1e30
 
 
@@ -77,7 +77,7 @@ class FineTuned(Model):
 
     A `BARTModel` keeps its decoder, which reads the text a second time. The
     head then scores the decoder's states. For `TEXT_KINDS`, the head scores
-    the first token or, with a decoder or causal=True, the last token.
+    the last token if `bert` has a decoder or causal=True, else the first.
 
     kind: one of `KINDS`. num_scores: K; 1 for 'regress', 1 for 'choice' (for
     each of the C texts), 2 for 'span'. dropout: the rate before the output
@@ -172,7 +172,8 @@ class FineTuned(Model):
             # In a causal net, only the last token attends to all tokens
             at = onp.arange(len(tokens)), host(valid_lens).reshape(
                 -1).astype('int64') - 1
-        # layer=-1 is for nets with the forward method of a `BERTModel`
+        # With layer=-1, `packed.encode` expects a net with `has_pair_head` and
+        # the outputs of a `BERTModel`
         encoded = packed.encode(self, tokens, segments, valid_lens,
                                 layer=self.encoder.blks.num_layers, at=at)
         if at is None:
@@ -221,10 +222,10 @@ class FineTuned(Model):
 
         The two positions of an answer count as one label. X, begins: as
         `encode` returns them. lens (B,) and labels are on the host. labels by
-        kind: 'classify', 'regress', 'choice': (N,) class indices, numbers, or
-        indices of the right choices; 'tag': (B, T) tag indices, -1 at
-        positions without a tag; 'span': (B, 2) positions of the answer's first
-        and last token.
+        kind: 'classify': (N,) class indices; 'regress': (N,) numbers;
+        'choice': (N,) indices of the right choices; 'tag': (B, T) tag
+        indices, -1 at positions without a tag; 'span': (B, 2) positions of
+        the answer's first and last token.
         """
         def put(A, dtype='int32'):
             return on_device(A, X.ctx, dtype)
@@ -248,7 +249,8 @@ class FineTuned(Model):
     def span_scores(self, X, begins, lens):
         """Scores (B, 2, T) of each token as an answer's first and last token.
 
-        X, begins: as `encode` returns them. lens (B,): on the host.
+        X, begins: as `encode` returns them. lens (B,): on the host. T: the
+        largest of lens, perhaps less than the padded length.
         """
         T = int(lens.max())
         scores = self.score(X, padded_rows(begins, lens, T).reshape(-1))

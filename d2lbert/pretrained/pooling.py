@@ -18,7 +18,7 @@ MODULES_FILE = 'modules.json'
 PROMPTS_FILE = 'config_sentence_transformers.json'
 POOLING_FILE = '1_Pooling/config.json'
 
-#: {type of module: its folder, where this package writes a model}
+#: {type of module: its folder in a model that this package writes}
 MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
                   'Normalize': '2_Normalize'}
 
@@ -78,7 +78,9 @@ class Pooling(NamedTuple):
         return self.normalized(onp.concatenate(vectors)[None])[0]
 
     def normalized(self, vectors):
-        """Pooled vectors, one a row, as float32; of length 1 if `normalize`.
+        """Return pooled vectors, the rows of an array, as float32.
+
+        If `normalize`, they are scaled to length 1.
         """
         if self.normalize:
             vectors = vectors.astype('float64')
@@ -98,15 +100,15 @@ class Pooling(NamedTuple):
 def choose_pooling(tokenizer, pooling, normalize):
     """Return the `Pooling` to use, and a function that prepares a text.
 
-    pooling, normalize: arguments of `encode`. With pooling=None, the first
+    pooling, normalize: as for `encoding.encode`. With pooling=None, the first
     result is None: token vectors are not pooled. The function is `prepare` of
     the tokenizer's `Pooling`, whatever the arguments are.
     """
     own = tokenizer.pooling or Pooling()
     if pooling is None:
         if normalize:
-            raise ValueError('normalize=True is for one vector a text, which '
-                             'pooling=None does not make')
+            raise ValueError('normalize=True is for one vector a text, but '
+                             'pooling=None returns one for each token')
         return None, own.prepare
     if pooling == 'own':
         if own.refusal:
@@ -137,9 +139,10 @@ def cosines(X, Y):
 def load_pooling(folder):
     """Read the `Pooling` of a folder: the mean if it has no modules.json.
 
-    Unsupported modules are no error, since the model has other uses: the
-    `refusal` of the result names them. Raises `PretrainedError` for damaged
-    files and unknown pooling modes.
+    Unsupported modules and a prompt that is excluded from the pooling raise no
+    error, since the model has other uses: the `refusal` of the result
+    describes them. Raises `PretrainedError` for damaged files and unknown
+    pooling modes.
     """
     folder = Path(folder)
     if not (folder / MODULES_FILE).is_file():
@@ -170,7 +173,7 @@ def pooling_of(contents, folder):
 
     contents: {file name: content}. folder: path of the folder, for messages.
     """
-    # No content is valid for a file that is not in this dict
+    # Any other name is an error, since isinstance(content, ()) is False
     json_types = {MODULES_FILE: list, **{
         name: dict for name in (*LENGTH_FILES, POOLING_FILE, PROMPTS_FILE)}}
     if not isinstance(contents, dict) or not all(
@@ -183,8 +186,9 @@ def pooling_of(contents, folder):
     if types not in SUPPORTED_TYPES or POOLING_FILE not in contents:
         return Pooling(files=contents, refusal=(
             f'{folder / MODULES_FILE} lists {", ".join(types) or "nothing"}, '
-            'but only Transformer, Pooling and, last, Normalize are '
-            'supported: choose a pooling, such as mean, to ignore the others'))
+            'but only Transformer, Pooling and an optional Normalize are '
+            'supported, in this order: choose a pooling, such as mean, to '
+            'ignore the others'))
     length_file = next((name for name in LENGTH_FILES if name in contents),
                        LENGTH_FILES[0])
     length_config = contents.get(length_file, {})

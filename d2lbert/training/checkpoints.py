@@ -178,7 +178,7 @@ def load(path):
 
 
 def check_net_sizes(path, config, shapes):
-    """Raise `CheckpointError` if arguments of a net contradict a checkpoint.
+    """Raise `CheckpointError` if a size is too large for the tensors.
 
     config: arguments of the net, or settings, which have the same names.
     shapes: {name: shape} of the arrays of the checkpoint `path`.
@@ -247,9 +247,9 @@ def _parse_vocab(arrays):
 def load_weights(path, net):
     """Load the weights of a checkpoint into a model; returns the step.
 
-    If the run averages its weights, the averages are loaded. Some objectives
-    train a larger net, whose attribute `bert` is the model. A model that was
-    quantized is in float32 afterwards.
+    If the run averages its weights, the averages are loaded. If its objective
+    trains a larger net, only the weights of that net's attribute `bert` are
+    loaded. A model that was quantized is in float32 afterwards.
     """
     state, arrays = load(path)
     params, prefix = named_parameters(net), ''
@@ -257,7 +257,8 @@ def load_weights(path, net):
     if not params.keys() <= stored_names:   # the names are of a larger net
         prefix = 'bert.'
     set_weights(path, params, _without_prefix(arrays, f'param/{prefix}'))
-    # Averages replace weights. A shared weight has two names but one average
+    # Averages replace weights, one by one, since `set_weights` raises for a
+    # missing name: only one of the names of a shared weight has an average
     for name, array in _without_prefix(arrays, f'average/{prefix}').items():
         if name in params:
             set_weights(path, {name: params[name]}, {name: array})
@@ -272,9 +273,10 @@ def _without_prefix(entries, prefix):
 
 
 def set_weights(path, params, weights):
-    """Set parameters of a net to weights of a checkpoint, both by name.
+    """Set params, {name: parameter}, to weights, {name: NumPy array}.
 
-    Raises `CheckpointError` unless names and shapes are equal.
+    path: the checkpoint that has the weights, for messages. Raises
+    `CheckpointError` unless names and shapes are equal.
     """
     expected = {name: param.shape for name, param in params.items()}
     found = {name: array.shape for name, array in weights.items()}
