@@ -193,7 +193,8 @@ def pretrain(
     With a callback each step waits for its losses; the losses stay the same.
 
     `read_history` returns the history of the run. Under `d2lbert launch`
-    each worker computes its part of every batch.
+    each worker computes its part of every batch. Only the first worker writes
+    the folder; the others return None.
 
     The text:
 

@@ -130,13 +130,14 @@ class Run:
         self.best = BestWeights(self.objective, self.history, self.net,
                                 self.out)
         self.average = WeightAverage(self.net, s.get('average', 0.0))
-        # Restored in this order: `best` reads the restored history and net
+        # Restored in this order: `schedule` and `best` use the restored
+        # history, and `best` the restored net
         self.stateful = [
             self.updater, self.history, self.schedule, self.position,
             self.conditions, self.best, self.average]
         self.save_hook = SaveHook()
-        # A callback reads the held-out figures of its step, and may end the
-        # run before the step is logged and saved
+        # In this order: a callback reads the held-out figures of its step. If
+        # it ends the run, the step is logged and saved as the last step
         self.hooks = [EvaluationHook(), *self.user_hooks, LogHook(),
                       self.save_hook]
         if self.checkpoint is not None:

@@ -60,7 +60,8 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     With a callback each step waits for its losses; the losses stay the same.
 
     `read_history` returns the history of the run. Under `d2lbert launch`
-    each worker computes its part of every batch.
+    each worker computes its part of every batch. Only the first worker writes
+    the folder; the others return None.
     """
     if resume is not None and (out is not None or force):
         raise ValueError('a resumed run stays in its folder: give neither '
@@ -87,7 +88,7 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
         settings, make_objective = complete(keywords), _make_objective
         if settings['teacher'] is not None:
             teacher = Teacher.load(settings['teacher'])
-            # From `keywords`: `settings` has the book's sizes in place of the
+            # From `keywords`: default sizes in `settings` would replace the
             # teacher's
             settings = teacher.student_settings(keywords)
             make_objective = functools.partial(make_objective,
@@ -105,7 +106,7 @@ def _check_texts_allowed(resume, keywords):
         raise ValueError('a resumed run keeps its text: leave texts out')
     for name in 'corpus', 'data_dir', 'text_field':
         if keywords.get(name) is not None:
-            raise ValueError(f'texts and {name} both name the text: leave '
+            raise ValueError(f'texts and {name} exclude each other: leave '
                              'one of them out')
     if workers.num_workers() > 1:
         raise ValueError('texts in memory are for one worker: write them to '
@@ -147,7 +148,7 @@ class RunType(NamedTuple):
 
     command: str            # the sub-command of d2lbert
     make_objective: Any     # a function, see `Run`
-    complete: Any           # a function: stored settings -> all settings
+    complete: Any           # a function: some settings -> all settings
     changeable: Any         # names of settings that may change on resume
 
 
@@ -216,8 +217,9 @@ def _check_sizes(path, run, folder):
 def _resumed_settings(checkpoint, keywords, run_type):
     """The settings of a checkpoint, changed by keywords.
 
-    Raises ValueError if `keywords` are invalid, or change a setting that may
-    not change on resume, and `CheckpointError` if saved settings are invalid.
+    Raises ValueError or TypeError for invalid `keywords`, ValueError for a
+    setting that may not change on resume, and `CheckpointError` for invalid
+    saved settings.
     """
     try:
         saved = run_type.complete(dict(checkpoint.state['settings']))

@@ -75,7 +75,7 @@ class RunFolder:
             return cls(new_run_folder(), is_new=True, new_parents=new_parents)
         check_free(out, force)
         out, moved_path = Path(out), None
-        if _was_given_up(out):      # use the folder again
+        if _ended_before_first_row(out):    # use the folder again
             checkpoints.remove_temporary_files(out)
             return cls(out, is_new=True)
         if os.path.lexists(out) and force:
@@ -97,7 +97,7 @@ class RunFolder:
 
     @classmethod
     def create_with(cls, write, *args):
-        """Call create(*args), then write(its path) to add the run's data."""
+        """Make a folder by create(*args), then add files by write(path)."""
         folder = cls.create(*args)
         try:
             write(folder.path)
@@ -208,7 +208,7 @@ def check_free(out, force=False):
     """
     out = Path(out)
     _check_writable(out)
-    if not os.path.lexists(out) or _was_given_up(out):
+    if not os.path.lexists(out) or _ended_before_first_row(out):
         return
     if not force:
         raise _taken_error(out)
@@ -311,8 +311,8 @@ def _is_run_folder(folder):
         return False
 
 
-def _was_given_up(out):
-    """True if `out` is the folder of a run that ended before its first step.
+def _ended_before_first_row(out):
+    """True if `out` has a run that ended before its first row in losses.csv.
 
     Such a folder holds only the first files of a run and temporary files, and
     no process writes to it.
@@ -327,7 +327,7 @@ def _was_given_up(out):
             return False
         if 'losses.csv' not in found:
             return True
-        # Before the first step, losses.csv has at most the line of headings
+        # Before the first row, losses.csv has at most the line of headings
         return len((out / 'losses.csv').read_text().splitlines()) <= 1
     except OSError:
         return False

@@ -77,11 +77,11 @@ def read_config(folder):
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
     if not (folder / 'model.params').is_file():
-        is_of_run = isinstance(config, dict) and 'd2lbert' in config
-        if not is_of_run and not (folder / UNFINISHED).exists():
+        is_run_config = isinstance(config, dict) and 'd2lbert' in config
+        if not is_run_config and not (folder / UNFINISHED).exists():
             raise RunError(f'{folder} is not a run folder: its config.json '
-                           'describes another model (d2lbert import makes a '
-                           'run of a pretrained one)')
+                           'does not describe a run (d2lbert import makes '
+                           'a run of a pretrained model)')
         if not any(folder.glob('checkpoints/step-*.npz')):
             raise RunError(f'the run in {folder} was not finished and has '
                            'no checkpoint to resume from: train it again')

@@ -58,10 +58,10 @@ class StepSchedule(Stateful):
 class ClockSchedule(Stateful):
     """The schedule of a run of `minutes` of training.
 
-    The clock is `history.seconds`. It stops during evaluations, while
-    checkpoints are saved, and until a stopped run is resumed. `begin` reads
-    the clock once for each step into `begin_seconds`, which determines the
-    learning rate and the batch size of the step; arguments `step` are ignored.
+    The clock is `history.seconds`. It stops during evaluations and callbacks,
+    while checkpoints are saved, and until a stopped run is resumed. `begin`
+    reads the clock once for each step into `begin_seconds`, which determines
+    the learning rate and the batch size; arguments `step` are ignored.
     end: the reading of the clock at which the run ends, in seconds.
     """
 
@@ -100,8 +100,8 @@ class ClockSchedule(Stateful):
         if self.history.seconds > self.end:
             raise ValueError(
                 f'minutes={self.minutes:g} is less than the '
-                f'{self.history.seconds / 60:.2f} minutes that were used up '
-                f'to {path}: give more minutes, or an earlier checkpoint')
+                f'{self.history.seconds / 60:.2f} minutes that were used '
+                f'before {path}: give more minutes, or an earlier checkpoint')
 
 
 def grown_batch_size(full_size, growing_share, progress):

@@ -102,7 +102,7 @@ def test_a_command_leaves_warnings_and_logging_as_they_were(folder):
 
 def test_evaluate_says_that_a_folder_is_no_run(folder, capsys):
     assert main(['evaluate', str(folder)]) == 1
-    assert 'is not a run folder: its config.json describes another model' in (
+    assert 'is not a run folder: its config.json does not describe a run' in (
         capsys.readouterr().err)
 
 

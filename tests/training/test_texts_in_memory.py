@@ -51,7 +51,8 @@ def test_a_run_of_texts_in_memory_goes_on(texts, tmp_path):
     (dict(texts='a b'), 'texts must be a list of texts, not one'),
     (dict(texts=['a', 3]), r'texts\[1\] must be a string, not 3'),
     (dict(texts=[' ', '']), 'texts has no text with a word'),
-    (dict(texts=['a'], corpus='sample'), 'texts and corpus both name'),
+    (dict(texts=['a'], corpus='sample'), 'texts and corpus exclude each'
+     ' other'),
     (dict(texts=['a'], resume='run'), 'a resumed run keeps its text'),
     (dict(corpus='sample', callback=3), 'callback must be a function of')])
 def test_impossible_arguments_are_refused_and_leave_no_folder(given, said,
