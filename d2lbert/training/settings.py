@@ -96,7 +96,8 @@ def _converted(name, value, kind):
     """Convert a value to `kind`: str, bool, int or float.
 
     Raises TypeError for a value of another kind, such as '5' for an int. If
-    `kind` is int, other numbers raise ValueError, such as 0.5 or True.
+    `kind` is int, True and numbers that are not whole, such as 0.5, raise
+    ValueError.
     """
     if kind is str and isinstance(value, str):
         return value
@@ -311,8 +312,8 @@ RECIPES = {'book': BOOK, 'learn': LEARN}
 MIN_LOG_ENTRIES = 20
 
 #: Settings that may change on resume: the end of the run, its evaluations and
-#: checkpoints, and where its text, vocabulary and teacher are. Files of these
-#: three may be moved, but their contents must be the same.
+#: checkpoints, and where its text, vocabulary and teacher are. Their files may
+#: be moved, but not changed.
 CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
                         if setting.changeable]
 
@@ -340,8 +341,8 @@ def complete(keywords):
                          'determine the vocabulary: leave one of them out')
     if values['min_freq'] is not None and (values['vocab'] is not None
                                            or values['tokenizer'] != 'words'):
-        raise ValueError('min_freq (--min-freq) is for a vocabulary that is '
-                         'built of words: leave it out')
+        raise ValueError('min_freq (--min-freq) is for a new vocabulary of '
+                         'words: leave it out')
     if values['whole_word_masking'] and values['tokenizer'] == 'words':
         raise ValueError('whole_word_masking (--whole-word-masking) is for '
                          "pieces of words: add tokenizer='wordpiece' "
@@ -351,8 +352,8 @@ def complete(keywords):
         raise ValueError('data_dir (--data-dir) is the folder of '
                          'WikiText-2, and corpus (--corpus) names another '
                          'text: leave one of them out')
-    # `pretrain` calls this before it loads a teacher, which may have other
-    # sizes. The net of the student checks them
+    # `pretrain` calls this before it loads a teacher, whose sizes may then
+    # replace the defaults. The net of the student checks the final sizes
     if values['teacher'] is None:
         check_heads(values['num_hiddens'], values['num_heads'])
     return values
@@ -493,8 +494,8 @@ def takes_settings(groups):
 def _bracketed_default(setting):
     """The default in brackets, for `help`: ' [512; 64 in learn]'.
 
-    ' [True in learn]' for a bool that only the recipe learn sets; '' for any
-    other bool, and without a default.
+    ' [True in learn]' for a bool that is True in the recipe learn only; '' for
+    other bools, and for settings without a default.
     """
     if setting.default is None or setting.kind is bool:
         return ' [True in learn]' if setting.learn else ''
@@ -505,8 +506,8 @@ def _bracketed_default(setting):
 def described_default(setting):
     """The defaults in the recipes book and learn: '512; 64'.
 
-    'in learn' for a bool that only the recipe learn sets; '' for any other
-    bool, and without a default.
+    'in learn' for a bool that is True in the recipe learn only; '' for other
+    bools, and for settings without a default.
     """
     if setting.default is None or setting.kind is bool:
         return 'in learn' if setting.learn else ''

@@ -108,10 +108,10 @@ class Conditions(Stateful):
 class DataPosition(Stateful):
     """The position in the data after the batches that the run has used.
 
-    epoch, position: where the objective's next batch begins, see
-    `Objective.batches`; at the end of an epoch, its end. taken: the number of
-    examples of the next batch that the run has used already. It is 0 unless
-    the setting grow_batch divides the objective's batches.
+    epoch, position: the beginning of a batch of the objective, see
+    `Objective.batches`, or the end of the epoch. taken: the number of examples
+    of this batch that the run has used already. It is 0 unless the setting
+    grow_batch divides the objective's batches.
     """
 
     def __init__(self):

@@ -26,7 +26,8 @@ class Teacher(NamedTuple):
 
         path: the folder. Raises ValueError for a run of `finetune`. Raises
         ValueError also if the model has a decoder, predicts next tokens, lacks
-        an MLM head, or scores another number of tokens than its tokenizer has.
+        an MLM head, or scores another number of tokens than its tokenizer has,
+        and if the tokenizer has neither whole words nor word pieces.
         """
         path = Path(path)
         _, net, tokenizer = load_folder(
@@ -34,8 +35,8 @@ class Teacher(NamedTuple):
             task_head=False)
         if net.decoder is not None:
             raise ValueError(f'the teacher {path} is a BART, and students '
-                             'have no decoder: choose a model of an encoder '
-                             'alone, such as BERT or RoBERTa')
+                             'have no decoder: choose a model without one, '
+                             'such as BERT or DistilBERT')
         if net.config.get('causal'):
             raise ValueError(f'the teacher {path} predicts next tokens, and '
                              'a student learns masked ones: choose a model '
@@ -58,10 +59,10 @@ class Teacher(NamedTuple):
     def student_settings(self, keywords):
         """Return all settings of a student's run, {name: value}, checked.
 
-        keywords: the given settings. If they are not given, tokenizer,
-        architecture and sizes are those of the teacher, with half as many
-        layers, rounded up. The objective is 'mlm' if the teacher has no NSP
-        head and `keywords` name no objective.
+        keywords: the given settings. Tokenizer, architecture and sizes that
+        are not given are those of the teacher, with half as many layers,
+        rounded up. The objective is 'mlm' if the teacher has no NSP head and
+        `keywords` name no objective.
         """
         config = self.net.config
         num_groups = config.get('num_groups')

@@ -37,9 +37,9 @@ class AdamW(mx.optimizer.Optimizer):
 
     clip_norm: limit of the norm of all gradients together, after
     `rescale_grad`; 0: no limit. ahead: True prepares an update while its
-    gradients are still being computed. Set it only for loops that wait for
-    all predictions, which are forward passes without gradients, before they
-    compute gradients: a prediction may move a weight to other memory.
+    gradients are still being computed. Set it only if the loop waits for
+    all predictions (forward passes without gradients) before it computes
+    gradients: a pending prediction may move a weight to other memory.
     """
 
     def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999,
@@ -152,18 +152,18 @@ class Updater(Stateful):
                 continue
             wait_for_previous_step()
             with autograd.record():
-                # A list for each shard, of its weighted losses
-                losses_of_shard = [
+                # For each shard, the list of its weighted losses
+                losses_by_shard = [
                     _weighted_losses(losses_and_counts, batch_counts)
                     for losses_and_counts in self.objective.shard_losses(
                         self.net, part, self.devices)]
                 sums = [self._sum_to_minimize(losses)
-                        for losses in losses_of_shard]
+                        for losses in losses_by_shard]
             autograd.backward(sums)
             # The last part is the largest, so it uses the most devices
             num_used = len(sums)
             # zip(*...) gives, for each loss, its terms of all shards
-            for terms, new_terms in zip(terms_of_loss, zip(*losses_of_shard)):
+            for terms, new_terms in zip(terms_of_loss, zip(*losses_by_shard)):
                 terms += new_terms
         # A device without a shard still has its gradient of the step before,
         # which `update` would add. The condition saves a call of about 1 ms
@@ -173,7 +173,7 @@ class Updater(Stateful):
 
     def _sum_to_minimize(self, losses):
         """Sum a shard's losses, each times its factor in objective.weights."""
-        # No product with 1 and no sum with 0, which cost an operation each
+        # Do not multiply by 1 or add to 0: each costs an operation
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
         return sum(others, first)
