@@ -173,9 +173,10 @@ class LooseFile(NamedTuple):
 _EXAMPLES_URL = ('https://raw.githubusercontent.com/pytorch/examples/main/'
                  'word_language_model/data/wikitext-2/')
 
-# Archives whose files can be fetched one by one: {name: (folder, files)}
+# Archives whose files can be fetched one by one: {SHA-1 digest of an archive:
+# (folder, files)}
 LOOSE_FILES = {
-    'wikitext-2': ('wikitext-2', (
+    _WIKITEXT_2_ZIP_SHA1: ('wikitext-2', (
         LooseFile(_EXAMPLES_URL + 'train.txt', PUBLISHED[TRAIN_FILE].git_hash,
                   TRAIN_FILE),
         LooseFile(_EXAMPLES_URL + 'valid.txt', PUBLISHED[VALID_FILE].git_hash,
@@ -324,9 +325,9 @@ def download_extract(name: str, folder: Optional[str] = None,
     try:
         archive = download(name, cache_dir)
     except HubError as error:
-        if name not in LOOSE_FILES:
+        if sha1 not in LOOSE_FILES:
             raise
-        return str(_fetch_loose(name, cache_dir, error))
+        return str(_fetch_loose(name, sha1, cache_dir, error))
     target = str(_target_folder(cache_dir))
     try:
         unpack(archive, target)
@@ -336,12 +337,13 @@ def download_extract(name: str, folder: Optional[str] = None,
         os.path.basename(archive))[0])
 
 
-def _fetch_loose(name, cache_dir, download_error):
+def _fetch_loose(name, sha1, cache_dir, download_error):
     """Fetch the files of an archive one by one; return their folder.
 
-    download_error: the HubError of `download` for the whole archive.
+    name, sha1: of the archive in DATA_HUB. download_error: the HubError of
+    `download` for the whole archive.
     """
-    folder_name, files = LOOSE_FILES[name]
+    folder_name, files = LOOSE_FILES[sha1]
     folder = _target_folder(cache_dir) / folder_name
     for url, expected_hash, file_name in files:
         path = folder / file_name

@@ -123,8 +123,8 @@ def wikitext(server, monkeypatch):
     """WikiText-2's addresses, all of them moved to the server (404)."""
     monkeypatch.setitem(hub.DATA_HUB, 'wikitext-2', (
         server.address('wikitext-2-v1.zip'), sha1(ARCHIVE)))
-    folder, files = hub.LOOSE_FILES['wikitext-2']
-    monkeypatch.setitem(hub.LOOSE_FILES, 'wikitext-2', (folder, [
+    folder, files = hub.LOOSE_FILES[hub._WIKITEXT_2_ZIP_SHA1]
+    monkeypatch.setitem(hub.LOOSE_FILES, sha1(ARCHIVE), (folder, [
         hub.LooseFile(server.address(url.split('/')[-1]), blob(FILES[name]),
                       name)
         for url, _, name in files]))
@@ -343,6 +343,16 @@ def test_wikitext_comes_file_by_file_when_the_archive_does_not(wikitext):
             for file in folder.iterdir()} == FILES
     assert [path for path, _ in wikitext.asked] == [
         '/wikitext-2-v1.zip', '/train.txt', '/valid.txt', '/test.txt']
+
+
+def test_the_files_of_wikitext_do_not_replace_another_archive(
+        wikitext, monkeypatch, tmp_path):
+    listed(monkeypatch, 'wikitext-2', wikitext.address('mine.zip'), b'mine')
+    for name, data in FILES.items():
+        wikitext.serve(f'{name.split(".")[1]}.txt', data)
+    with pytest.raises(HubError, match='mine.zip: the server answered 404'):
+        hub.download_extract('wikitext-2')
+    assert files_in(tmp_path) == []
 
 
 def test_a_mirror_with_another_text_is_refused(wikitext, tmp_path):
