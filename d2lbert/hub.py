@@ -209,8 +209,9 @@ def download(name: str, folder: Optional[PathLike] = None,
     ../data, which depends on the working directory. sha1_hash: if name is an
     address, the SHA-1 digest that the file must have. If a file with
     sha1_hash=WIKITEXT_2_SHA1 cannot be fetched, it is made from a WikiText-2
-    on this machine. Raises HubError if neither is possible, and ValueError for
-    a name that is neither in DATA_HUB nor the address of a file.
+    on this machine, and serves as long as that text is the same. Raises
+    HubError if neither is possible, and ValueError for a name that is neither
+    in DATA_HUB nor the address of a file.
     """
     if folder is not None and cache_dir is not None:
         raise TypeError('folder and cache_dir are one argument: give one')
@@ -232,7 +233,8 @@ def download(name: str, folder: Optional[PathLike] = None,
     for data_folder in folders:
         path = data_folder / file_name
         if path.is_file():
-            if sha1 is None or _sha1(path) == sha1:
+            if (sha1 is None or _sha1(path) == sha1
+                    or sha1 == WIKITEXT_2_SHA1 and _has_training_text(path)):
                 return str(path)
             wrong_paths.append(path)
     cache.remove_leftovers('data')      # of killed processes
@@ -286,13 +288,33 @@ def _write_parquet(path, error):
         raise HubError(f'{error}; to make {path.name} from the WikiText-2 of '
                        'this machine: pip install pyarrow') from error
     source = find_wikitext2() / TRAIN_FILE
-    with open(source, encoding='utf-8', newline='\n') as file:
-        table = pyarrow.table({'text': file.readlines()})
+    table = pyarrow.table({'text': _training_lines(source)})
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial_path:
         parquet.write_table(table, str(partial_path))
     warn(f'd2lbert: {error}; {path} was made from {source} instead')
     return path
+
+
+def _training_lines(path):
+    """Return the lines of a UTF-8 file, with their line feeds."""
+    with open(path, encoding='utf-8', newline='\n') as file:
+        return file.readlines()
+
+
+def _has_training_text(path):
+    """True if a parquet file has this machine's WikiText-2 training text."""
+    folder = find_wikitext2()
+    if folder is None:
+        return False
+    # An error means that the file or the text is damaged or another, or that
+    # pyarrow is missing
+    with contextlib.suppress(Exception):
+        parquet = importlib.import_module('pyarrow.parquet')
+        table = parquet.read_table(str(path))
+        return (table.column('text').to_pylist()
+                == _training_lines(folder / TRAIN_FILE))
+    return False
 
 
 def _target_folder(cache_dir):

@@ -131,6 +131,24 @@ def test_the_parquet_file_is_made_if_it_cannot_be_downloaded(text, capsys):
     assert f'{path} was made from' in capsys.readouterr().err
 
 
+def test_the_parquet_file_is_made_once_for_a_text(text, capsys):
+    parquet = pytest.importorskip('pyarrow.parquet')
+
+    def lines():
+        path = d2l.download(hub.WIKITEXT_2_URL, folder=str(text / 'made'),
+                            sha1_hash=d2l.WIKITEXT_2_SHA1)
+        return parquet.read_table(path).column('text').to_pylist()
+    assert lines() == TEXT
+    assert 'was made from' in capsys.readouterr().err
+    assert lines() == TEXT
+    assert capsys.readouterr().err == ''
+    (text / 'data' / 'wikitext-2' / TRAIN_FILE).write_text(TEXT[1], 'utf-8')
+    assert lines() == TEXT[1:2]
+    assert 'was made from' in capsys.readouterr().err
+    (text / 'made' / 'x.parquet').write_bytes(b'damaged')
+    assert lines() == TEXT[1:2]
+
+
 def test_a_missing_pyarrow_is_named(text, monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'pyarrow', None)
     with pytest.raises(hub.HubError, match='pip install pyarrow'):
