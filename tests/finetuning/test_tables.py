@@ -63,6 +63,22 @@ def test_a_quote_that_does_not_fit_is_named_with_its_line(content):
         cells(write_file('x.csv', content))
 
 
+def test_a_text_of_a_csv_file_may_have_any_length():
+    limit = csv.field_size_limit()
+    try:
+        csv.field_size_limit(131072)        # the default
+        rows = [['text', 'label'], ['a ' * 70000, 'x'], ['"\n' * 70000, 'y']]
+        out = io.StringIO()
+        csv.writer(out).writerows(rows)
+        assert cells(write_file('x.csv', out.getvalue())) == rows
+        # An unclosed quote is named with its own line at any length
+        write_file('y.csv', 'a,b\n"c,d\n' + 'e,f\n' * 70000)
+        with pytest.raises(TaskError, match='y.csv, line 2: .*close its quot'):
+            cells('y.csv')
+    finally:
+        csv.field_size_limit(limit)
+
+
 def test_lines_are_those_of_the_whole_file(monkeypatch):
     text = '\ufeff' + '\n'.join('äb' * k for k in range(40)) + '\n\nend'
     expected = text[1:].split('\n')

@@ -2,6 +2,7 @@
 import csv
 import itertools
 import math
+import sys
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -156,6 +157,9 @@ def _csv_rows(path):
     first_line = next(lines, '')
     # Spreadsheets write semicolons in locales with decimal commas
     delimiter = ';' if ';' in first_line and ',' not in first_line else ','
+    # A cell may have any length. By default the module `csv` allows 131,072
+    # characters, and it has one limit for all readers of a process
+    csv.field_size_limit(sys.maxsize)
     # Without strict, an unclosed quote would take the rest of the file as one
     # cell, and no error would be raised
     reader = csv.reader(
