@@ -357,9 +357,9 @@ def finetune(
     or (texts, second texts, labels), in lists, arrays or columns of a table.
     The first argument may then be the model: `finetune(model, train=(texts,
     labels), valid=(texts, labels))`. If no task is given, it is 'regress' for
-    labels of type float, 'tag' for lists of tags, and otherwise 'classify',
-    with str(label) as the names of the classes. The examples are written to
-    the subfolder `data` of the run folder.
+    labels of type float, Python's or NumPy's, 'tag' for lists of tags, and
+    otherwise 'classify', with str(label) as the names of the classes. The
+    examples are written to the subfolder `data` of the run folder.
 
     Each epoch ends with an evaluation on the development part. The weights
     of the epoch with the highest value of the task's first metric are saved.

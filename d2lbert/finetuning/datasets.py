@@ -9,6 +9,8 @@ import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as onp
+
 from d2lbert import hub
 from d2lbert.finetuning.tasks.catalog import TASKS, read_task, task_of
 from d2lbert.finetuning.tasks.formats import DOCUMENT
@@ -173,7 +175,7 @@ class DataInMemory(NamedTuple):
         first_label = train_labels[0]
         if task is None:
             task = ('tag' if isinstance(first_label, (list, tuple)) else
-                    'regress' if isinstance(first_label, float)
+                    'regress' if isinstance(first_label, (float, onp.floating))
                     else 'classify')
         if task not in TASKS_IN_MEMORY:
             raise ValueError(

@@ -117,6 +117,16 @@ def test_labels_of_any_type_have_names():
         'train.csv'] == 'text,label\na,0.10000000149011612\n'
 
 
+@pytest.mark.parametrize('kind', [float, onp.float16, onp.float32,
+                                  onp.float64])
+def test_labels_of_any_kind_of_float_are_numbers(kind):
+    from d2lbert.finetuning.datasets import DataInMemory
+    labels = [kind(.5), kind(1.5)]
+    found = DataInMemory.of((['a', 'b'], labels), (['c', 'd'], labels))
+    assert found.task == 'regress'
+    assert found.files['train.csv'] == 'text,label\na,0.5\nb,1.5\n'
+
+
 def test_several_seeds_share_examples_in_memory(folder, tmp_path):
     train, valid = (tuple(zip(*examples('classify', seed)))
                     for seed in (0, 1))
