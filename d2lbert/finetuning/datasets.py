@@ -246,13 +246,21 @@ def _csv_text(name, task, header, lists):
                                   or not hasattr(label, '__float__')):
             raise TypeError(f'label {k} of {name} is {short_repr(label)}: '
                             'expected a number')
-        # NaN is not equal to itself
-        if label is None or label != label or not f'{label}'.strip():
+        if _is_missing(label):
             raise ValueError(f'label {k} of {name} is missing ({label!r}): '
                              'leave this example out')
         writer.writerow([*texts, repr(float(label)) if task == 'regress'
                          else f'{label}'.strip()])
     return file.getvalue()
+
+
+def _is_missing(label):
+    """True for None, NaN, NaT, pandas.NA and white space."""
+    try:
+        # NaN and NaT are not equal to themselves
+        return label is None or bool(label != label) or not f'{label}'.strip()
+    except TypeError:   # pandas.NA is neither equal to itself nor unequal
+        return True
 
 
 def _conll_text(name, lists):

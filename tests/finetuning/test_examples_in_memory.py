@@ -127,6 +127,35 @@ def test_labels_of_any_kind_of_float_are_numbers(kind):
     assert found.files['train.csv'] == 'text,label\na,0.5\nb,1.5\n'
 
 
+class NA:
+    """A missing value that compares as pandas.NA does."""
+
+    def __ne__(self, other):
+        return self
+
+    def __bool__(self):
+        raise TypeError('boolean value of NA is ambiguous')
+
+    def __repr__(self):
+        return '<NA>'
+
+
+@pytest.mark.parametrize('label', [None, float('nan'), onp.datetime64('NaT'),
+                                   ' ', NA()])
+def test_a_missing_label_of_any_kind_is_named(label):
+    from d2lbert.finetuning.datasets import DataInMemory
+    with pytest.raises(ValueError, match='label 1 of train is missing '):
+        DataInMemory.of((['a', 'b'], ['x', label]), (['a'], ['x']))
+
+
+def test_a_missing_label_of_pandas_is_named():
+    pandas = pytest.importorskip('pandas')
+    from d2lbert.finetuning.datasets import DataInMemory
+    labels = pandas.Series(['x', pandas.NA], dtype='string')
+    with pytest.raises(ValueError, match=r'1 of train is missing \(<NA>\)'):
+        DataInMemory.of((['a', 'b'], labels), (['a'], ['x']))
+
+
 def test_several_seeds_share_examples_in_memory(folder, tmp_path):
     train, valid = (tuple(zip(*examples('classify', seed)))
                     for seed in (0, 1))
