@@ -37,7 +37,8 @@ class Prediction(NamedTuple):
                         # for 'tag' a list with the probability of each word's
                         # predicted tag; for 'span' the score of the best
                         # span, even if `label` is '' for no answer
-    shares: Any = None  # {name: probability} of all classes, or of all endings
+    shares: Any = None  # {name: probability} of all classes, or of all
+                        # endings; equal endings have one entry, their sum
     place: Any = None   # (begin, end) of the answer in characters of the text,
                         # or the index of the chosen ending
 
@@ -154,9 +155,11 @@ class EndingCodec:
         for endings, scores in zip(data.endings, outputs):
             probs = onp.exp(log_softmax(scores.astype('float64')))
             k = int(probs.argmax())
-            predictions.append(Prediction(
-                endings[k], float(probs[k]),
-                dict(zip(endings, map(float, probs))), k))
+            shares = {}
+            for ending, prob in zip(endings, map(float, probs)):
+                shares[ending] = shares.get(ending, 0.0) + prob
+            predictions.append(Prediction(endings[k], float(probs[k]), shares,
+                                          k))
         return predictions
 
 

@@ -12,8 +12,9 @@ from test_heads import dense, loss_of, rows_of, share
 import d2lbert as d2l
 from d2lbert.__main__ import main
 from d2lbert.finetuning.batches import Batch, batch_of, choice_inputs
+from d2lbert.finetuning.task_kinds import EndingCodec
 from d2lbert.finetuning.tasks.catalog import read_task
-from d2lbert.finetuning.tasks.formats import read_swag
+from d2lbert.finetuning.tasks.formats import Choices, read_swag
 from d2lbert.finetuning.tasks.tables import TaskError
 from d2lbert.machine.backend import autograd, mx, np
 from d2lbert.pretrained.heads import FineTuned
@@ -193,6 +194,16 @@ def test_a_run_learns_is_evaluated_and_chooses(folder, swag, tmp_path,
         assert sentence in capsys.readouterr().err
     assert main(['predict', str(run), 'a text', '--pair', 'b']) == 2
     assert 'give --file FILE' in capsys.readouterr().err
+
+
+def test_equal_endings_have_their_sum_as_one_probability():
+    data = Choices(['it is'], [['late', 'left', 'late']], None, 0, 'x')
+    scores = onp.log(onp.array([[.2, .5, .3]]))
+    found, = EndingCodec(None, None).predictions(scores, None, data)
+    assert found.label == 'left' and found.place == 1
+    assert found.score == pytest.approx(.5)
+    assert list(found.shares) == ['late', 'left']
+    assert list(found.shares.values()) == pytest.approx([.5, .5])
 
 
 @pytest.mark.parametrize('name, architecture', [
