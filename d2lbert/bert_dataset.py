@@ -11,7 +11,6 @@ In shapes, letters are numbers. N: examples. T: tokens of a row (max_len).
 P: predictions of a row (15% of T).
 """
 import random
-from pathlib import Path
 
 import numpy as onp
 
@@ -40,13 +39,12 @@ from d2lbert.texts.numbered_text import (
 def _read_wiki(data_dir=None, rng=random):
     """Return the shuffled paragraphs of wiki.train.tokens in `data_dir`.
 
-    A paragraph is a list of lower-case sentences (strings). data_dir: if it is
-    left out, as in the book's living edition, `hub.wikitext2_dir` finds or
-    fetches WikiText-2.
+    A paragraph is a list of lower-case sentences (strings). data_dir: as for
+    `load_data_wiki`. If it is left out, as in the book's living edition,
+    `hub.wikitext2_dir` finds or fetches WikiText-2.
     """
-    folder = hub.wikitext2_dir() if data_dir is None else Path(data_dir)
-    paragraphs = numbered_text.paragraphs_of_lines(
-        numbered_text.read_lines(folder / hub.TRAIN_FILE))
+    paragraphs = numbered_text.paragraphs_of_lines(numbered_text.read_lines(
+        hub.wikitext2_dir(data_dir) / hub.TRAIN_FILE))
     rng.shuffle(paragraphs)
     return paragraphs
 
@@ -231,10 +229,11 @@ def load_data_wiki(batch_size, max_len, data_dir=None, min_freq=MIN_FREQ,
                    rng=random, shuffle_rng=onp.random):
     """Return a `BatchLoader` of WikiText-2 for pretraining, and its `Vocab`.
 
-    data_dir: the folder that holds wiki.train.tokens. Without data_dir,
-    `hub.wikitext2_dir` finds or fetches the text. The other arguments are as
-    for `load_data`. From the same seeds of `random` and NumPy, the book's
-    code makes the same vocabulary and the same examples in the same order.
+    data_dir: the folder that holds wiki.train.tokens, or wikitext-2/ with it.
+    Without data_dir, `hub.wikitext2_dir` finds or fetches the text. The other
+    arguments are as for `load_data`. From the same seeds of `random` and
+    NumPy, the book's code makes the same vocabulary and the same examples in
+    the same order.
     """
     # Checked here, too, before WikiText-2 is fetched
     check_batch_size(batch_size)

@@ -176,6 +176,17 @@ def test_read_wiki_gives_shuffled_lists_of_sentences(tmp_path):
         ['a', 'b'], ['one only .'], ['the crane flies', 'it sings .']]
 
 
+def test_read_wiki_searches_a_folder_as_load_data_wiki_does(tmp_path,
+                                                            monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    folder = tmp_path / 'data' / 'wikitext-2'
+    folder.mkdir(parents=True)
+    (folder / hub.TRAIN_FILE).write_text('A . B\n', encoding='utf-8')
+    for data_dir in ('~/data', '~/data/wikitext-2', folder.parent):
+        assert _read_wiki(data_dir) == [['a', 'b']]
+        load_data_wiki(1, 8, data_dir)
+
+
 def test_half_of_the_next_sentences_are_replaced():
     paragraphs = [[['x'], ['y']]]
     got = [_get_next_sentence(['a'], ['b'], paragraphs, random.Random(seed))
