@@ -288,6 +288,8 @@ def _plain_stretches(path, blocks):
         return Stretch(path, held_from, b'', b'\n'.join(parts),
                        is_wiki=False, is_first=is_first)
     for number, data in blocks:
+        if not held:
+            held_from = number
         end_above, begin_below = _find_last_blank_line(data)
         if end_above is not None:
             yield make_stretch([*held, data[:end_above]])
@@ -299,7 +301,6 @@ def _plain_stretches(path, blocks):
         if sum(map(len, held)) > MAX_BYTES:
             _warn_of_split(path, held_from)
             yield make_stretch(held)
-            held_from = number + data.count(b'\n') + 1
             held, is_first = [], False
     yield make_stretch(held)
 

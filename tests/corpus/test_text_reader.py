@@ -145,6 +145,17 @@ def test_a_line_without_an_end_takes_no_memory(monkeypatch):
         open_corpus(path, progress=False)
 
 
+@pytest.mark.parametrize('data, line', [
+    (b'w v . ' * 3000 + b'\xff', 1),
+    (b'a . b\n\n' + b'w v . ' * 3000 + b'\n\xff', 4),
+    (b' ' * 6000 + b'a . b\xff', 1)])
+def test_lines_after_a_cut_line_keep_their_numbers(data, line, monkeypatch):
+    monkeypatch.setattr(text_reader, 'BLOCK_BYTES', 1000)
+    monkeypatch.setattr(text_reader, 'MAX_BYTES', 5000)
+    with pytest.raises(ValueError, match=rf'long.txt, line {line}: byte \d+ '):
+        open_corpus(write('long.txt', data), progress=False)
+
+
 def test_parts_of_a_long_paragraph_are_as_long_as_fits(monkeypatch):
     monkeypatch.setattr(text_reader, 'MAX_WORDS', 700)
     lines = [' '.join([f'w{k}'] * count) for k, count in enumerate(
