@@ -31,6 +31,7 @@ from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, Vocab, special_of
 from d2lbert.texts import text_sources
 from d2lbert.texts.numbered_text import (
+    BLOCK_WORDS,
     MIN_FREQ,
     shuffled_paragraphs,
     types_by_frequency,
@@ -357,12 +358,25 @@ def report(corpus, settings, is_named=False):
                 '(--tokenizer wordpiece), or with a larger vocabulary '
                 '(--vocab-size, --min-freq)')
     left_out_words = counts.left_out_words
-    total = left_out_words + counts.words
+    total = left_out_words + _num_words(corpus.train)
     if left_out_words > LEFT_OUT_SHARE * total:
-        warn(f'{left_out_words:,} of {total:,} words of {source} are left '
-             'out, since their paragraphs have no two sentences: separate '
-             'paragraphs by blank lines, or find sentences by another rule '
-             f'(--split, here {settings["split"]})')
+        about = 'about ' if isinstance(vocab, PieceVocab) else ''
+        warn(f'{left_out_words:,} of {about}{total:,} words of {source} are '
+             'left out, since their paragraphs have no two sentences: '
+             'separate paragraphs by blank lines, or find sentences by '
+             f'another rule (--split, here {settings["split"]})')
+
+
+def _num_words(text):
+    """The number of whole words in the used paragraphs of a `StoredText`.
+
+    For word pieces, this is an estimate from the first BLOCK_WORDS pieces.
+    """
+    begins_word = text.vocab.begins_word
+    if begins_word is None:
+        return text.counts.words
+    pieces = text.numbers[text.read(0, min(BLOCK_WORDS, text.num_words))]
+    return round(text.counts.words * begins_word[pieces].mean())
 
 
 def _describe_paragraphs(counts):

@@ -210,6 +210,16 @@ def test_little_use_of_a_text_is_warned_of(caplog):
     assert 'of rare are unknown, and read as <unk>: fewer are' in message
 
 
+def test_words_left_out_are_compared_with_words_not_with_pieces(caplog):
+    # 5 words in a paragraph that is used, 10 in one that is left out
+    path = write('some', 'crane flies . it sings low\n\n' + 'a crane ' * 5)
+    text = open_corpus(path, split='book', pieces=30, progress=False)
+    assert text.train.counts.words > 10
+    report(text, dict(min_freq=None, split='book', corpus='some'))
+    assert [record.getMessage()[:43] for record in caplog.records] == [
+        '10 of about 15 words of some are left out, ']
+
+
 PROSE = (
     'Dr. Smith keeps cranes. He said: "They don\'t sleep!" Then he left.\n'
     'Nobody followed Dr. Smith.\n\nA heading\n\n'
