@@ -1,6 +1,7 @@
 """Run `d2lbert finetune`, which has a flag for each fine-tuning setting."""
 from d2lbert.command import pretrain
 from d2lbert.finetuning.settings import GROUPS, SEEDS, SETTINGS, complete
+from d2lbert.machine.arguments import usage_errors
 from d2lbert.machine.files import read_json
 from d2lbert.training.settings import check_files
 
@@ -33,9 +34,14 @@ def check_flags(args):
     """Raise an error if a setting is invalid or names a missing file.
 
     A resumed run checks its settings when it reads its folder. For such a run,
-    this function raises an error for --out and --force only.
+    this function raises an error for --seeds, --out and --force only.
     """
     settings = pretrain.given_settings(args)
+    with usage_errors():
+        num_seeds = SEEDS.checked(settings.get('seeds', SEEDS.default))
+        if 'resume' in settings and num_seeds > 1:
+            raise ValueError('a resumed run keeps its seeds: leave --seeds '
+                             'out with --resume')
     pretrain.check_settings(settings, validate=complete)
     if 'resume' not in settings:
         check_files(SETTINGS, {name: settings[name] for name in SETTINGS

@@ -143,13 +143,14 @@ import sys
 sys.argv[:] = ['/usr/bin/d2lbert']      # the package loads nothing then
 from d2lbert.__main__ import main
 for argv in (['pretrain', '--num-heads', '3'], ['pretrain', '--corpus', 'no'],
-             ['finetune', '--task', 'sst2', '--data', 'no', '--model', 'no']):
+             ['finetune', '--task', 'sst2', '--data', 'no', '--model', 'no'],
+             ['finetune', '--resume', 'no', '--seeds', '2']):
     assert main(argv), argv
 assert not {'mxnet', 'numpy'} & set(sys.modules)
 '''
     done = subprocess.run([sys.executable, '-c', code],
                           stderr=subprocess.PIPE)
-    assert done.returncode == 0 and done.stderr.count(b'\n') == 3, done.stderr
+    assert done.returncode == 0 and done.stderr.count(b'\n') == 4, done.stderr
 
 
 def choices():

@@ -30,7 +30,9 @@ WRONG = [
     'pretrain --batch-size 0', 'pretrain --batch-size many',
     'pretrain --objective some', 'pretrain --vocab x --vocab-size 9',
     'pretrain --resume run --out other', 'pretrain --recipe other',
-    'finetune', 'finetune --task sst2 --data x --model y --batch-size 0']
+    'finetune', 'finetune --task sst2 --data x --model y --batch-size 0',
+    'finetune --task sst2 --data x --model MODEL --seeds 0',
+    'finetune --resume run --seeds 2', 'finetune --resume run --seeds 0']
 UNABLE = [
     'encode none a', 'encode MODEL --file none', 'encode MODEL a --layer 9',
     'encode MODEL a --max-len 99', 'encode MODEL a --out none/x.npy',
