@@ -103,8 +103,8 @@ class TextModel(_NetAndTokenizer):
         """Cosine similarities of N texts `a` and M texts `b`, (N, M) float32.
 
         `a` and `b` are each a single string (one text), texts, or an array
-        (N, H) or (M, H) of vectors that `encode` returned. choices: arguments
-        of `encode`.
+        (N, H) or (M, H) of vectors that `encode` returned. An array (H,) is
+        the vector of one text. choices: arguments of `encode`.
         """
         return cosines(self._vectors(a, choices), self._vectors(b, choices))
 
@@ -113,28 +113,29 @@ class TextModel(_NetAndTokenizer):
                ) -> Union[List[Hit], List[List[Hit]]]:
         """The `k` texts nearest to each query by cosine, the nearest first.
 
-        Returns a list of `Hit` for each query, or one list for a single
-        string. vectors: the vectors of `texts`, if they have been encoded
-        before. choices: arguments of `encode`. Texts with equal similarity
-        keep their order.
+        `queries` are as `a` of `similarity`. Returns a list of `Hit` for each
+        query, or one list for a single string or the vector (H,) of one text.
+        vectors: the vectors of `texts`, if they have been encoded before.
+        choices: arguments of `encode`. Texts with equal similarity keep their
+        order.
         """
         texts = items_of(texts)
         if whole_number('k', k) < 1:
             raise ValueError(f'k={k} must be at least 1')
         if vectors is None:
             vectors = self._vectors(texts, choices)
-        elif len(vectors) != len(texts):
+        vectors = onp.atleast_2d(vectors)
+        if len(vectors) != len(texts):
             raise ValueError(f'there are {len(vectors)} vectors of '
                              f'{len(texts)} texts: give a vector for each')
-
-        def hits_of(queries):
-            """Return a list of `Hit` for each query of a list."""
-            scores = cosines(self._vectors(queries, choices), vectors)
-            nearest = onp.argsort(-scores, axis=1, kind='stable')[:, :k]
-            return [[Hit(int(i), texts[i], float(query_scores[i]))
-                     for i in indices]
-                    for query_scores, indices in zip(scores, nearest)]
-        return self._apply(queries, hits_of)
+        is_single = isinstance(queries, str) or (
+            _are_vectors(queries) and queries.ndim == 1)
+        scores = cosines(self._vectors(queries, choices), vectors)
+        nearest = onp.argsort(-scores, axis=1, kind='stable')[:, :k]
+        hits = [[Hit(int(i), texts[i], float(query_scores[i]))
+                 for i in indices]
+                for query_scores, indices in zip(scores, nearest)]
+        return hits[0] if is_single else hits
 
     def fill(self, text: str, top: int = 5) -> List[List[Guess]]:
         """The `top` likeliest tokens at each mask; see `d2lbert.fill_mask`."""
@@ -187,7 +188,7 @@ class TextModel(_NetAndTokenizer):
         texts: texts, or an array of vectors, which is returned unchanged.
         choices: a dict of arguments of `encode`.
         """
-        if isinstance(texts, onp.ndarray) and texts.dtype.kind == 'f':
+        if _are_vectors(texts):
             return texts
         return encode(*self, [texts] if isinstance(texts, str) else texts,
                       **choices)
@@ -231,6 +232,11 @@ class TextModel(_NetAndTokenizer):
             f'{len(self.tokenizer):,} tokens{self._described_head()}\n'
             f'from {self.source}\n'
             f'can {", ".join(self._abilities())}')
+
+
+def _are_vectors(texts):
+    """True for an array of floats; False for texts in any form."""
+    return isinstance(texts, onp.ndarray) and texts.dtype.kind == 'f'
 
 
 def load_model(path: PathLike, ctx: Any = None,

@@ -122,6 +122,26 @@ def test_similarities_and_search_are_those_of_numpy(folders):
         model.search('a', ['b', 'c'], vectors=X)
 
 
+def test_one_vector_counts_as_one_text(folders):
+    model = d2l.load_model(folders['checkpoint'])
+    x, X = model.encode(TEXTS[0]), model.encode(TEXTS)
+    assert x.ndim == 1
+    wanted = model.similarity(TEXTS[0], X)
+    assert onp.array_equal(model.similarity(x, X), wanted)
+    assert onp.array_equal(model.similarity(x, TEXTS), wanted)
+    assert onp.array_equal(model.similarity(X, x), wanted.T)
+    assert model.search(x, TEXTS) == model.search(TEXTS[0], TEXTS)
+    assert model.search('a', TEXTS[:1], vectors=x) == model.search(
+        'a', TEXTS[:1])
+    with pytest.raises(ValueError, match='1 vectors of 12 texts'):
+        model.search('a', TEXTS * 4, vectors=x)
+    for other in X[:, :2], X[None]:
+        with pytest.raises(ValueError, match='cannot be compared: give an '
+                           'array') as refused:
+            model.similarity(other, X)
+        assert '\n' not in str(refused.value)
+
+
 def test_predictions_are_those_of_predict(folders):
     found = [d2l.load_model(folders[name]).predict(TEXTS)
              for name in ('tuned run', 'tuned run fp32')]

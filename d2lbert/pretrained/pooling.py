@@ -127,10 +127,16 @@ def choose_pooling(tokenizer, pooling, normalize):
 def cosines(X, Y):
     """Cosine similarities of N vectors X and M vectors Y: (N, M) float32.
 
-    X (N, H); Y (M, H). A vector of zeros has similarity 0 to all.
+    X (N, H); Y (M, H). An array (H,) is one vector. A vector of zeros has
+    similarity 0 to all.
     """
+    X, Y = (onp.atleast_2d(onp.asarray(A, 'float64')) for A in (X, Y))
+    if X.ndim != 2 or Y.ndim != 2 or X.shape[1] != Y.shape[1]:
+        raise ValueError(f'vectors of shapes {X.shape} and {Y.shape} cannot '
+                         'be compared: give an array (N, H) and an array '
+                         '(M, H) with the same H')
+
     def with_length_1(vectors):
-        vectors = onp.asarray(vectors, 'float64')
         lengths = onp.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
         return vectors / onp.where(lengths, lengths, 1)
     return (with_length_1(X) @ with_length_1(Y).T).astype('float32')
