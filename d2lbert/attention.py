@@ -95,12 +95,14 @@ class MultiHeadAttention(packed.Packable):
         """True if the fused operators of `nn.packed` can compute this block.
 
         These operators store no attention weights, and expect four linear
-        layers.
+        layers, all with a bias or all without.
         """
+        layers = self.W_q, self.W_k, self.W_v, self.W_o
         return not self.attention.keeps_weights and all(
             type(layer) is Dense and layer.act is None
             and not layer._flatten
-            for layer in (self.W_q, self.W_k, self.W_v, self.W_o))
+            and (layer.bias is None) == (self.W_q.bias is None)
+            for layer in layers)
 
     def forward(self, queries, keys, values, valid_lens):
         """Attend from queries (B, Q, H) to keys and values (B, K, H).

@@ -219,9 +219,13 @@ class MaskLM(nn.Block):
 
     @property
     def packable(self):
-        """True if the layers have the types that `__init__` gives them."""
-        return [type(layer) for layer in self.mlp] in (
-            [Dense, LayerNorm, Dense], [Dense])
+        """True if the layers are of the kinds that `__init__` gives them.
+
+        For `loss`, the last one must have a bias and no activation.
+        """
+        types = [type(layer) for layer in self.mlp]
+        return types in ([Dense, LayerNorm, Dense], [Dense]) and (
+            self.mlp[-1].bias is not None and self.mlp[-1].act is None)
 
     def forward(self, X, pred_positions):
         """Score the vocabulary at pred_positions (B, P) of X (B, T, H).

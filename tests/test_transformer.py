@@ -5,7 +5,7 @@ import reference
 
 import d2lbert as d2l
 from d2lbert.machine.backend import autograd, init, np
-from d2lbert.nn.layers import LayerNorm
+from d2lbert.nn.layers import Dense, LayerNorm
 
 
 def ready(block, *inputs):
@@ -115,6 +115,26 @@ def test_an_encoder_block_of_any_kind_is_called_as_the_page_does(draw, kind,
     expected = reference.encoder_block(params, 3, X, valid_lens)
     onp.testing.assert_allclose(output, expected, atol=1e-5)
     assert len(calls) == (kind == 'hook')
+
+
+@pytest.mark.parametrize('use_bias', [True, False], ids=['bias', 'no bias'])
+@pytest.mark.parametrize('name', [
+    'attention.W_q', 'attention.W_v', 'attention.W_o', 'ffn.dense1',
+    'ffn.dense2'])
+def test_a_layer_with_another_bias_than_its_neighbours_is_applied(
+        draw, name, use_bias, path):
+    X = draw(3, 5, 6)
+    part, _, layer = name.partition('.')
+    block = d2l.TransformerEncoderBlock(6, 10, 3, 0.0, use_bias)
+    old = getattr(getattr(block, part), layer)
+    setattr(getattr(block, part), layer, Dense(
+        old._units, use_bias=old.bias is None, in_units=old._in_units,
+        activation='relu' if layer == 'dense1' else None))
+    params = ready(block, np.array(X), None)
+    assert (f'{name}.bias' in params) == (old.bias is None)
+    onp.testing.assert_allclose(
+        block(np.array(X), None).asnumpy(),
+        reference.encoder_block(params, 3, X, None), atol=1e-5)
 
 
 def test_both_names_of_the_encoder_block_are_one_class():

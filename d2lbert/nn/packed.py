@@ -393,7 +393,9 @@ def _add_feed_forward(ffn, X, addnorm):
     """Return addnorm(X, ffn(X)), for X (R, H)."""
     layers = ffn.dense1, ffn.dense2
     has_plain_layers = (ffn.dropout is None and ffn.dense2.act is None
-                        and all(type(layer) is Dense for layer in layers))
+                        and all(type(layer) is Dense
+                                and layer.bias is not None
+                                for layer in layers))
     # 'none' if `ops.feed_forward` does not compute these layers
     act = ffn.dense1.fused_activation() if has_plain_layers else 'none'
     if act == 'none':
@@ -411,7 +413,8 @@ def _add_feed_forward(ffn, X, addnorm):
 def _parameters(X, layers):
     """(weights, biases) of dense layers on X's device.
 
-    biases is () for layers without a bias.
+    biases is () for layers without a bias. Either all layers or none must
+    have a bias.
     """
     values = [parameter_values(layer, X).values() for layer in layers]
     # zip gives a tuple of weights and, if there are biases, a tuple of biases

@@ -123,6 +123,24 @@ def other_layer(net):
     block.W_q.initialize()
 
 
+def other_bias(net):
+    block = net.encoder.blks[0]
+    block.attention.W_o = Dense(H, use_bias=False, in_units=H)
+    block.ffn.dense1 = Dense(12, activation='relu', use_bias=False, in_units=H)
+    for layer in block.attention.W_o, block.ffn.dense1:
+        layer.initialize()
+
+
+def head_without_bias(net):
+    net.mlm.mlp._children['2'] = Dense(V, use_bias=False, in_units=H)
+    net.mlm.mlp[2].initialize()
+
+
+def head_with_activation(net):
+    net.mlm.mlp._children['2'] = Dense(V, activation='tanh', in_units=H)
+    net.mlm.mlp[2].initialize()
+
+
 def wanted_weights(net):
     net.encoder.blks[0].attention.attention.keeps_weights = True
 
@@ -132,6 +150,7 @@ def no_change(net):
 
 
 CHANGES = [own_block, subclass, hook, patch, added_layer, other_layer,
+           other_bias, head_without_bias, head_with_activation,
            wanted_weights]
 
 
