@@ -11,6 +11,7 @@ from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.objective import Objective
 from d2lbert.pretrained.families.config import DEFAULTS
+from d2lbert.pretrained.families.tensor_names import PARTS
 
 
 class Distillation(Objective):
@@ -181,18 +182,28 @@ def copy_from_teacher(net, teacher):
     # The blocks are copied above, positions and segments below
     skipped = ['encoder.blks', 'encoder.pos_embedding',
                'encoder.segment_embedding']
-    # The teacher has random weights in heads that its folder lacks. attribute:
-    # the head in the net; part: the name of the head in the folder
+    random_heads = []       # titles of the student's heads that stay random
+    # The teacher has random weights in heads that its folder lacks, and no
+    # heads that its structure lacks. attribute: the head in the net; part: the
+    # name of the head in the folder
     for attribute, part in (('hidden', 'pooler'), ('nsp', 'nsp')):
-        if teacher.net.has_random(part):
+        if (getattr(teacher.net, attribute) is None
+                or teacher.net.has_random(part)):
             skipped.append(attribute)
+            if getattr(net, attribute) is not None:
+                random_heads.append(PARTS[part])
     _copy(teacher.net, net, tuple(skipped))
     if net.config['positional'] == 'learnable':
         _copy_positions(teacher.net.encoder, net.encoder)
     _copy_segments(teacher.net.encoder, net.encoder)
-    return ('the student starts with the embeddings, heads and layers '
-            f'{", ".join(map(str, layers))} (of 0 to {N - 1}) of its teacher '
-            f'{teacher.path}')
+    message = ('the student starts with the embeddings, heads and layers '
+               f'{", ".join(map(str, layers))} (of 0 to {N - 1}) of its '
+               f'teacher {teacher.path}')
+    if random_heads:
+        message += (', but with random weights in its '
+                    f'{" and its ".join(random_heads)}, which the teacher '
+                    'lacks')
+    return message
 
 
 def differences(config, other_config):

@@ -322,11 +322,28 @@ def test_with_all_layers_it_says_what_its_teacher_says(keywords, tmp_path):
     if not keywords:
         nets.append(make(2, num_segments=0, heads=('mlm',)))
     for net in nets:
-        assert 'layers 0, 1, 2 (of 0 to 2) of' in copy_from_teacher(net, begun)
+        assert copy_from_teacher(net, begun).endswith(
+            f'layers 0, 1, 2 (of 0 to 2) of its teacher {tmp_path}')
         for found, expected in zip(net(*inputs), there(*inputs)):
             if found is not None:
                 onp.testing.assert_allclose(found.asnumpy(),
                                             expected.asnumpy(), atol=1e-5)
+
+
+def test_heads_that_the_teacher_has_not_are_named(tmp_path):
+    there, net = (d2l.BERTModel(20, 8, 12, 2, 2, 0.0, max_len=9, heads=heads)
+                  for heads in (('mlm', 'pooler'), ('pooler', 'mlm', 'nsp')))
+    for one, seed in (there, 1), (net, 2):
+        one.initialize()
+        redraw(one, seed)
+    before = reference.parameters(net)
+    said = copy_from_teacher(net, Teacher(tmp_path, there, None, ''))
+    assert said.endswith(f'of its teacher {tmp_path}, but with random weights '
+                         'in its next sentence head, which the teacher lacks')
+    ours, theirs = map(reference.parameters, (net, there))
+    for name, old in (('nsp.output.weight', before),
+                      ('hidden.weight', theirs), ('mlm.mlp.2.bias', theirs)):
+        assert (ours[name] == old[name]).all()
 
 
 @pytest.mark.parametrize('num_segments', [1, 3])
@@ -515,7 +532,8 @@ def test_a_folder_teaches_a_distilbert(folder, tmp_path):
     assert settings['tokenizer'] == 'wordpiece'
 
 
-def test_heads_that_a_folder_lacks_do_not_change_who_it_is(folder, tmp_path):
+def test_heads_that_a_folder_lacks_do_not_change_who_it_is(folder, tmp_path,
+                                                           capsys):
     from safetensors.numpy import load_file, save_file
     path = tmp_path / 'bert'
     shutil.copytree(folder, path)
@@ -532,7 +550,12 @@ def test_heads_that_a_folder_lacks_do_not_change_who_it_is(folder, tmp_path):
     assert {teacher.sha256 for teacher in lacking} == {whole.sha256}
     assert lacking[0].net.has_random('nsp')
     assert not whole.net.has_random('nsp')
+    capsys.readouterr()
     run = prepared(path, num_layers=2)
+    assert model_messages(capsys).endswith(
+        f'layers 0, 1 (of 0 to 1) of its teacher {path}, but with random '
+        'weights in its pooler and its next sentence head, which the teacher '
+        'lacks\n')
     alone = loops.prepared(pretraining._make_objective, complete(dict(
         TINY, **SIZES, num_layers=2, architecture='published',
         tokenizer='wordpiece', vocab=str(folder))))
