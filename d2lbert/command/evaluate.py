@@ -44,6 +44,9 @@ def run(args):
     if args.data is not None:
         raise ValueError(f'{args.folder} is not a run of finetune: name '
                          'text files with --corpus, not with --data')
+    if args.text_field is not None and args.corpus is None:
+        raise ValueError('--text-field is for the files of --corpus: name '
+                         'them, or leave --text-field out')
     metrics = evaluate_run(args.folder, args.corpus, args.devices,
                            args.text_field, args.precision)
     if args.json:

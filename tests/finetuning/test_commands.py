@@ -345,6 +345,8 @@ def test_commands_tell_the_kinds_of_runs_apart(runs, tmp_path, capsys):
           '--out', start])
     assert '--corpus, not with --data' in refused(
         capsys, 'evaluate', start, '--data', 'x')
+    assert '--text-field is for the files of --corpus: name them' in refused(
+        capsys, 'evaluate', start, '--text-field', 'x')
     assert 'is no run of d2lbert finetune' in refused(
         capsys, 'predict', start, 'a')
     assert 'has no checkpoint to resume from' in refused(
