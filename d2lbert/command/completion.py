@@ -80,7 +80,8 @@ def bash(commands):
     before $word. command: the sub-command. flags: the flags of the
     sub-command. choices: the choices of its first positional argument that has
     choices. values: the choices of $flag. is_path: empty if the value of $flag
-    is not a path, otherwise 1.
+    is not a path, otherwise 1. `mapfile` reads a file name from each line, so
+    that a name with blanks stays whole.
     """
     lines = []      # the branches of the script's `case $command`
     for name, (_, flags) in commands.items():
@@ -121,7 +122,7 @@ _d2lbert() {{
             # The value of a flag
             if [ -n "$is_path" ]; then
                 compopt -o filenames
-                COMPREPLY=($(compgen -f -- "$word"))
+                mapfile -t COMPREPLY < <(compgen -f -- "$word")
             else
                 COMPREPLY=($(compgen -W "$values" -- "$word"))
             fi
@@ -133,7 +134,7 @@ _d2lbert() {{
         COMPREPLY=($(compgen -W "$choices" -- "$word"))
     else
         compopt -o filenames
-        COMPREPLY=($(compgen -f -- "$word"))
+        mapfile -t COMPREPLY < <(compgen -f -- "$word")
     fi
 }}
 complete -F _d2lbert d2lbert

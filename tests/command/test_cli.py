@@ -225,10 +225,8 @@ COMPLETED = [
     ('pretrain --num-steps ', []), ('completion ', ['bash', 'zsh', 'fish'])]
 
 
-@needs('bash')
-@pytest.mark.parametrize('line, expected', COMPLETED)
-def test_bash_completes(line, expected, capsys, tmp_path):
-    (tmp_path / 'texts.txt').touch()
+def completed_by_bash(line, capsys):
+    """The words with which bash completes the last word of a line, a set."""
     words = ['d2lbert', *line.split(' ')]
     code = script('bash', capsys) + f'''
 compopt() {{ :; }}
@@ -241,8 +239,46 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           encoding='utf-8')
     assert done.returncode == 0 and done.stderr == ''
-    found = set(done.stdout.split())
+    return {*done.stdout.splitlines()} - {''}
+
+
+@needs('bash')
+@pytest.mark.parametrize('line, expected', COMPLETED)
+def test_bash_completes(line, expected, capsys, tmp_path):
+    (tmp_path / 'texts.txt').touch()
+    found = completed_by_bash(line, capsys)
     assert found == {*expected, *(['--help', '--version'] * (line == ''))}
+
+
+@needs('bash')
+@pytest.mark.parametrize('line', ['encode my', 'pretrain --corpus my'])
+def test_bash_completes_names_with_blanks(line, capsys, tmp_path):
+    names = {'my texts.txt', 'my *', 'my_texts.txt'}
+    for name in names:
+        (tmp_path / name).touch()
+    assert completed_by_bash(line, capsys) == names
+
+
+@needs('bash')
+@pytest.mark.parametrize('word', ['my', r'my\ t', '"my t'])
+def test_a_name_with_blanks_is_one_word_on_a_terminal(word, capsys, tmp_path):
+    (tmp_path / 'my texts.txt').touch()
+    (tmp_path / 'd2lbert.bash').write_text(script('bash', capsys))
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe('bash', ['bash', '--norc', '--noprofile', '-i'], dict(
+            os.environ, TERM='dumb', PS1='> ', INPUTRC='/dev/null'))
+    try:
+        for command in ('d2lbert() { printf "<%s>" "$@"; }',
+                        '. ./d2lbert.bash; echo re""ady'):
+            os.write(terminal, command.encode() + b'\n')
+        read_until(terminal, ['ready'])
+        os.write(terminal, f'd2lbert encode {word}\t\n'.encode())
+        assert '<my texts.txt>' in read_until(terminal, ['<encode>'])
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
 
 
 @needs('fish')
