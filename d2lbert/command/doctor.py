@@ -202,8 +202,9 @@ def _driver_rows(mx):
     rows = [Row('driver', OK, driver_text)]
     for gpu in driver.gpus:
         name = f'GPU {gpu.index}'
-        value = '{}, compute capability {}.{}'.format(
-            gpu.name, *gpu.capability)
+        major, minor = gpu.capability       # major is 0 if unknown
+        value = f'{gpu.name}, compute capability ' + (
+            f'{major}.{minor}' if major else 'unknown')
         if not gpu.is_usable:
             rows.append(Row(name, WARN, f'{value}: not usable',
                             f'{gpu.reason}; the CPU or another GPU is used'))

@@ -64,6 +64,13 @@ def test_a_gpu_without_kernels_is_named_with_its_capability(monkeypatch):
     assert 'it is too new' in said.remedy
 
 
+def test_an_unknown_capability_is_not_given_as_a_number(monkeypatch):
+    driver(monkeypatch, hardware.Gpu(0, 'NVIDIA GPU', (0, 0), False,
+                                     'the driver does not answer for it'))
+    assert row('GPU 0').value == (
+        'NVIDIA GPU, compute capability unknown: not usable')
+
+
 def test_a_gpu_beside_the_cpu_build_asks_for_the_cuda_build(monkeypatch):
     driver(monkeypatch, hardware.Gpu(0, 'NVIDIA A100', (8, 0), True, ''))
     assert 'D2LBERT_MXNET=cu112' in row('GPU 0').remedy
