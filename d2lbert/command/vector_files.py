@@ -86,9 +86,11 @@ def read_npy(path, flag):
         if second_npy:
             about = parse_json(bytes(array_files.read_array(
                 io.BytesIO(second_npy), len(second_npy))))
-        is_matrix = rows.ndim == 2 and rows.dtype.kind == 'f'
-        if not is_matrix or not isinstance(about, dict):
+        if rows.ndim != 2 or rows.dtype.kind != 'f':
             raise ValueError('it does not contain a matrix of floats')
+        if not isinstance(about, dict):
+            raise ValueError('its second array is no JSON object about the '
+                             'vectors')
     except (ValueError, OSError, EOFError, AttributeError,
             TypeError) as error:
         raise ValueError(f'{flag} {path} is no .npy file of vectors: {error}'

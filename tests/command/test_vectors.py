@@ -215,6 +215,14 @@ def test_kept_vectors_must_belong_to_the_texts_and_the_model(
         capsys, *argv)[1]
     (tmp_path / 'x.npy').write_text('no array')
     assert 'is no .npy file of vectors' in refusal(capsys, *argv)[1]
+    with open('x.npy', 'wb') as file:
+        onp.save(file, onp.zeros((4, 8), 'float32'))
+        onp.save(file, onp.frombuffer(b'[]', 'uint8'))
+    assert ('is no .npy file of vectors: its second array is no JSON object '
+            'about the vectors') in refusal(capsys, *argv)[1]
+    onp.save('x.npy', onp.zeros(4, 'float32'))
+    assert 'it does not contain a matrix of floats' in refusal(
+        capsys, *argv)[1]
 
 
 # Empty lines
