@@ -1,8 +1,10 @@
 """Do the work of `d2lbert encode` and `d2lbert similar` in constant memory."""
 import contextlib
+import copy
 import functools
 import hashlib
 import heapq
+import math
 import sys
 from pathlib import Path
 
@@ -102,32 +104,38 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
         encoder = _encoder(folder, pooling=pool or 'own', **options)
         unknown_words = UnknownWords(encoder.tokenizer)
         unknown_query_words = UnknownWords(encoder.tokenizer)
-        (query_encoding,) = encoder.encode([Text('query', query)])
+        # A copy counts its texts apart from those of the file
+        query_encoder = copy.copy(encoder)
+        (query_encoding,) = query_encoder.encode([Text('query', query)])
         unknown_query_words.count(query_encoding)
         # candidates: (text, vector) of each line of the file
         if stored_vectors is None:
             candidates = _encode_lines(encoder, unknown_words, lines,
                                        num_texts, writer)
         else:
-            _check_vectors(vectors, stored_vectors, encoder, lines)
+            _check_vectors(vectors, stored_vectors, copy.copy(encoder), lines)
             candidates = zip((line.text for line in lines), stored_vectors)
-        # A heap of (cosine, -index, text): of equal cosines, the first wins
+        # A heap of (rank, -index, text, cosine): of equal cosines, the first
+        # wins. NaN, which has no order, is behind all numbers
         nearest = []
         for k, (text, vector) in enumerate(candidates):
-            item = _cosine(query_encoding.vectors, vector), -k, text
+            cosine = _cosine(query_encoding.vectors, vector)
+            rank = -math.inf if math.isnan(cosine) else cosine
+            item = rank, -k, text, cosine
             if len(nearest) < top:
                 heapq.heappush(nearest, item)
             else:
                 heapq.heappushpop(nearest, item)
         if writer is not None:
             writer.about = dict(texts=digest)
-    for cosine, minus_k, text in sorted(nearest, reverse=True):
+    for _, minus_k, text, cosine in sorted(nearest, reverse=True):
         if is_json:
             print_json(dict(text=text, similarity=cosine, row=-minus_k))
         else:
             print(f'{cosine:.4f} {text}')
     _report(encoder, lines, unknown_query_words.note('the query'),
-            unknown_words.note('the texts'))
+            unknown_words.note('the texts'),
+            _query_truncation_note(query_encoder))
 
 
 def _encode_lines(encoder, unknown_words, lines, num_texts, writer):
@@ -262,6 +270,18 @@ def _report(encoder, lines, *notes):
     for sentence in (*notes, truncation, lines and lines.skipped_note()):
         if sentence:
             note(sentence)
+
+
+def _query_truncation_note(encoder):
+    """A sentence if the only text of a `TextEncoder`, a query, was truncated.
+
+    Otherwise None.
+    """
+    if not encoder.num_truncated:
+        return None
+    return (f'the query has more than {encoder.max_len} tokens and was cut; '
+            f'{encoder.num_lost_tokens} tokens were left out; --overlap '
+            'would keep them')
 
 
 def _check_arguments(text, pair, file, pooling, out):

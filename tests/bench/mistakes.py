@@ -1482,7 +1482,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'return list(items)[:max_items]',
      'test_sentences_and_uses_come_from_the_whole_text'),
     ('of lines that are equally near the last comes first',
-     'vector), -k, text', 'vector), k, text',
+     'item = rank, -k, text', 'item = rank, k, text',
      'test_lines_with_one_vector_come_in_the_order_of_the_file'),
     ('examples a second are those of one epoch',
      "print(f'{num_examples * num_epochs / timer",

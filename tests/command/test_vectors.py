@@ -113,6 +113,42 @@ def test_similar_compares_directions_and_keeps_the_first_of_equals(
     assert abs(float(third.split()[0]) - cosine) < 6e-5
 
 
+def test_similar_counts_truncated_texts_without_the_query(folder, lines,
+                                                          capsys):
+    argv = ['similar', str(folder), 'the tree', '--file', lines, '--max-len',
+            '5', '--vectors', 'x.npy']
+    assert main(argv) == 0
+    assert capsys.readouterr().err == (
+        '3 of 5 texts have more than 5 tokens and were cut; 9 tokens were '
+        'left out; --overlap would keep them\n')
+    # Only the query, and some texts for a check, are encoded now
+    assert main(argv) == 0
+    assert capsys.readouterr().err == ''
+    argv[2] = LINES[0]
+    assert main(argv) == 0
+    assert capsys.readouterr().err == (
+        'the query has more than 5 tokens and was cut; 3 tokens were left '
+        'out; --overlap would keep them\n')
+
+
+def test_similar_puts_vectors_of_nan_behind_all_others(folder, model, capsys,
+                                                       tmp_path):
+    texts = LINES * 4
+    (tmp_path / 'x.txt').write_text('\n'.join(texts))
+    X = d2l.encode(*model, texts)
+    X[[1, 3, 6, 12, 14]] = onp.nan      # no row that is checked
+    onp.save('x.npy', X)
+    x = d2l.encode(*model, ['the tree'])[0].astype('float64')
+    scores = onp.array([x @ y / onp.sqrt((x @ x) * (y @ y))
+                        for y in X.astype('float64')])
+    wanted = [f'{scores[i]:.4f} {texts[i]}'
+              for i in onp.argsort(-scores, kind='stable')]
+    for top in 3, 17, 20:
+        assert main(['similar', str(folder), 'the tree', '--file', 'x.txt',
+                     '--vectors', 'x.npy', '--top', str(top)]) == 0
+        assert capsys.readouterr().out.splitlines() == wanted[:top]
+
+
 def test_similar_reads_standard_input(folder):
     done = subprocess.run(
         [sys.executable, '-m', 'd2lbert', 'similar', str(folder), 'the tree',
