@@ -3,6 +3,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -88,12 +89,15 @@ def show(text):
     environment = {'LESS': 'FRX', 'LESSCHARSET': 'utf-8', **os.environ}
     with subprocess.Popen(pager, stdin=subprocess.PIPE,
                           env=environment) as process:
+        # Ctrl-C goes to the pager, too, and less handles it
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             process.communicate(text.encode('utf-8'))
         except BrokenPipeError:
             pass                # the user has closed the pager
-        except KeyboardInterrupt:
-            process.wait()      # less handles Ctrl-C itself
+        finally:
+            # None: the handler was not installed by Python code
+            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
 
 
 def _pager():

@@ -1,9 +1,11 @@
 """`d2lbert help`, and Markdown on a terminal."""
+import contextlib
 import os
 import pty
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from commands import refusal, status_of
@@ -190,3 +192,36 @@ def test_a_pager_that_leaves_early_or_is_missing_is_no_error(tmp_path):
     assert status == 0 and 'rror' not in shown
     status, shown = on_a_terminal(tmp_path, PAGER='/no/pager')
     assert status == 0 and 'Training and inference' in shown
+
+
+def test_only_the_pager_obeys_ctrl_c(tmp_path):
+    pager = tmp_path / 'pager'
+    pager.write_text(
+        f'#!{sys.executable}\nimport signal, sys\n'
+        'signal.signal(signal.SIGINT,\n'
+        '              lambda *_: print("caught", flush=True))\n'
+        'sys.stdin.read()\nprint("ready", flush=True)\n'
+        'open("/dev/tty").readline()\n')
+    pager.chmod(0o755)
+    # Each Ctrl-C counts, not only one in two seconds
+    code = ('import sys\nfrom d2lbert.training import interrupts\n'
+            'from d2lbert.command.cli import main\n'
+            'interrupts.CLEANUP_SECONDS = 0\nsys.exit(main())')
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, '-c', code, 'help',
+                                   'speed'],
+                  {**os.environ, 'PAGER': str(pager), 'TERM': 'xterm'})
+    shown = ''
+    for awaited, keys in ('ready', '\x03'), ('caught', '\x03'), (
+            'caught', '\n'), ('', ''):
+        with contextlib.suppress(OSError):      # the other end has closed
+            while awaited not in shown or not awaited:
+                shown += os.read(terminal, 65536).decode('utf-8')
+            shown = ''
+            # `Popen.communicate` waits for 0.25 s after Ctrl-C
+            time.sleep(0.5)
+            os.write(terminal, keys.encode())
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert (status, shown.strip()) == (0, '')
