@@ -199,6 +199,10 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
                          'left to right, so it can generate nothing: give a '
                          'BART or a run of --objective clm (d2lbert fill '
                          'guesses masked words)')
+    if net.mlm is None:
+        raise ValueError('this model is fine-tuned, and no longer has the '
+                         'head that predicts tokens, so it can generate '
+                         'nothing: give the BART that was fine-tuned')
     given = dict(num_beams=num_beams, max_len=max_len, min_len=min_len,
                  length_penalty=length_penalty,
                  no_repeat_ngram=no_repeat_ngram)

@@ -78,6 +78,7 @@ def test_truncation_and_skipped_texts_are_reported(tmp_path, capsys):
 
 @pytest.mark.parametrize('arguments, said', [
     ([BERT, 'a'], 'this model has no decoder and does not read'),
+    ([f'{BART}-classify', 'a'], 'this model is fine-tuned, and no longer has'),
     ([BART], 'give texts, or --file FILE'),
     ([BART, 'a', '--file', 'b'], 'not both'),
     ([BART, '--file', 'nowhere'],
