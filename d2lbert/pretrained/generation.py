@@ -7,6 +7,7 @@ without a decoder, continues each text. The results equal those of
 K: the number of beams of a text. A beam is an unfinished text that a search
 extends. V: the number of tokens in the vocabulary.
 """
+import math
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
 import numpy as onp
@@ -58,17 +59,24 @@ class GenerationConfig(NamedTuple):
                                     # tokens; None: any
 
     def validated(self, net):
-        """Return self; raise ValueError if a value is invalid for this net."""
+        """Return self with whole numbers as int.
+
+        Raises ValueError if a value is invalid for this net.
+        """
+        whole_numbers = {}
         for name, minimum in (('num_beams', 1), ('max_len', 2),
                               ('min_len', 0), ('no_repeat_ngram', 0)):
             value = getattr(self, name)
             if not (_is_number(value) and int(value) == value >= minimum):
                 raise ValueError(f'{name} must be a whole number of at least '
                                  f'{minimum}, not {value!r}')
+            whole_numbers[name] = int(value)    # of a float, as 4.0
         if not _is_number(self.length_penalty):
             raise ValueError('length_penalty must be a number, not '
                              f'{self.length_penalty!r}')
-        if self.early_stopping not in (True, False, 'never'):
+        # 1 equals True, but the search asks for True itself
+        if not (isinstance(self.early_stopping, bool)
+                or self.early_stopping == 'never'):
             raise ValueError('early_stopping must be True, False or '
                              f"'never', not {self.early_stopping!r}")
         V, positions = net.config['vocab_size'], _num_positions(net)
@@ -86,7 +94,14 @@ class GenerationConfig(NamedTuple):
         if 2 * self.num_beams > V:      # step 1 extends one beam in 2K ways
             raise ValueError(f'num_beams={self.num_beams} is more than half '
                              f'of the {V} tokens: lower it')
-        return self
+        # The limit keeps length ** length_penalty within the range of a float
+        limit = 600 / math.log(self.max_len)
+        if self.num_beams > 1 and abs(self.length_penalty) > limit:
+            raise ValueError(f'length_penalty={self.length_penalty} must be '
+                             f'from {-int(limit)} to {int(limit)} for texts '
+                             f'of up to {self.max_len} tokens: choose a '
+                             'number near 1')
+        return self._replace(**whole_numbers)
 
     def exclude_tokens(self, log_probs, tokens):
         """Set the log_probs (V,) of excluded next tokens to -inf, in place.

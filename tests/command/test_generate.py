@@ -87,9 +87,27 @@ def test_truncation_and_skipped_texts_are_reported(tmp_path, capsys):
     ([BART, 'a', '--num-beams', '46'], 'more than half'),
     ([BART, 'a', '--max-len', '99'], 'max_len=99 must be at most 15'),
     ([BART, 'a', '--length-penalty', 'nan'], 'length_penalty must be'),
+    ([BART, 'a', '--num-beams', '2', '--length-penalty', '2000'],
+     'length_penalty=2000.0 must be from'),
     ([BART, 'a', '--min-len', '-1'], '--min-len: -1 must be')])
 def test_a_mistake_gets_one_sentence(arguments, said, capsys):
     assert said in refusal(capsys, 'generate', *arguments)[1]
+
+
+def test_whole_floats_generate_as_ints_do():
+    net, tokenizer = d2l.load_pretrained(BART)
+    how = dict(num_beams=2, max_len=8, min_len=3, no_repeat_ngram=2)
+    assert d2l.generate(net, tokenizer, TEXTS, **how) == d2l.generate(
+        net, tokenizer, TEXTS, **{name: float(n) for name, n in how.items()})
+
+
+def test_early_stopping_1_is_refused():
+    net, tokenizer = d2l.load_pretrained(BART)
+    config = config_of(net, tokenizer)
+    for value in True, False, 'never':
+        config._replace(early_stopping=value).validated(net)
+    with pytest.raises(ValueError, match="True, False or 'never', not 1"):
+        config._replace(early_stopping=1).validated(net)
 
 
 @pytest.mark.parametrize('change, said', [
