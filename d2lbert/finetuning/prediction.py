@@ -373,8 +373,9 @@ def _read_text_lines(file, has_pairs, skip_empty, text_field, has_choices):
     """Read a text from each line: return texts, and second texts or None.
 
     has_pairs: an `About.pair`; True if a line also has a tab and a second
-    text, False or None if a line is one text. has_choices, only with
-    has_pairs: True if a line has two or more second texts, each after a tab.
+    text, False if a line is one text. None: as True if any line has a tab, so
+    that all lines need one; else as False. has_choices, only with has_pairs
+    True: True if a line has two or more second texts, each after a tab.
     skip_empty, text_field: as for `Lines` (texts/text_sources.py).
     """
     if has_pairs and text_field is not None:
@@ -384,6 +385,11 @@ def _read_text_lines(file, has_pairs, skip_empty, text_field, has_choices):
     lines = list(source)
     if source.skipped:
         note(source.skipped_note())
+    expected = 'two texts with one tab between them'
+    if has_pairs is None:
+        has_pairs = any('\t' in line.text for line in lines)
+        expected += (', in all lines if any line has a tab; in single texts '
+                     'put spaces for tabs')
     if not has_pairs:
         return [line.text for line in lines], None
     for place, text in lines:   # place: the file and the line, for messages
@@ -394,7 +400,7 @@ def _read_text_lines(file, has_pairs, skip_empty, text_field, has_choices):
                              'with a tab before each of these')
         if not has_choices and num_tabs != 1:
             raise ValueError(f'{place} has {num_tabs} tabs: expected '
-                             'two texts with one tab between them')
+                             f'{expected}')
     cells = [line.text.split('\t') for line in lines]
     if has_choices:
         return [a for a, *_ in cells], [endings for _, *endings in cells]

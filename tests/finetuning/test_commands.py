@@ -21,6 +21,10 @@ from d2lbert.finetuning.settings import SETTINGS
 FLAGS = ['--num-epochs', '1', '--batch-size', '8', '--lr', '1e-2', '--max-len',
          '48', '--stride', '8', '--seed', '1', '--devices', 'cpu']
 
+#: A model of transformers, for single texts and for pairs
+FOLDER = str(Path(__file__).parents[1] / 'pretrained' / 'fixtures'
+             / 'roberta-0-classify')
+
 
 @pytest.fixture(scope='module')
 def runs(folder, data, tmp_path_factory):
@@ -247,6 +251,30 @@ def test_predict_takes_the_columns_of_a_table_that_it_learnt_from(
         capsys, 'predict', run, '--file', 'no.csv')
     assert 'x.csv is a table' in refused(
         capsys, 'predict', runs('sst2'), '--file', 'x.csv')
+
+
+def test_a_tab_separates_pairs_for_a_model_that_takes_single_texts_too(
+        tmp_path, capsys):
+    def predicted(*lines):
+        (tmp_path / 'x').write_text('\n'.join(lines))
+        return said(capsys, 'predict', FOLDER, '--file', 'x', '--top', '3')
+
+    net, tokenizer = d2l.load_finetuned(FOLDER)
+    texts, pairs = ['The crane', 'it was'], ['it was late.', 'The crane']
+    for wanted, lines in (
+            (d2l.predict(net, tokenizer, texts), texts),
+            (d2l.predict(net, tokenizer, texts, pairs),
+             ['\t'.join(pair) for pair in zip(texts, pairs)])):
+        rows = predicted(*lines).splitlines()
+        for row, prediction in zip(rows, wanted):
+            cells = row.split('\t')
+            assert dict(zip(cells[::2], cells[1::2])) == {
+                name: f'{share:.4f}' for name, share
+                in prediction.shares.items()}
+        assert len(rows) == 2
+    (tmp_path / 'x').write_text('The crane\tit was late.\nThe crane\n')
+    assert 'x, line 2 has 0 tabs: expected two texts with one' in refused(
+        capsys, 'predict', FOLDER, '--file', 'x')
 
 
 def test_predict_names_as_many_labels_as_are_asked_for(runs, tmp_path, capsys):
