@@ -37,6 +37,7 @@ from d2lbert.machine.arguments import (
     write_rows,
     writing,
 )
+from d2lbert.machine.files import is_run
 from d2lbert.machine.terminal import note
 from d2lbert.pretrained.encoding import text_bar
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
@@ -357,7 +358,9 @@ def _read_csv(file, folder):
     The file has the same columns as the training data of the run in `folder`.
     Labels are not read, and may be missing.
     """
-    columns = dict(read_config(folder)['training']).get('columns')
+    # The folder of a model that was not trained here has no columns
+    columns = (dict(read_config(folder)['training']).get('columns')
+               if is_run(folder) else None)
     if columns is None:
         raise ValueError(f'{file} is a table, and {folder} was not trained '
                          'on a table with --columns: give a file with a text '

@@ -249,8 +249,9 @@ def test_predict_takes_the_columns_of_a_table_that_it_learnt_from(
         capsys, 'predict', run, '--file', 'x.csv', '--skip-empty')
     assert 'there is no file or folder no.csv: name an' in refused(
         capsys, 'predict', run, '--file', 'no.csv')
-    assert 'x.csv is a table' in refused(
-        capsys, 'predict', runs('sst2'), '--file', 'x.csv')
+    for other in runs('sst2'), FOLDER:
+        assert f'x.csv is a table, and {other} was not trained' in refused(
+            capsys, 'predict', other, '--file', 'x.csv')
 
 
 def test_a_tab_separates_pairs_for_a_model_that_takes_single_texts_too(
