@@ -110,7 +110,12 @@ def resume(run_once, out, keywords, devices):
         raise ValueError(f'resumed runs keep their settings: '
                          f'{", ".join(refused)} cannot be changed, only '
                          f'{", ".join(CHANGEABLE_ON_RESUME)} and devices')
-    state['settings'].update(keywords)
+    settings = dict(state['settings'], **keywords)
+    if settings != state['settings']:
+        # Without figures: SEEDS_FILE gets those of the longer runs at the end
+        state = dict(settings=settings, seeds=state['seeds'])
+        with _new_state(out, state):
+            return _carry_out(run_once, out, state, devices, is_resumed=True)
     return _carry_out(run_once, out, state, devices, is_resumed=True)
 
 
@@ -202,6 +207,31 @@ def means_and_deviations(figures):
         else:
             statistics_of[name] = math.nan, math.nan
     return statistics_of
+
+
+@contextlib.contextmanager
+def _new_state(out, state):
+    """Context of runs with a new state, which is written to SEEDS_FILE first.
+
+    If an error ends the context before it changes a run in `out`, SEEDS_FILE
+    gets its previous content back. An interruption keeps the new state, so
+    that the runs can be resumed with it.
+    """
+    previous, runs = (out / SEEDS_FILE).read_text('utf-8'), _files_of_runs(out)
+    _write_state(out, state)
+    try:
+        yield
+    except Exception:
+        if _files_of_runs(out) == runs:
+            write_text(out / SEEDS_FILE, previous)
+        raise
+
+
+def _files_of_runs(out):
+    """A set that changes if a run in `out` is replaced or goes on."""
+    stats = {path: path.stat() for path in out.glob('seed-*/*')}
+    return {(path, stat.st_ino, stat.st_mtime_ns)
+            for path, stat in stats.items()}
 
 
 def _write_state(out, state):

@@ -377,6 +377,39 @@ def test_several_seeds_go_on_where_they_stopped(given, tmp_path,
     assert summary[0] == summary[1]
 
 
+def stop_in_run_2(monkeypatch, step):
+    """Let runs of two seeds stop after this step of the second run."""
+    after = loop.Run._after
+
+    def stopping(run, k):
+        if run.out.name == 'seed-2' and k == step:
+            run.stop.signal = 2
+        after(run, k)
+    monkeypatch.setattr(loop.Run, '_after', stopping)
+
+
+def test_several_seeds_go_on_with_changed_settings(given, tmp_path,
+                                                   monkeypatch):
+    out = d2l.finetune(**given(), seeds=2, out=tmp_path / 'run')
+    before = (out / 'seeds.json').read_text()
+    with pytest.raises(ValueError, match='devices'):
+        d2l.finetune(resume=out, num_epochs=3, devices='cpu:0')
+    assert (out / 'seeds.json').read_text() == before
+    with monkeypatch.context() as patch:
+        stop_in_run_2(patch, 12)        # in epoch 3, of five steps each
+        with pytest.raises(Stopped, match='stopped in run 2 of 2'):
+            d2l.finetune(resume=out, num_epochs=3)
+    d2l.finetune(resume=out)
+    for name in 'seed-1', 'seed-2':
+        config = json.loads((out / name / 'config.json').read_text())
+        assert config['training']['num_epochs'] == 3
+        assert (out / name / 'model.params').is_file()
+    found = json.loads((out / 'seeds.json').read_text())
+    assert found['settings']['num_epochs'] == 3
+    assert found['figures'] == [figures_of(out / name)
+                                for name in ('seed-1', 'seed-2')]
+
+
 def test_several_seeds_that_cannot_begin_leave_nothing(given, tmp_path,
                                                        monkeypatch):
     (tmp_path / 'here').mkdir()
