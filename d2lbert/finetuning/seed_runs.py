@@ -64,14 +64,16 @@ def begin(run_once, settings, num_seeds, out, force, devices,
         _make_folder(out)
     state = dict(settings=settings, seeds=[
         settings['seed'] + k for k in range(num_seeds)])
+    is_new = not has_seed_runs(out)
     try:
         if write_data is not None:
             write_data(out)
-        _write_state(out, state)
-        return _carry_out(run_once, out, state, devices, force=force)
+        with _new_state(out, state):
+            return _carry_out(run_once, out, state, devices, force=force)
     except BaseException:
-        # Remove the folder if no run has started
-        if {path.name for path in out.iterdir()} <= {SEEDS_FILE, DATA}:
+        # Remove a new folder if no run has started
+        if is_new and {path.name for path in out.iterdir()} <= {
+                SEEDS_FILE, DATA}:
             shutil.rmtree(out / DATA, ignore_errors=True)
             with contextlib.suppress(FileNotFoundError):
                 (out / SEEDS_FILE).unlink()
@@ -214,16 +216,18 @@ def _new_state(out, state):
     """Context of runs with a new state, which is written to SEEDS_FILE first.
 
     If an error ends the context before it changes a run in `out`, SEEDS_FILE
-    gets its previous content back. An interruption keeps the new state, so
-    that the runs can be resumed with it.
+    gets its previous content back, if it had one. An interruption keeps the
+    new state, so that the runs can be resumed with it.
     """
-    previous, runs = (out / SEEDS_FILE).read_text('utf-8'), _files_of_runs(out)
+    previous, runs = None, _files_of_runs(out)
+    if has_seed_runs(out):
+        previous = (out / SEEDS_FILE).read_bytes()
     _write_state(out, state)
     try:
         yield
     except Exception:
-        if _files_of_runs(out) == runs:
-            write_text(out / SEEDS_FILE, previous)
+        if previous is not None and _files_of_runs(out) == runs:
+            (out / SEEDS_FILE).write_bytes(previous)
         raise
 
 

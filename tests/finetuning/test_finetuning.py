@@ -427,6 +427,13 @@ def test_force_moves_runs_of_several_seeds_aside(given, tmp_path,
     before = result(out / 'seed-1')
     with pytest.raises(RunError, match='exists already.*give --force'):
         d2l.finetune(**given(), seeds=2, out=out)
+    # Runs that cannot begin take nothing from the runs in the folder
+    found = (out / 'seeds.json').read_text()
+    with pytest.raises(ValueError, match='there is no folder nowhere'):
+        d2l.finetune(**dict(given(), data='nowhere'), seeds=2, out=out,
+                     force=True)
+    assert (out / 'seeds.json').read_text() == found
+    assert result(out / 'seed-1') == before
     d2l.finetune(**given(), seeds=3, out=tmp_path / 'three')
     shutil.copytree(tmp_path / 'three' / 'seed-3', out / 'seed-3')
     # The first gets its name back from a run that ends before its end
