@@ -416,16 +416,18 @@ def write_submission(folder, data, out, devices='auto', force=False,
                      precision=None):
     """Predict the test part of a run's task, and write a file for GLUE.
 
-    The extra tests of the task are predicted, too, if their files exist: for
-    MNLI the mismatched part and the diagnostic set. Each submission file is a
-    table with the columns `index` and `prediction`. Labels are written as in
-    the training files (Wang et al. 2018).
+    The extra tests of the task are predicted, too, if `data` is a folder and
+    their files exist: for MNLI the mismatched part and the diagnostic set. A
+    file has the examples of a single test, the task's own. Each submission
+    file is a table with the columns `index` and `prediction`. Labels are
+    written as in the training files (Wang et al. 2018).
 
-    folder: a run of a task of GLUE. data: the folder with the test files. out:
-    a folder for the submission files, created if it is missing. Returns the
-    paths of the files that were written. Raises ValueError for a run of
-    another task, for a missing test part of the task, and for lines that are
-    no examples. Raises FileExistsError for an existing file, unless `force`.
+    folder: a run of a task of GLUE. data: the folder with the test files, or
+    the file of the task's test part. out: a folder for the submission files,
+    created if it is missing. Returns the paths of the files that were written.
+    Raises ValueError for a run of another task, for a missing test part of the
+    task, and for lines that are no examples. Raises FileExistsError for an
+    existing file, unless `force`.
     """
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
@@ -441,7 +443,8 @@ def write_submission(folder, data, out, devices='auto', force=False,
         raise ValueError(f'--out {out} is a file: with --data name a folder, '
                          'where the files of the submission go')
     tasks_and_examples = []
-    for task in with_extra_tests(main_task):
+    for task in ([main_task] if Path(data).is_file()
+                 else with_extra_tests(main_task)):
         path = (find_file(task, data, 'test') if task is main_task
                 else find_file_nearby(task, data, 'test'))
         if path is None:

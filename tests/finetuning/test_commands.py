@@ -434,6 +434,12 @@ def test_a_run_of_mnli_answers_both_parts_and_the_diagnostic_set(
         found = d2l.predict(net, tokenizer, [a for a, _, _ in told],
                             [b for _, b, _ in told])
         assert rows_of(out / f'{name}.tsv') == [one.label for one in found]
+    # A file has the examples of a single test
+    said(capsys, 'predict', run, '--data', str(place / 'test_matched.tsv'),
+         '--out', str(tmp_path / 'matched'))
+    written, = (tmp_path / 'matched').iterdir()
+    assert written.name == 'MNLI-m.tsv'
+    assert written.read_text() == (out / 'MNLI-m.tsv').read_text()
     assert 'exists already' in refused(
         capsys, 'predict', run, '--data', str(place), '--out', str(out))
     assert '--data needs --out FOLDER' in refused(
