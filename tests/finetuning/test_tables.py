@@ -229,6 +229,14 @@ def test_a_task_s_own_names_or_numbers_do_in_a_table_of_one_s_own(tmp_path):
     assert again._replace(path='') == found._replace(path='')
 
 
+def test_labels_in_another_order_keep_their_meaning(tmp_path):
+    path = tmp_path / 'train.tsv'
+    path.write_text('sentence\tlabel\na grim clock\t0\na warm song\t1\n')
+    for names in ('negative', 'positive'), ('positive', 'negative'):
+        found = read_task('sst2', path, labels=names)
+        assert [names[k] for k in found.labels] == ['negative', 'positive']
+
+
 def test_semicolons_part_the_columns_of_a_csv_file_that_has_no_commas(
         tmp_path):
     path = write(tmp_path / 'x.csv', 'text;label\n"a; b, c";1\nd;0\n')

@@ -325,6 +325,10 @@ def _read_table(task, path, part, columns, labels):
     if (columns is not None and file_labels
             and _has_class_names(first_rows, indices, labels)):
         file_labels = None
+    if file_labels and set(labels) <= set(task.labels):
+        # In the order of `labels`, which the caller may have chosen
+        written = dict(zip(task.labels, file_labels))
+        file_labels = [written[name] for name in labels]
     return tables.examples_of(path, indices, task.kind, labels, file_labels,
                               task.no_label, keep_row)
 
