@@ -144,6 +144,7 @@ def test_columns_are_found_by_number_and_by_name(tmp_path):
     write_rows(tmp_path / 'b.tsv', rows, 'mark text other')
     for found in (read(tmp_path / 'a.tsv', 'text=1,label=0'),
                   read(tmp_path / 'b.tsv', 'text,mark'),
+                  read(tmp_path / 'b.tsv', Columns('text', label='mark')),
                   read(tmp_path / 'b.tsv', '1,0,header=yes'),
                   read(tmp_path / 'b.tsv', 'text=text,label=0')):
         assert found[:5] == (['good "', 'bad', ''], None, [1, 0, 1],

@@ -212,7 +212,10 @@ def indices_of_columns(path, first_rows, columns):
     # The first three fields of `columns` are in the order of ROLES
     indices = [find(role, column) for role, column in zip(ROLES, columns)]
     width = max(max(i for i in indices if i is not None) + 1, len(first_cells))
-    return ColumnIndices(*indices, width, columns.header)
+    # A column given by name has been found in line 1, which is a header then
+    has_names = any(isinstance(column, str) for column in columns[:len(ROLES)])
+    header = True if has_names else columns.header
+    return ColumnIndices(*indices, width, header)
 
 
 def examples_of(path, indices, kind='classify', names=None, file_labels=None,
