@@ -386,7 +386,8 @@ class Lines:
 def _text_batches(source):
     """Yield iterables of (number of a line, its stripped text).
 
-    In a text of JSON lines, one blank replaces each run of white space.
+    Read all of an iterable before the next one. In a text of JSON lines, one
+    blank replaces each run of white space.
     """
     byte_pieces = text_files.pieces(source, size=READ_BYTES)
     first = next(byte_pieces)
@@ -399,8 +400,7 @@ def _text_batches(source):
         return
     texts = ((number, ' '.join(text.split())) for number, text
              in _json_texts(source, byte_pieces, source.text_field))
-    while True:
-        batch = list(itertools.islice(texts, BATCH_TEXTS))
-        if not batch:
-            return
-        yield batch
+    # `for` takes the first text of each batch, `islice` the others
+    for first_text in texts:
+        yield itertools.chain([first_text],
+                              itertools.islice(texts, BATCH_TEXTS - 1))

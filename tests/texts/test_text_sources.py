@@ -116,6 +116,20 @@ def test_json_lines_give_the_text_of_a_field():
     assert read(text_field='text') == ['a ? b']
 
 
+@pytest.mark.parametrize('num_good', [3, 4, 5])
+def test_texts_of_json_lines_before_an_error_are_given(num_good, monkeypatch):
+    monkeypatch.setattr(text_sources, 'BATCH_TEXTS', 4)
+    write(b'{"text": "a"}\n' * num_good + b'{"text": 3}\n{"text": "b"}\n')
+    found = []
+    with pytest.raises(TextFileError, match=f'^x, line {num_good + 1} has '
+                                            'no text in a field'):
+        for some in Lines('x', 'text').batches():
+            found.append([line.text for line in some])
+    assert [len(some) for some in found] == {
+        3: [3], 4: [4], 5: [4, 1]}[num_good]
+    assert all(text == 'a' for some in found for text in some)
+
+
 @pytest.mark.parametrize('data, field, message', [
     (JSON_LINES, None, r"x holds JSON, not plain text: .*, one of 'text'$"),
     (JSON_LINES, 'body', "x, line 1 has no text in a field 'body': its fields "
