@@ -87,14 +87,15 @@ class StopRequest:
         """Handle signals only at the end of a `with` statement.
 
         If several signals come before the end, only the last is handled. If
-        the statement raises an error, no signal is handled at its end.
+        the statement raises an error, no signal is handled, then or later.
         """
         self._is_delaying = True
         try:
             yield
         finally:
             self._is_delaying = False
-        number, self._delayed_number = self._delayed_number, None
+            # Also after an error, so that no later statement handles it
+            number, self._delayed_number = self._delayed_number, None
         if number is not None:
             self._handle(number, None)
 

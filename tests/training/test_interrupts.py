@@ -130,6 +130,15 @@ def test_a_signal_waits_where_it_is_held(number):
     assert seen == ['the end'] and caught.value.signal == number
 
 
+def test_a_signal_before_an_error_is_dropped_with_what_failed():
+    with StopRequest() as stop:
+        with pytest.raises(OSError, match='full'), stop.delayed():
+            signal.raise_signal(signal.SIGINT)
+            raise OSError('full')
+        with stop.delayed():    # it does not come out here
+            pass
+
+
 def test_another_thread_leaves_signals_alone():
     before, seen = signal.getsignal(signal.SIGINT), []
 
