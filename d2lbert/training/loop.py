@@ -220,11 +220,17 @@ class Run:
             terms_of_loss = self.updater.gradients(batch)
             self.updater.update(step)
             self.average.update(step)
-            yield (functools.partial(self._read, step, terms_of_loss),
+            # The rate for a message, since a clock's schedule only knows the
+            # rate of the latest step, and losses may be read some steps later
+            yield (functools.partial(self._read, step, terms_of_loss,
+                                     self.updater.rate(step)),
                    len(batch[0]))
 
-    def _read(self, step, terms_of_loss):
-        """Wait for the losses of a step; return them, or raise `Diverged`."""
+    def _read(self, step, terms_of_loss, rate):
+        """Wait for the losses of a step; return them, or raise `Diverged`.
+
+        rate: the learning rate of the step.
+        """
         # The sum of the workers' requests is the first worker's request, since
         # the other workers send 0
         sent_request = (self.save_hook.own_request(self)
@@ -234,7 +240,7 @@ class Run:
         for name, loss in zip(self.history.losses, losses):
             if not math.isfinite(loss):
                 self._raise_diverged(
-                    step, f'the {name.upper()} loss is {loss} in')
+                    step, rate, f'the {name.upper()} loss is {loss} in')
         if step == 1:
             self.history.first_losses = list(losses)
         return losses
@@ -250,11 +256,12 @@ class Run:
         """Raise `Diverged` if a parameter holds NaN or infinity."""
         name = self.updater.find_not_finite()
         if name is not None:
-            self._raise_diverged(self.history.num_steps,
+            step = self.history.num_steps   # the latest step
+            self._raise_diverged(step, self.updater.rate(step),
                                  f'{name} is no longer finite after')
 
-    def _raise_diverged(self, step, what):
-        """Raise `Diverged`; what: the first words of the message."""
+    def _raise_diverged(self, step, rate, what):
+        """Raise `Diverged`; rate, what: as for `Diverged.at`."""
         earlier = [] if self.folder is None else checkpoints.earlier_than(
             checkpoints.path_of(self.out, step))
-        raise Diverged.at(what, step, self.updater.rate(step), earlier)
+        raise Diverged.at(what, step, rate, earlier)

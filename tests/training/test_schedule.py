@@ -12,7 +12,7 @@ from loops import result, step
 
 import d2lbert as d2l
 from d2lbert.nn import steps
-from d2lbert.training import checkpoints, pretraining, updater
+from d2lbert.training import checkpoints, history, pretraining, updater
 from d2lbert.training.checkpoints import CheckpointError
 from d2lbert.training.schedule import rate_factor
 from d2lbert.training.settings import complete
@@ -130,6 +130,25 @@ def rewrite(path, change):
     change(state)
     arrays['state'] = onp.frombuffer(json.dumps(state).encode(), 'uint8')
     onp.savez(path, **arrays)
+
+
+@pytest.mark.parametrize('log_interval', [1, 100])
+def test_a_loss_read_late_is_reported_with_the_rate_of_its_step(
+        log_interval, clock, monkeypatch, tmp_path):
+    rates, gradients = rates_of(monkeypatch), updater.Updater.gradients
+
+    def broken(self, batch):
+        losses = gradients(self, batch)
+        if len(rates) == 2:     # in step 3, which spoils step 4
+            self.net.hidden.weight.grad(self.devices[0])[:] = float('inf')
+        return losses
+    monkeypatch.setattr(updater.Updater, 'gradients', broken)
+    clock(durations(1))
+    with pytest.raises(history.Diverged, match='loss is nan in step 4') as (
+            error):
+        d2l.pretrain(**TIMED, log_interval=log_interval, devices='cpu',
+                     out=tmp_path / 'run')
+    assert f', at a learning rate of {rates[3]:g}: ' in str(error.value)
 
 
 def test_rates_follow_the_clock_and_it_ends_when_time_is_over(
