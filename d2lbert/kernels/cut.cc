@@ -316,21 +316,23 @@ class Text {
     }
   }
 
-  // Add the paragraphs of a text with kParts. Returns false if a paragraph and
-  // the blank line after it have more than max_bytes together.
+  // Add the paragraphs of a text with kParts. Returns false if a paragraph has
+  // more than max_bytes.
   bool cut_parts(char* p, char* end, size_t max_bytes) {
     char* begin = nullptr;      // of the paragraph; null between paragraphs
     for (;;) {
       char* stop = const_cast<char*>(end_of_line(p, end));
       const bool is_blank_line = is_blank({p, static_cast<size_t>(stop - p)});
       if (!is_blank_line && !begin) begin = p;
-      if (begin && static_cast<size_t>(stop - begin) > max_bytes) return false;
-      if (begin && (is_blank_line || stop == end)) {
+      if (begin) {
         // p - 1: the end of the line before the blank line
         const char* paragraph_end = is_blank_line ? p - 1 : stop;
-        add_paragraph({begin, static_cast<size_t>(paragraph_end - begin)},
-                      false);
-        begin = nullptr;
+        const auto size = static_cast<size_t>(paragraph_end - begin);
+        if (size > max_bytes) return false;
+        if (is_blank_line || stop == end) {
+          add_paragraph({begin, size}, false);
+          begin = nullptr;
+        }
       }
       if (stop == end) return true;
       if (begin) *stop = ' ';   // join the lines of a paragraph

@@ -127,6 +127,19 @@ def test_words_of_any_length_are_split_as_by_python(compiled):
                 assert ours.tolist() == theirs.tolist()
 
 
+@pytest.mark.parametrize('end', ['', '\n', '\n\n', '\n\u3000 \t\n',
+                                 '\n\nd . e'])
+def test_a_limit_is_of_a_paragraph_without_the_blank_line_after_it(compiled,
+                                                                   end):
+    paragraph = b'a . b\nb . c'
+    data = paragraph + end.encode()
+    found, unlimited = (cut.text(data, cut.PARTS, True, *limit)
+                        for limit in ([len(paragraph)], []))
+    assert found is not None
+    assert list(map(list, found)) == list(map(list, unlimited))
+    assert cut.text(data, cut.PARTS, True, len(paragraph) - 1) is None
+
+
 def test_names_have_the_numbers_that_python_gives_them(compiled):
     rng = random.Random(0)
     ours, theirs = cut.Names(), PlainNames()
