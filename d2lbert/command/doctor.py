@@ -325,8 +325,13 @@ def _processor_row(mx):
         try:
             isa_setting = chosen_isa()
         except ValueError as error:
-            return Row('processor', BAD, f'{value}; {error}',
-                       '`d2lbert help environment` explains D2LBERT_ISA')
+            remedy = '`d2lbert help environment` explains D2LBERT_ISA'
+            # Not `kernels.mode`, which raises an error for other values
+            if os.environ.get('D2LBERT_KERNELS') == 'off':
+                return Row('processor', WARN, f'{value}; {error}',
+                           'nothing is compiled for it while '
+                           f'D2LBERT_KERNELS is off; {remedy}')
+            return Row('processor', BAD, f'{value}; {error}', remedy)
         # None if the operators are not loaded
         compiled_for = kernels.compiled_for()
     if compiled_for:

@@ -249,3 +249,18 @@ def test_the_report_names_the_instructions_of_the_operators(monkeypatch):
     monkeypatch.setenv('D2LBERT_ISA', 'avx3')
     said = row('processor')
     assert said.status == doctor.BAD and "'avx3'" in said.value
+
+
+def test_an_unknown_instruction_set_is_bad_only_where_one_is_used(
+        monkeypatch, capsys):
+    monkeypatch.setenv('D2LBERT_ISA', 'avx3')
+    monkeypatch.setenv('D2LBERT_KERNELS', 'off')
+    said = row('processor')
+    assert said.status == doctor.WARN and "'avx3'" in said.value
+    assert 'while D2LBERT_KERNELS is off' in said.remedy
+    assert main(['doctor']) == 0
+    for mode in 'require', 'of':
+        monkeypatch.setenv('D2LBERT_KERNELS', mode)
+        assert row('processor').status == doctor.BAD
+    assert main(['doctor']) == 1
+    assert 'cannot run yet' in capsys.readouterr().out
