@@ -67,6 +67,25 @@ def mark(monkeypatch):
         os.kill(pid, signal.SIGKILL)
 
 
+#: Seconds that `limit` allows; on a busy machine a job takes up to 20.
+LIMIT = 180
+
+
+@pytest.fixture
+def limit():
+    """Raise an error in a test that waits for a job for LIMIT seconds.
+
+    The launcher, in this process, then ends the job.
+    """
+    def expire(*_):
+        raise TimeoutError(f'no end of the job after {LIMIT} seconds')
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(LIMIT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture
 def command(mark, tmp_path):
     """A function that starts the command with a program for its workers."""
@@ -559,7 +578,7 @@ if workers.rank() == 0:
 @needs_proc
 @pytest.mark.parametrize('root_uri', [None, '127.0.0.1'])
 def test_other_users_cannot_reach_a_job_of_one_machine(
-        mark, capfd, monkeypatch, root_uri):
+        mark, limit, capfd, monkeypatch, root_uri):
     sockets = []
 
     reserve_socket = launcher.reserve_socket
