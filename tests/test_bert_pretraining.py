@@ -482,6 +482,16 @@ def test_history_holds_the_means_since_step_1_and_those_of_each_step():
     assert history.pairs_per_sec == 25 / history.seconds
 
 
+def test_a_history_says_how_many_steps_were_taken_before_any_is_logged():
+    history = d2l.History()
+    assert repr(history) == '<History of 0 steps>'
+    for step in (1, 2):
+        history.add(lambda: [2.0, 1.0], 5)
+        assert repr(history) == f'<History of {step} steps>'
+    history.log(2)
+    assert repr(history) == '<History of 2 steps: mlm 2.000, nsp 1.000>'
+
+
 @pytest.mark.parametrize('library', [kernels.OPERATORS, draw.DRAW],
                          ids=['operators', 'draw'])
 def test_what_is_compiled_is_not_counted_as_training(library, monkeypatch):

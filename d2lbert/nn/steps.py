@@ -127,8 +127,8 @@ class History:
         write_text(path, '\n'.join(lines) + '\n')
 
     def __repr__(self):
-        if not self.step:       # the first column is empty
-            return '<History of 0 steps>'
+        if not self.step:       # no entry yet
+            return f'<History of {self.num_steps} steps>'
         last_means = ', '.join(f'{name} {getattr(self, name)[-1]:.3f}'
                                for name in self.losses)
         return f'<History of {self.num_steps} steps: {last_means}>'
