@@ -336,12 +336,13 @@ def check_layers(config, num_tensors):
     if groups and layers > MAX_SHARED_LAYERS:
         raise ValueError(f'{layers} layers are more than the '
                          f'{MAX_SHARED_LAYERS} that may share their tensors')
-    # The layers of a group share the tensors of its inner_group_num blocks
-    stored_layers = ((groups or layers) * max(int_or_0('inner_group_num'), 1)
+    # The layers of a group share the tensors of its inner_group_num blocks.
+    # Without groups, each block is a layer
+    stored_blocks = ((groups or layers) * max(int_or_0('inner_group_num'), 1)
                      + int_or_0('decoder_layers'))
-    if stored_layers > num_tensors:
-        raise ValueError(
-            f'{num_tensors} tensors are too few for {stored_layers} layers')
+    if stored_blocks > num_tensors:
+        raise ValueError(f'{num_tensors} tensors are too few for '
+                         f'{stored_blocks} {"blocks" if groups else "layers"}')
 
 
 def check_against_tensors(config, shapes):
