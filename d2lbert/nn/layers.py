@@ -226,9 +226,11 @@ class Dense(nn.Dense):
         'none' means no activation, or an activation that must be called.
         """
         act = self.act
+        # A user may set `act` to any block, and some have no `_act_type`
+        act_type = getattr(act, '_act_type', None)
         can_fuse = (act is not None and is_unmodified(act)
-                    and act._act_type in _FUSED_ACTIVATIONS)
-        return act._act_type if can_fuse else 'none'
+                    and act_type in _FUSED_ACTIVATIONS)
+        return act_type if can_fuse else 'none'
 
 
 class LayerNorm(nn.LayerNorm):

@@ -121,7 +121,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'sum(total_term) / sum_y',
      'test_divergence_is_the_float64_one'),
     ('a half of a block leaves out an activation that it does not know',
-     'and act._act_type in _FUSED_ACTIVATIONS)',
+     'and act_type in _FUSED_ACTIVATIONS)',
      ')',
      'test_every_activation_of_gluon_is_applied'),
     ('a team attends to sequences that overlap',

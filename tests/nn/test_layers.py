@@ -7,7 +7,7 @@ import pytest
 import d2lbert as d2l
 from d2lbert import kernels
 from d2lbert.bert_pretraining import _get_batch_loss_bert
-from d2lbert.machine.backend import autograd, gluon, init, np, npx
+from d2lbert.machine.backend import autograd, gluon, init, nn, np, npx
 from d2lbert.nn import layers
 
 REQUESTS = 'null', 'write', 'add'
@@ -90,6 +90,21 @@ def test_gamma_and_beta_of_layer_norm_learn_by_themselves(path, draw):
     check(layer, ['gamma', 'beta'],
           lambda: (layer(array(X)) * array(up)).sum(),
           {'gamma': (up * hat).sum(0), 'beta': up.sum(0)})
+
+
+@pytest.mark.parametrize('make_act', [
+    lambda: nn.Dropout(0.5), lambda: nn.LeakyReLU(0.1), layers.LayerNorm,
+    lambda: layers.Dense(3, 'relu', in_units=4),
+    lambda: nn.Activation('relu')],
+    ids=['dropout', 'leaky', 'norm', 'dense', 'relu'])
+def test_an_activation_of_the_readers_own_is_called(path, draw, make_act):
+    X = array(draw(9, 5))
+    layer, act = layers.Dense(4, in_units=5), make_act()
+    for block in layer, act:
+        block.initialize(init.Normal(1))
+    expected = act(layer(X)).asnumpy()
+    layer.act = act
+    onp.testing.assert_allclose(layer(X).asnumpy(), expected, atol=1e-6)
 
 
 @pytest.fixture
