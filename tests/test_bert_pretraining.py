@@ -382,6 +382,18 @@ def test_a_block_of_the_readers_own_takes_the_place_of_ours(plain):
     assert len(plain) == 1
 
 
+def test_a_readers_activation_of_the_scores_is_applied(path):
+    net, batch = build(), host_batch()
+    before = losses_and_gradients(net, batch)[0]
+    net.mlm.mlp[2].act = gluon.nn.Activation('tanh')
+    net.mlm.register_forward_hook(lambda *_: None)
+    expected = losses_and_gradients(net, batch)[0]
+    net.mlm._forward_hooks.clear()
+    assert losses_and_gradients(net, batch)[0] == pytest.approx(expected,
+                                                                rel=1e-5)
+    assert abs(before - expected) > 0.005
+
+
 def test_a_readers_own_loss_is_respected(path):
     class Doubled(gluon.loss.SoftmaxCELoss):
         def hybrid_forward(self, *args):
