@@ -61,7 +61,8 @@ def set_precision(net, precision):
 def _quantize_encoder(net):
     """A `QuantizedEncoder` of the current weights of a net's encoder."""
     encoder = net.encoder
-    if not is_unmodified(encoder):
+    act = _shared_activation(encoder) if is_unmodified(encoder) else 'none'
+    if act == 'none':
         raise ValueError(
             "precision='int8' needs an encoder without modified blocks: use "
             "'fp32'")
@@ -74,9 +75,8 @@ def _quantize_encoder(net):
         num_blocks_before = len(up_to_layer)
     any_block = blocks[0]       # these settings are equal in all blocks
     layout = Layout(
-        any_block.attention.num_heads,
-        any_block.ffn.dense1.fused_activation(),
-        any_block.addnorm1.ln._epsilon, layers, factor=encoder.scale(1.0),
+        any_block.attention.num_heads, act, any_block.addnorm1.ln._epsilon,
+        layers, factor=encoder.scale(1.0),
         pre_norm=any_block.pre_norm, causal=any_block.attention.causal,
         has_decoder=getattr(net, 'decoder', None) is not None)
     check_layout(layout)
@@ -88,6 +88,18 @@ def _quantize_encoder(net):
     if not encoder.learns_positions:
         params[POSITIONS] = encoder.pos_encoding.P.asnumpy()
     return QuantizedEncoder(layout, params)
+
+
+def _shared_activation(encoder):
+    """The activation of all blocks, or 'none' if a user has replaced one.
+
+    A `Layout` has one activation, of the first layer of each feed-forward
+    network.
+    """
+    ffns = [block.ffn for block in encoder.blks]
+    acts = {ffn.dense1.fused_activation() for ffn in ffns}
+    is_shared = len(acts) == 1 and all(ffn.dense2.act is None for ffn in ffns)
+    return acts.pop() if is_shared else 'none'
 
 
 def _to_bf16(block):

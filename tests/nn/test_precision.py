@@ -121,6 +121,12 @@ def of_my_own(net):
     net.encoder.segment_embedding = MyEmbedding(2, H)
 
 
+def activation_of_my_own(block, layer, act):
+    def change(net):
+        getattr(net.encoder.blks[block].ffn, layer).act = nn.Activation(act)
+    return change
+
+
 def not_a_number(net):
     weight = net.encoder.blks[1].ffn.dense1.weight
     values = weight.data().asnumpy()
@@ -132,6 +138,10 @@ def not_a_number(net):
     (dict(pre_norm=True), None, 'LayerNorm after each half'),
     (dict(causal=True), None, 'attend to earlier tokens only'),
     (dict(), of_my_own, 'without modified blocks'),
+    *((dict(activation='relu'), activation_of_my_own(*where),
+       'without modified blocks') for where in (
+           (0, 'dense1', 'sigmoid'), (1, 'dense1', 'tanh'),
+           (1, 'dense2', 'relu'))),
     (dict(), not_a_number, 'weight has numbers that are NaN or infinite')])
 def test_a_net_that_cannot_be_quantized_is_refused(
         tokenizer, compiled, keywords, change, why):
