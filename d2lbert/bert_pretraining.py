@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 
 from d2lbert.bert import get_tokens_and_segments
+from d2lbert.devices import device_list
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder
 from d2lbert.nn.checks import check_labels, on_device, predicts_real_tokens
@@ -157,7 +158,7 @@ def _book_arguments(ctx, args, devices, log_interval, num_steps,
     """
     if ctx is not None and devices is not None:
         raise TypeError('give the devices once, as ctx or as devices')
-    devices = devices if ctx is None else ctx
+    devices = device_list(devices if ctx is None else ctx, 'train_bert')
     if len(args) == 2:
         step_settings = dict(log_interval=args[0], num_steps=args[1])
     elif len(args) == 1:
@@ -176,15 +177,12 @@ def _book_arguments(ctx, args, devices, log_interval, num_steps,
     if learning_rate is None:   # only the first edition has log_interval
         learning_rate = 1e-3 if 'log_interval' in step_settings else 1e-2
     step_settings.setdefault('log_interval', 1)
-    if not devices:
-        raise ValueError('train_bert needs a list of at least one device, '
-                         'as try_all_gpus() gives')
     for name in ('log_interval', 'num_steps'):
         value = step_settings.get(name)
         if value is None or int(value) != value or value < 1:
             raise ValueError(f'{name} must be a whole number of at least 1, '
                              f'not {value}')
-    return (list(devices), step_settings['log_interval'],
+    return (devices, step_settings['log_interval'],
             step_settings['num_steps'], learning_rate)
 
 

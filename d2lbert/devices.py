@@ -1,8 +1,9 @@
 """This module lists devices, as the book's page "GPUs" of chapter 5 does."""
 import warnings
+from collections.abc import Iterable
 
 from d2lbert.machine import backend
-from d2lbert.machine.arguments import split_devices
+from d2lbert.machine.arguments import short_repr, split_devices
 from d2lbert.machine.backend import mx, npx
 
 # The GPUs that warnings have named so far
@@ -43,6 +44,44 @@ def try_gpu(i=0):
 def try_all_gpus():
     """Return a list of the GPUs that MXNet can compute on, or else [cpu()]."""
     return [npx.gpu(i) for i in _usable_gpus()] or [npx.cpu()]
+
+
+def device_list(devices, user):
+    """Return the devices that a function takes, an iterable, as a list.
+
+    user: the name of the function. Raises ValueError for None and for an empty
+    iterable, and TypeError for anything else that has no devices.
+    """
+    found = [] if devices is None else _items(devices)
+    is_list = not isinstance(devices, mx.Context) and _are_devices(found)
+    if found and is_list:
+        return found
+    raise (TypeError if found else ValueError)(
+        f'{user} needs a list of at least one device, as try_all_gpus() '
+        f'gives, not {short_repr(devices)}')
+
+
+def devices_of_net(ctx):
+    """Return a list of the devices on which a net is loaded.
+
+    ctx: a device or an iterable of devices, the CPU if None or empty. Raises
+    TypeError for anything else.
+    """
+    found = [] if ctx is None else _items(ctx)
+    if not _are_devices(found):
+        raise TypeError('a net can be loaded on a device or a list of '
+                        'devices, as try_gpu() or try_all_gpus() gives, not '
+                        f'on {short_repr(ctx)}')
+    return found or [npx.cpu()]
+
+
+def _items(devices):
+    """The items of an iterable as a list; for anything else, [devices]."""
+    return list(devices) if isinstance(devices, Iterable) else [devices]
+
+
+def _are_devices(items):
+    return all(isinstance(item, mx.Context) for item in items)
 
 
 def parse_devices(text):

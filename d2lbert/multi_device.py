@@ -7,7 +7,7 @@ part of a batch that one device computes.
 
 In shapes, letters are numbers. B: examples of a batch. C: classes.
 """
-from d2lbert.devices import try_all_gpus
+from d2lbert.devices import device_list, try_all_gpus
 from d2lbert.machine.backend import autograd
 from d2lbert.nn.steps import (
     num_parameters,
@@ -43,6 +43,7 @@ def split_batch(X, y, devices):
     """
     if len(X) != len(y):
         raise ValueError(f'{len(X)} examples have {len(y)} labels')
+    devices = device_list(devices, 'split_batch')
     return split_over_devices(X, devices), split_over_devices(y, devices)
 
 
@@ -53,6 +54,7 @@ def split_batch_multi_inputs(X, y, devices):
     device: tuples with a shard of each array of X, and shards of y. If there
     are fewer examples than devices, the last devices get no shard.
     """
+    devices = device_list(devices, 'split_batch_multi_inputs')
     for array in X:
         if len(array) != len(y):
             raise ValueError(f'{len(array)} examples have {len(y)} labels')
@@ -164,10 +166,8 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
     accuracy are drawn five to nine times per epoch (at most once per batch),
     and the accuracy on test_iter at the end of each epoch.
     """
-    devices = try_all_gpus() if devices is None else list(devices)
-    if not devices:
-        raise ValueError('train_ch13 needs a list of at least one device, as '
-                         'try_all_gpus() gives')
+    devices = (try_all_gpus() if devices is None
+               else device_list(devices, 'train_ch13'))
     num_batches = len(train_iter)
     if num_batches < 1 or num_epochs < 1:
         raise ValueError(f'nothing can be trained in {num_epochs} epochs of '

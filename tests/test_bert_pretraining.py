@@ -650,6 +650,11 @@ def test_a_script_leaves_its_losses_in_a_run_folder(sample, tmp_path):
 
 @pytest.mark.parametrize('change, error, message', [
     (dict(devices=[]), ValueError, 'at least one device'),
+    (dict(devices=None), ValueError, 'at least one device, .*, not None'),
+    *((dict(devices=devices), TypeError,
+       'train_bert needs a list of at least one device, as try_all_gpus.* not '
+       f'{re.escape(repr(devices))}$')
+      for devices in ('gpu', ['cpu'], npx.cpu(), 0, [npx.cpu(), None])),
     (dict(num_steps=0), ValueError, 'num_steps must be .* not 0'),
     (dict(num_steps=2.5), ValueError, 'num_steps must be .* not 2.5'),
     (dict(num_steps=None), ValueError, 'num_steps must be .* not None'),

@@ -99,3 +99,22 @@ def test_a_missing_or_repeated_gpu_is_refused(gpus):
         devices.parse_devices('gpu:0,1')
     with pytest.raises(ValueError, match='twice'):
         devices.parse_devices('gpu:0,0')
+
+
+def test_a_net_is_loaded_on_devices_alone():
+    two = [npx.cpu(0), npx.cpu(1)]
+    for given, expected in (
+            (None, two[:1]), ([], two[:1]), (two[1], two[1:]), (two, two),
+            (tuple(two), two), (iter(two), two)):
+        assert devices.devices_of_net(given) == expected
+    for given in 'gpu', 0, ['cpu'], [None], npx.cpu:
+        with pytest.raises(TypeError, match='^a net can be loaded on a device '
+                                            'or a list of devices, as try_g'):
+            devices.devices_of_net(given)
+
+
+@pytest.mark.parametrize('given', [npx.cpu(), [npx.cpu()], 0, None])
+def test_the_devices_of_a_run_are_named_by_a_string(given):
+    with pytest.raises(TypeError, match="^devices must be a string such as "
+                                        "'auto', .*, not "):
+        devices.parse_devices(given)

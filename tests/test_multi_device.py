@@ -284,6 +284,13 @@ def test_a_loop_over_nothing_is_an_error(drawn):
     with pytest.raises(ValueError, match='at least one device'):
         d2l.train_ch13(made, batches(), batches(), LOSS, trainer_of(made), 1,
                        [])
+    for split in d2l.split_batch, d2l.split_batch_multi_inputs:
+        with pytest.raises(TypeError, match=f"^{split.__name__} needs a list "
+                                            "of .* device, .*, not 'gpu'$"):
+            split([np.ones(3)], np.ones(1), 'gpu')
+    with pytest.raises(TypeError, match=r'^train_ch13 needs .* not cpu\(0\)'):
+        d2l.train_ch13(made, batches(), batches(), LOSS, trainer_of(made), 1,
+                       npx.cpu())
     with pytest.raises(ValueError, match='evaluate on has no batch'):
         d2l.evaluate_accuracy_gpus(made, [])
 

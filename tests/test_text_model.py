@@ -4,6 +4,7 @@ Vectors of whole words are compared with the book's `get_bert_encoding`,
 similarities with NumPy, and the rest with the functions that the methods
 call, on folders of every kind.
 """
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import d2lbert as d2l
 from d2lbert.kernels import int8
+from d2lbert.machine.backend import npx
 from d2lbert.training import load
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / 'finetuning'))
@@ -81,6 +83,21 @@ def test_each_kind_of_folder_is_found_and_encodes(name, folders):
     tokens, weights = model.attention('the crane', 'he left')
     assert len(tokens) == weights.shape[-1] and weights.shape[0] == 2
     onp.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize('name', KINDS)
+def test_a_model_of_any_kind_is_loaded_on_devices_alone(name, folders):
+    if name not in folders:
+        pytest.skip(int8.INT8.reason or 'D2LBERT_KERNELS is off')
+    for ctx in 'gpu', 0, [1]:
+        with pytest.raises(TypeError, match='^a net can be loaded on a device '
+                                            'or a list of devices, as .*, not '
+                                            f'on {re.escape(repr(ctx))}$'):
+            d2l.load_model(folders[name], ctx=ctx)
+    for ctx in (npx.cpu(),), [npx.cpu()]:
+        net = d2l.load_model(folders[name], ctx=ctx).net
+        assert net.encoder.token_embedding.weight.list_ctx() == [npx.cpu()]
+        assert net.encoder.token_embedding.weight.list_data()
 
 
 def test_vectors_of_a_run_are_the_means_of_the_books_vectors(folders):

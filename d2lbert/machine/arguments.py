@@ -174,10 +174,13 @@ def writing(out, force, flag='--out'):
 def split_devices(text):
     """Parse --devices; return (kind, numbers).
 
-    kind: 'auto', 'cpu' or 'gpu'. numbers: [0, 1], the indices, for 'gpu:0,1';
-    [2], the number of devices, for 'cpu:2'; [] without a colon. Raises
-    ValueError if the text is invalid.
+    kind: 'auto', 'cpu' or 'gpu'. numbers: the indices of GPUs for 'gpu:0,1',
+    [2] for two devices 'cpu:2', and [] without a colon. Raises ValueError if
+    the text is invalid, and TypeError if it is no string.
     """
+    if not isinstance(text, str):
+        raise TypeError("devices must be a string such as 'auto', 'cpu', "
+                        f"'cpu:2' or 'gpu:0,1', not {short_repr(text)}")
     text = text.strip()
     kind, _, indices_or_count = text.partition(':')
     numbers = [int(digits) for digits in re.findall(r'\d+', indices_or_count)]

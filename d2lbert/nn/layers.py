@@ -8,6 +8,7 @@ import threading
 
 import numpy as onp
 
+from d2lbert.devices import devices_of_net
 from d2lbert.kernels import ops
 from d2lbert.machine import array_files
 from d2lbert.machine.array_files import count_not_finite, warn_not_finite
@@ -264,7 +265,7 @@ def load_parameters(net, path, ctx=None):
     list of devices, the CPU if None. Raises OSError if the file cannot be
     read, and ValueError if the file is damaged or does not fit.
     """
-    arrays = array_files.read_params(path)
+    ctx, arrays = devices_of_net(ctx), array_files.read_params(path)
     params = net._collect_params_with_prefix()
     if not any('.' in name for name in arrays):
         # Old files of Gluon have the names of `collect_params`, without the
@@ -276,7 +277,7 @@ def load_parameters(net, path, ctx=None):
     warn_not_finite(path, {name: count_not_finite(array)
                            for name, array in arrays.items()})
     for name, array in arrays.items():
-        params[name]._load_init(np.array(array), ctx or mx.cpu())
+        params[name]._load_init(np.array(array), ctx)
 
 
 def _check_fit(arrays, params):

@@ -11,6 +11,7 @@ from typing import Any, Optional, Sequence, Tuple
 
 import numpy as onp
 
+from d2lbert.devices import devices_of_net
 from d2lbert.machine.arguments import PathLike, check_model, names_among
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
@@ -94,6 +95,7 @@ def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
     tensor of these parts is missing. Parameters of other parts get initial
     values if their tensors are missing.
     """
+    ctx = devices_of_net(ctx)
     pretrained = opened.check(table, required_parts)
     tokenizer = opened.tokenizer()
     net = make_net()
@@ -104,7 +106,7 @@ def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
     # {name within the encoder: values}, for a `QuantizedEncoder`
     encoder_params = {}
     for spec, values in opened.values(table):
-        _set_values(params[spec.param_name], values, ctx or mx.cpu(),
+        _set_values(params[spec.param_name], values, ctx,
                     opened.fields['initializer_range'])
         if stays_int8 and spec.part == 'encoder':
             _, _, name_in_encoder = spec.param_name.partition('.')

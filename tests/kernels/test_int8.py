@@ -171,7 +171,7 @@ def test_a_text_has_one_vector_with_any_number_of_threads(here, large,
     offsets = offsets[-texts - 1:]
     begin = offsets[0]
     encoder, found = net.encoder(here), []
-    encoder._products = 1e9     # of a row: the text of 59 is worth them, too
+    encoder._block_products = 1e9   # so that even one text gets all threads
     openmp = here.library()
     before = openmp.omp_get_max_threads()
     try:
