@@ -188,15 +188,21 @@ def _book_arguments(ctx, args, devices, log_interval, num_steps,
 
 def _repeat_epochs(batches):
     """Yield the batches of one epoch after another, without end."""
+    num_batches = 0     # of all epochs
     while True:
-        is_empty = True
+        num_before = num_batches
         for batch in batches:
-            is_empty = False
+            num_batches += 1
             yield batch
-        if is_empty:
+        if not num_batches:
             raise ValueError('train_iter gave no batch in an epoch: it must '
                              'be a list or a data loader of at least one '
                              'batch')
+        if num_batches == num_before:   # it can be read only once
+            raise ValueError(
+                f'train_iter is used up after step {num_batches}, as a '
+                'generator is, which can be read only once: give a list or a '
+                f'data loader, or lower num_steps to {num_batches}')
 
 
 def _means_over_devices(*loss_lists):

@@ -671,6 +671,19 @@ def test_what_training_cannot_do_is_said(change, error, message):
     assert not Path('runs').exists()
 
 
+@pytest.mark.parametrize('num_steps', [4, 3])
+def test_a_generator_is_read_once(num_steps):
+    generator = (batch for batch in batches(3))
+    if num_steps == 3:
+        history = d2l.train_bert(generator, build(), LOSS, V, [npx.cpu()], 3)
+        assert history.num_steps == 3
+        return
+    with pytest.raises(ValueError, match=(
+            '^train_iter is used up after step 3, as a generator is, .*: give '
+            'a list or a data loader, or lower num_steps to 3$')):
+        d2l.train_bert(generator, build(), LOSS, V, [npx.cpu()], num_steps)
+
+
 @pytest.mark.parametrize('args, keywords, message', [
     ((1, 1), dict(num_steps=1), 'num_steps was given twice'),
     ((1, 1, 1), {}, 'not 3 arguments')])
