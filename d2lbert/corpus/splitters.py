@@ -429,7 +429,7 @@ class PunktCutter:
 
     def __init__(self, files, progress, lower=True):
         self.lower, self.num_threads = lower, 1
-        with bar(PUNKT_CHARS, 'learning', 'B', unit_scale=True,
+        with bar(PUNKT_CHARS, 'learning', 'characters', unit_scale=True,
                  quiet=not progress) as progress_bar:
             self.splitter = PunktSplitter(
                 _first_texts(files, progress_bar.update))

@@ -1,4 +1,5 @@
 """Sentences and words of running text, by our rules and by Punkt."""
+import re
 import sys
 import unicodedata
 
@@ -6,6 +7,7 @@ import numpy as onp
 import pytest
 from texts import words_of, write
 
+from d2lbert import progress
 from d2lbert.corpus import splitters
 from d2lbert.corpus.corpus import open_corpus, report
 from d2lbert.corpus.cut_text import usual_min_freq
@@ -226,6 +228,15 @@ PROSE = (
     'Prices rose by 3.5% (see Dr. Brown). The end came soon.\n\n'
     'As soon as the brown cranes left the field they sleep. Smith left it '
     'to them and Brown followed him.\n\n')
+
+
+def test_the_bar_of_punkt_counts_characters(monkeypatch, capfd):
+    pytest.importorskip('nltk')
+    monkeypatch.setattr(progress.LineBar, 'INTERVAL', 0)
+    path = write('prose.txt', 'Er übt. Sie hört.\n\n' * 100)
+    splitters.PunktCutter([path], progress=True)
+    last_line = capfd.readouterr().err.splitlines()[-1]
+    assert re.match(r'learning 1\.\d\dk/1\.05M characters: ', last_line)
 
 
 def test_punkt_learns_abbreviations_from_the_text():
