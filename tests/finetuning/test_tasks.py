@@ -242,6 +242,7 @@ def test_snli_s_pairs_without_a_verdict_are_skipped(tmp_path, capsys):
     ('tag', 'dev', 'expected eng.testa or dev.conll or'),
     ('span', 'dev', 'expected dev-v1.1.json or dev-v2.0.json or dev.json'),
     ('classify', 'dev', 'expected dev.tsv or dev.csv or'),
+    ('ax', 'train', 'no train part of task ax: choose part dev or test'),
 ])
 def test_missing_files_are_reported(tmp_path, task, part, words):
     with pytest.raises(TaskError, match=words):
@@ -259,6 +260,7 @@ def test_missing_files_are_reported(tmp_path, task, part, words):
     ('sst2', 'index\tsentence\n0\ta\n', "no column 'label'"),
     ('qnli', 'a\tb\n', 'not laid out as task qnli: its first line .* question'
      ', sentence, and no .* 4 or 3 columns'),
+    ('sst2', 'a\tb\tc\n', 'and no line has 2 columns'),
     ('rte', 'index\tsentence1\tsentence2\tlabel\n1\ta\n', 'no examples'),
 ])
 def test_another_layout_is_reported(tmp_path, task, content, words):
@@ -266,6 +268,12 @@ def test_another_layout_is_reported(tmp_path, task, content, words):
     with pytest.raises(TaskError, match=words) as error:
         read_task(task, path)
     assert str(path) in str(error.value)
+
+
+def test_no_column_of_tags_is_named_if_none_is_read(tmp_path):
+    path = write(tmp_path / 'test.txt', 'Oslo O\n')
+    with pytest.raises(TaskError, match='words in column 3, counted from 0'):
+        read_task('tag', path, 'test', 'text=3')
 
 
 def test_made_up_tasks_are_read_whole(tmp_path):

@@ -384,10 +384,11 @@ def _column_indices(task, path, first_rows, part):
         names = next((order_of_length[len(cells)] for _, cells in first_rows
                       if len(cells) in order_of_length), None)
     if names is None:
+        widths = dict.fromkeys(str(len(order)) for order in orders)
         raise TaskError(
             f'{path} is not laid out as task {task.name}: its first line '
             f'lacks the names {", ".join(task.text_columns)}, and no line has '
-            f'{" or ".join(str(len(order)) for order in orders)} columns with '
+            f'{" or ".join(widths)} columns with '
             'tabs between them; describe another layout by --columns')
     text, *pair = [names.index(name) for name in task.text_columns]
     label = (names.index(task.label_column) if task.label_column in names
@@ -410,6 +411,10 @@ def find_file(task, folder, part):
         raise TaskError(f'there is no folder {folder}: name one that holds '
                         f'the files of task {task.name}')
     names = list(_possible_names(task, part))
+    if not names:
+        known = [name for name, files in zip(PARTS, task.files) if files]
+        raise TaskError(f'there is no {part} part of task {task.name}: choose '
+                        f'part {" or ".join(known)}')
     for task_folder in list(_possible_folders(task, folder)):
         for name in names:
             if (task_folder / name).is_file():

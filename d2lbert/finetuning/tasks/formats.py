@@ -88,9 +88,11 @@ def read_conll(path, tag_column=-1, word_column=0, names=None):
         is_same_column = tag_column is not None and (
             tag_column % width == word_column % width)
         if not has_columns or is_same_column:
+            tags_place = ('' if tag_column is None
+                          else f' and tags in column {tag_column}')
             raise TaskError(
                 f'{path}, line {number}: {len(cells)} columns; expected words '
-                f'in column {word_column} and tags in column {tag_column}, '
+                f'in column {word_column}{tags_place}, '
                 'counted from 0 (-1 is the last): give their numbers by '
                 '--columns, as text=0,label=3')
     if not words:
