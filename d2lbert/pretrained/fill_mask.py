@@ -54,9 +54,11 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
         raise ValueError('this tokenizer has no mask token, so that no word '
                          'can be masked: load a model with one')
     if not has_mask_head(net):
+        reason = ('since it predicts next words' if net.config.get('causal')
+                  else 'so its guesses would be random')
         raise ValueError('this model has no trained head for masked words, '
-                         'so its guesses would be random: choose a model '
-                         'that was pretrained with masked words')
+                         f'{reason}: choose a model that was pretrained with '
+                         'masked words')
     encoded = tokenizer.encode(text)
     ids = onp.array([encoded.ids], dtype='int32')
     if ids.shape[1] > net.encoder.max_len:

@@ -146,7 +146,8 @@ def test_settings_that_it_cannot_have_are_refused(given, said):
 def test_a_net_that_reads_from_left_to_right_guesses_no_masks(clm_run,
                                                               tmp_path):
     net, tokenizer = d2l.load_model(clm_run)
-    with pytest.raises(ValueError, match='no trained head for masked words'):
+    with pytest.raises(ValueError, match='no trained head for masked words, '
+                       'since it predicts next words: choose'):
         d2l.fill_mask(net, tokenizer, 'a [MASK] crane')
     with pytest.raises(ValueError, match='predicts next tokens'):
         d2l.pretrain(tmp_path / 'run', teacher=clm_run, corpus='sample')
