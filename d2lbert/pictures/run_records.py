@@ -146,14 +146,17 @@ def plot_history(run: Any, *others: Any,
                               markersize=4, **STYLES[k % len(STYLES)],
                               label=label)
         axes[-1].set(xlabel='step', ylabel='share', title='held-out accuracy')
-    max_letters = max(len(label) for ax in axes for label
-                      in ax.get_legend_handles_labels()[1])
+    # There is no label if no curve has a step with a finite mean
+    max_letters = max((len(label) for ax in axes for label
+                       in ax.get_legend_handles_labels()[1]), default=0)
     # Two columns of labels with 25 letters are as wide as a panel
     num_columns = 2 if max_letters <= 25 else 1
     for ax in axes:
         ax.grid(alpha=0.3)
         ax.locator_params(nbins=5)
         ax.locator_params('x', integer=True)
+        if not ax.get_legend_handles_labels()[1]:
+            continue
         # The legend is below the panel, where it covers no curve
         ax.legend(fontsize=8, loc='upper left', bbox_to_anchor=(0, -0.2),
                   ncol=num_columns, frameon=False, borderaxespad=0)

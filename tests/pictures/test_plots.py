@@ -244,3 +244,10 @@ def test_a_notebook_shows_figures_without_matplotlib_inline(small, tmp_path):
         assert shown['image/png'].startswith(b'\x89PNG')
         again = pickle.loads(pickle.dumps(fig))
         assert len(again.axes) == len(fig.axes)
+
+
+def test_histories_without_a_finite_mean_have_no_curve():
+    history = History(('mlm',))
+    history.step, history.mlm_loss, history.mlm = [1], [1.0], [float('nan')]
+    ax, = d2l.plot_history(history, history).axes
+    assert not ax.get_lines() and ax.get_legend() is None
