@@ -80,7 +80,11 @@ def main(argv=None):
         _set_up_encoding()
     # The command goes on if it cannot write to standard error
     with contextlib.redirect_stderr(FailsafeStream(sys.stderr)):
-        return _run(argv)
+        try:
+            status = _run(argv)
+        except SystemExit as request:   # argparse printed help or an error
+            sys.exit(_flush_output(request.code))
+        return _flush_output(status)
 
 
 def _run(argv):
@@ -90,10 +94,10 @@ def _run(argv):
     """
     with _exiting_on_ctrl_c():
         args = parser().parse_args(argv)
-    if args.command is None:
-        print(OVERVIEW, end='')
-        return 0
     try:
+        if args.command is None:
+            print(OVERVIEW, end='')
+            return 0
         with printed_warnings(hidden=args.quiet):
             for line in args.notices:
                 note(line)
@@ -118,11 +122,34 @@ def _run(argv):
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
             RuntimeError) as error:
-        prog, message = f'd2lbert {args.command}', _message_of(error)
+        prog = f'd2lbert {args.command}' if args.command else 'd2lbert'
+        message = _message_of(error)
         if isinstance(error, UsageError):
             message = add_help_hint(message, prog)
         print(f'{prog}: {message}', file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+
+
+def _flush_output(status):
+    """Flush standard output; return the exit status.
+
+    status: the exit status so far. If the flush fails, 1 takes the place of 0.
+    Without this function, Python would flush at exit, print an error of its
+    own and exit with 120.
+    """
+    try:
+        # None has no attribute `closed`, and needs no flush either
+        if not getattr(sys.stdout, 'closed', True):
+            with _exiting_on_ctrl_c():
+                sys.stdout.flush()
+        return status
+    except OSError as error:
+        close_broken(sys.stdout)
+        # A closed pipe is no error, and another error is already printed
+        if status == 0 and not isinstance(error, BrokenPipeError):
+            print('d2lbert: standard output cannot be written: '
+                  f'{error.strerror}', file=sys.stderr)
+        return status or 1
 
 
 def _message_of(error):

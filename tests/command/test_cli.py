@@ -204,6 +204,44 @@ def test_pretrain_prints_one_object(tmp_path, capsys):
         float(number) for number in last[1:3]]
 
 
+# Outputs that cannot be written
+
+def ended(line, redirection):
+    """(status, standard error) of a command line for bash."""
+    done = subprocess.run(
+        ['bash', '-c', f'set -o pipefail; {sys.executable} -m d2lbert {line} '
+         f'{redirection}'], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        encoding='utf-8', env={**os.environ, 'PYTHONUNBUFFERED': ''})
+    return done.returncode, done.stderr
+
+
+PRINTING = ['', '--help', 'cache', 'cache --help', 'help start']
+
+
+needs_full_device = pytest.mark.skipif(
+    not os.path.exists('/dev/full'), reason='no /dev/full on this system')
+
+
+@needs_full_device
+@pytest.mark.parametrize('line', PRINTING)
+def test_a_full_disk_after_standard_output_is_one_line(line):
+    assert ended(line, '> /dev/full') == (
+        1, 'd2lbert: standard output cannot be written: No space left on '
+        'device\n')
+
+
+@needs_full_device
+def test_only_the_first_error_of_an_output_is_printed():
+    status, said = ended('cache --json', '> /dev/full')
+    assert status == 1 and said.count('\n') == 1
+    assert said.startswith('d2lbert cache: ')
+
+
+@pytest.mark.parametrize('line', PRINTING)
+def test_a_reader_that_is_gone_is_no_error(line):
+    assert ended(line, '| sleep 0') == (1, '')
+
+
 # Completion
 
 def script(shell, capsys):
