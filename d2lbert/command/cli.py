@@ -78,8 +78,11 @@ def main(argv=None):
     fill_descriptors()      # stdin, stdout or stderr may be closed
     if argv is None:
         _set_up_encoding()
-    # The command goes on if it cannot write to standard error
-    with contextlib.redirect_stderr(FailsafeStream(sys.stderr)):
+    # The command goes on if it cannot write to standard error. Python sets
+    # sys.stdout to None if standard output was closed
+    with contextlib.redirect_stderr(
+            FailsafeStream(sys.stderr)), contextlib.redirect_stdout(
+                sys.stdout or FailsafeStream(None)):
         try:
             status = _run(argv)
         except SystemExit as request:   # argparse printed help or an error
@@ -138,7 +141,7 @@ def _flush_output(status):
     own and exit with 120.
     """
     try:
-        # None has no attribute `closed`, and needs no flush either
+        # FailsafeStream(None) has no attribute `closed`, and needs no flush
         if not getattr(sys.stdout, 'closed', True):
             with _exiting_on_ctrl_c():
                 sys.stdout.flush()

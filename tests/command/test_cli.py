@@ -242,6 +242,11 @@ def test_a_reader_that_is_gone_is_no_error(line):
     assert ended(line, '| sleep 0') == (1, '')
 
 
+@pytest.mark.parametrize('line', PRINTING)
+def test_a_closed_standard_output_is_no_error(line):
+    assert ended(line, '>&-') == (0, '')
+
+
 # Completion
 
 def script(shell, capsys):
