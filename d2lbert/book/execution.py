@@ -302,19 +302,35 @@ def _failure_message(location, lines, first_line_number, traceback, reply):
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
     if not traceback:
         return f'{location}: {error}'
-    ipython_line_number, _ = traceback[0]
+    line_number = _failed_line(lines, traceback)
     _, function = traceback[-1]
-    # IPython does not count empty lines at the start of a cell
-    num_empty = next(k for k, line in enumerate(lines) if line.strip())
-    # A syntax error may be reported after the last line
-    line_number = min(ipython_line_number + num_empty, len(lines))
     location += f', line {line_number}'
     if first_line_number is not None:
         line_in_file = first_line_number + line_number - 1
         location += f' (line {line_in_file} of the file)'
-    if len(traceback) > 1:      # the error came from a function of a cell
+    # True if the error came from a function of a cell
+    if len(traceback) > 1 and function != '<module>':
         location += f', in {function}'
     return f'{location}: {error}\n    {lines[line_number - 1].strip()}'
+
+
+def _failed_line(lines, traceback):
+    """Return the number of the line that failed, counted from 1.
+
+    lines, traceback: as for `_failure_message`.
+    """
+    line_number, _ = traceback[0]
+    # IPython does not count empty lines at the start of a cell
+    num_before = next(k for k, line in enumerate(lines) if line.strip())
+    is_cell_magic = (line_number == 1
+                     and lines[num_before].lstrip().startswith('%%'))
+    if is_cell_magic and len(traceback) > 1 and traceback[1][1] == '<module>':
+        # A magic command such as %%time has run the lines below it as a cell
+        line_number, _ = traceback[1]
+        num_before = next((k for k in range(num_before + 1, len(lines))
+                           if lines[k].strip()), num_before)
+    # A syntax error may be reported after the last line
+    return min(line_number + num_before, len(lines))
 
 
 class Screen:

@@ -175,7 +175,8 @@ def cell_traceback():
 
     The result is a JSON list of [line number in a cell, name of the function].
     The first item is in the cell that was run. Further items are in functions
-    that cells define, the innermost call last.
+    that cells define, the innermost call last, or in code that a cell gives to
+    `exec` or to a magic command such as %%time: its name is '<module>'.
     """
     # Code of cells, and only this code, has the globals of __main__
     cell_globals = sys.modules['__main__'].__dict__
@@ -183,7 +184,8 @@ def cell_traceback():
     calls = [(line, frame.f_code.co_name)
              for frame, line in traceback.walk_tb(last_traceback)
              if frame.f_globals is cell_globals]
-    # A cell with a syntax error has not run, so no call is in a cell
-    if not calls and isinstance(error, SyntaxError):
-        calls = [(error.lineno, '<module>')]
+    # Code with a syntax error has not run, so no call is in it. One call may
+    # be that of a magic command to which the cell gives this code
+    if len(calls) < 2 and isinstance(error, SyntaxError) and error.lineno:
+        calls.append((error.lineno, '<module>'))
     return json.dumps(calls)

@@ -201,6 +201,22 @@ def test_an_error_in_a_notebook_names_its_line(name, tmp_path, capsys):
                         err)
 
 
+@pytest.mark.parametrize('source, expected', [
+    ('%%time\nx = 1\n1 / 0', r'line 3: ZeroDivisionError: .*\n    1 / 0'),
+    ('\n%%time\n\ndef f():\n    1 / 0\nf()',
+     r'line 6, in f: ZeroDivisionError: .*\n    f\(\)'),
+    ('%%time\nx = 1\nx = = 2', r'line 3: SyntaxError: .*\n    x = = 2'),
+    ('%%tab mxnet\nexec("1 / 0")',
+     r'line 2: ZeroDivisionError: .*\n    exec\("1 / 0"\)')])
+def test_an_error_below_a_magic_command_names_its_line(source, expected,
+                                                       tmp_path, capsys):
+    nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(source)]),
+                   tmp_path / 'x.ipynb')
+    assert run('x.ipynb') == 1
+    assert re.fullmatch(f'd2lbert run: x.ipynb, cell 1, {expected}\n',
+                        capsys.readouterr().err)
+
+
 def test_old_and_new_outputs_are_printed_side_by_side(tmp_path, capsys,
                                                 monkeypatch):
     monkeypatch.setenv('COLUMNS', '40')
