@@ -232,7 +232,14 @@ for folder in map(pathlib.Path, sys.argv[2:]):
 
 @pytest.fixture
 def released():
-    return os.environ['D2LBERT_WEIGHTS']
+    """Two folders of the one that D2LBERT_WEIGHTS names."""
+    folders = [Path(os.environ['D2LBERT_WEIGHTS'], name)
+               for name in ('minilm', 'tiny')]
+    for folder in folders:
+        if not (folder / 'config.json').is_file():
+            pytest.skip('D2LBERT_WEIGHTS names a folder without '
+                        f'{folder.name}/')
+    return folders
 
 
 def asked_of(python, folders, place):
@@ -265,5 +272,4 @@ def test_attention_is_that_of_transformers():
 
 def test_attention_of_published_weights_is_that_of_transformers(
         peers_python, released, tmp_path):
-    folders = [Path(released, name) for name in ('minilm', 'tiny')]
-    check_attention(folders, asked_of(peers_python, folders, tmp_path))
+    check_attention(released, asked_of(peers_python, released, tmp_path))
