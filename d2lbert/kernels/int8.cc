@@ -16,7 +16,7 @@
 
 #include <atomic>
 #include <deque>
-#include <memory>
+#include <optional>
 #include <thread>
 
 #include "bounds_check.h"
@@ -658,7 +658,7 @@ void encode_batch(const Encoder& encoder, const Batch& batch,
       encoder.encode_chunk({alone, 0}, shared, own, batch, chunks[c]);
   };
   if (threads == 1) return take_chunks(0);
-  std::unique_ptr<Team> team;
+  std::optional<Team> team;  // in place, since it is made in a parallel region
   SharedMemory shared;
 #pragma omp parallel num_threads(threads)
   {
@@ -666,7 +666,7 @@ void encode_batch(const Encoder& encoder, const Batch& batch,
     if (as_team) {
 #pragma omp single
       {
-        team.reset(new Team(omp_get_num_threads()));
+        team.emplace(omp_get_num_threads());
         shared = encoder.shared_memory(*scratch[0], rows);
       }
       StandardRounding rounding;

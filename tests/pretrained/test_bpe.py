@@ -135,7 +135,7 @@ def test_a_missing_file_of_a_tokenizer_is_named(kind, lost, there, tmp_path):
     ('roberta', 'merges.txt', 'qqq zzz', 'do not belong together'),
     ('herbert', 'vocab.json', '{"a</w>": 0}', "no token '<pad>'|no token"),
     ('flaubert', 'vocab.json', '{"a</w>": 9999999, "<special1>": 0, '
-     '"<s>": 1, "</s>": 2, "<pad>": 3, "<unk>": 4}', 'numbers 6 tokens up'),
+     '"<s>": 1, "</s>": 2, "<pad>": 3, "<unk>": 4}', '6 tokens have ids up'),
     ('phobert', 'vocab.txt', 'x 1\nword\n', 'line 2: expected a token'),
     ('phobert', 'bpe.codes', b'\xff', 'not UTF-8')])
 def test_damaged_files_are_refused_in_one_sentence(kind, name, text, said,

@@ -752,7 +752,7 @@ def test_a_special_token_that_shares_its_id_is_refused(tmp_path):
     # The library's order of tokens is random
     for _ in range(10):
         with pytest.raises(word_pieces.TokenizerError,
-                           match=r'tokenizer\.json is .* number of \[PAD\]'):
+                           match=r'tokenizer\.json is .* the id of \[PAD\]'):
             WordPiece.load(tmp_path)
 
 
