@@ -53,9 +53,9 @@ class Corpus(NamedTuple):
                       # does not change with `seed` or with `numbered_by`
 
     def numbered_by(self, vocab):
-        """Return this corpus with another vocabulary.
+        """Renumber both texts in place; return a corpus with the vocabulary.
 
-        Both texts are changed in place. Their files stay as they are, since
+        Do not use this corpus any more. The files stay as they are, since
         `StoredText.numbers` maps the numbers in the files to the vocabulary.
         """
         # The number in `vocab` for each number in self.vocab
@@ -102,9 +102,9 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
 
     The files valid_paths are held out, or the share valid_share of the
     articles. For this share, the articles are divided in order into groups of
-    about equal size, and one random article of each group is held out. A text
-    of fewer than 1 / valid_share articles is divided into blocks of
-    paragraphs in place of articles.
+    about equal size, and one random article of each group is held out, always
+    the same. A text of fewer than 1 / valid_share articles is divided into
+    blocks of paragraphs in place of articles.
 
     vocab: a Vocab or the path of one. If it is None, the vocabulary has the
     words that occur at least min_freq times in the training text, but at
@@ -116,9 +116,9 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     paragraphs are shuffled with this seed for the first epoch.
 
     pieces: learn this number of word pieces from the training text, in place
-    of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` has
-    word pieces, too. Then the tokenizer reads words with their capitals,
-    splits rare words, too, and reads WikiText's <unk> as the unknown token.
+    of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` also has
+    word pieces. With word pieces, the tokenizer gets words with their
+    capitals, rare words are split, and WikiText's <unk> is the unknown token.
 
     The result is kept in the user's cache. A later call with the same texts
     and settings opens it, without reading files that are unchanged (see
@@ -190,13 +190,14 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
         key, build, lambda folder: _open_store(folder, vocab_class, sources))
     if temporary:
         # The cache is not usable, and the store is in a temporary folder.
-        # Remove this folder when the training text is no longer used
+        # Remove this folder when the training text is no longer used. The
+        # held-out text keeps its files open
         weakref.finalize(train, shutil.rmtree, temporary, ignore_errors=True)
     # Equal pieces give an equal fingerprint, whether they were learnt here or
     # given as `vocab`
     fingerprint = key_with(_vocab_key(stored_vocab)) if uses_pieces else key
     corpus = Corpus(train, valid, stored_vocab, fingerprint)
-    # The seed only orders the words of a vocabulary that was built here
+    # The seed only orders whole words that were counted here
     if seed is None or vocab is not None or uses_pieces:
         return corpus
     return corpus.numbered_by(_page_vocab(seed, train, freqs))
@@ -210,8 +211,8 @@ def _open_store(folder, vocab_class, sources):
     if nothing is held out. The frequencies are None if the vocabulary was
     given, or has word pieces.
     """
-    # The files that the store was built with. If another process has removed
-    # one of them, reading it below raises FileNotFoundError
+    # The files of the store itself. If another process has removed one of
+    # them, reading it below raises FileNotFoundError
     names = text_store.file_names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
     counts = text_store.read_counts(folder)     # {part: its `Counts`}
@@ -293,7 +294,6 @@ def _find_sources(paths, text_name, text_field):
     if not paths:
         raise ValueError(f'{text_name} has no file: name at least one')
     for path in paths:
-        # `exists` is False for a symbolic link to itself, too
         if path != text_sources.STDIN and not Path(path).expanduser().exists():
             raise FileNotFoundError(f'{path} is no file: name a text file')
     return text_sources.sources(paths, text_field)
@@ -342,7 +342,7 @@ def report(corpus, settings, is_named=False):
     source = settings['corpus'] if is_named else corpus.train.source
     num_special = len(special_of(vocab)) + 1        # and <unk>
     if len(vocab) <= num_special:
-        if counts.min_freq is None:     # the vocabulary is the user's
+        if counts.min_freq is None:     # given, or word pieces
             raise ValueError(f'the vocabulary for {source} has only special '
                              'tokens: name a vocabulary with words')
         raise ValueError(f'no word of {source} occurs {counts.min_freq} '
@@ -370,7 +370,8 @@ def report(corpus, settings, is_named=False):
 def _num_words(text):
     """The number of whole words in the used paragraphs of a `StoredText`.
 
-    For word pieces, this is an estimate from the first BLOCK_WORDS pieces.
+    For word pieces, which `counts.words` then counts, this is an estimate from
+    the first BLOCK_WORDS pieces.
     """
     begins_word = text.vocab.begins_word
     if begins_word is None:

@@ -64,7 +64,8 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                          '--seeds with --resume')
     examples = _examples_in_memory(train, valid, task, data, resume, keywords)
     if examples is not None:
-        # DATA is a placeholder, which `_write_examples` replaces by the path
+        # The run folder is not known yet: `_write_examples` replaces DATA by
+        # the path
         task, data = examples.task, DATA
         if examples.columns is not None:
             keywords['columns'] = examples.columns
@@ -123,12 +124,12 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
         if resume is not None:
             run = reopen_run(Path(resume), keywords, devices, stop,
                              FINETUNING, callback)
-            # The tokenizer and the net's config are read from run.out
+            # In place of the function in FINETUNING, since the tokenizer and
+            # the net's config are read from run.out, which is known only now
             run.make_objective = functools.partial(_make_objective,
                                                    run_folder=run.out)
             return run.carry_out()
         settings = complete(keywords)
-        # paths_read: `force` never moves aside a folder that has one of these
         if examples is None:
             create = RunFolder.create
             paths_read = [settings['data'], settings['model']]
@@ -138,6 +139,7 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
             paths_read = [settings['model']]
         run = Run(functools.partial(_make_objective, model=model), settings,
                   devices, stop, callback=callback)
+        # `force` never moves aside a folder that has one of paths_read
         return run.carry_out(create, out, force, paths_read)
 
 
