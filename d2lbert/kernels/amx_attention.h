@@ -50,14 +50,11 @@ bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
   if (product_exponent >= MAX_EXPONENT - 20) return false;
   // The products with K and Q have small numbers, too
   const long least_exponent = exponent(d.least_top) + exponent(v.least_top);
-  for (const float* factor : {in.k, in.q}) {
-    const Range r =
-        range_of_columns(factor + begin, in.ld, factor == in.k ? n : m, D);
-    if (r.top &&
-        least_exponent + exponent(r.least_top) < MIN_PRODUCT_EXPONENT)
-      return false;
-  }
-  return true;
+  auto can_multiply = [&](const float* factor, long rows) {
+    const Range r = range_of_columns(factor + begin, in.ld, rows, D);
+    return least_exponent + exponent(r.least_top) >= MIN_PRODUCT_EXPONENT;
+  };
+  return can_multiply(in.k, n) && can_multiply(in.q, m);
 }
 
 // The heads whose numbers are outside the range of tiles, each a head of one

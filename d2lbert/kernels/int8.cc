@@ -26,6 +26,8 @@ namespace d2lbert {
 namespace int8 {
 namespace {
 
+std::atomic<bool> wants_tiles{false};   // int8_use_tiles
+
 // Sums over a row have 16 lanes on every instruction set, so that the order of
 // additions is the same. The lanes are in VECTORS vectors.
 constexpr int LANES = 16, VECTORS = LANES / VL;
@@ -679,6 +681,11 @@ void encode_batch(const Encoder& encoder, const Batch& batch,
 }
 
 }  // namespace
+
+bool uses_tiles() {
+  return wants_tiles && D2LBERT_INT8_TILES && tiles_permitted();
+}
+
 }  // namespace int8
 }  // namespace d2lbert
 
@@ -690,12 +697,12 @@ extern "C" {
 // Multiply by AMX tiles from now on, if `use` is not 0 and tiles can be used.
 // Return 1 if tiles multiply, else 0.
 int int8_use_tiles(int use) {
-  uses_tiles = use && D2LBERT_INT8_TILES && tiles_permitted();
-  return uses_tiles;
+  wants_tiles = use != 0;
+  return uses_tiles();
 }
 
 // A name for the instructions that multiply.
-const char* int8_product() { return uses_tiles ? "AMX" : PRODUCT; }
+const char* int8_product() { return uses_tiles() ? "AMX" : PRODUCT; }
 
 // Quantize w (N, K) to integers q (N, K), with a scale (N,) for each row.
 void int8_quantize(const float* w, int64_t N, int64_t K, int8_t* q,

@@ -13,7 +13,6 @@
 // the row. If max|x| is below 1e-30, all q and the scale are 0.
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <vector>
 
 #include "amx_int8.h"
@@ -276,8 +275,8 @@ class AlignedArray {
   T* p_ = nullptr;
 };
 
-// True if AMX tiles multiply, else vectors do. Set by int8_use_tiles.
-inline std::atomic<bool> uses_tiles{false};
+// True if AMX tiles multiply, else vectors do (int8_use_tiles).
+bool uses_tiles();
 // AMX tiles are mostly empty, and slower than vectors, if there are fewer rows.
 constexpr long MIN_TILE_ROWS = 9;
 
@@ -344,7 +343,7 @@ class Dense {
   void run(const Input* a, long lda, const float* a_scale, long rows,
            long first, long last, float* y, long ldy) const {
 #if D2LBERT_INT8_TILES
-    if (uses_tiles && rows >= MIN_TILE_ROWS)
+    if (rows >= MIN_TILE_ROWS && uses_tiles())
       return run_by_tiles<ACT>(a, lda, a_scale, rows, first, last, y, ldy);
 #endif
     for (long panel = first; panel < last; panel++) {

@@ -1,4 +1,5 @@
 """The eight-bit encoder: exact sums, one result everywhere."""
+import faulthandler
 import os
 import platform
 import shutil
@@ -281,6 +282,18 @@ def test_the_set_that_multiplies_is_the_one_that_was_chosen(lower, request):
         assert lower.product() == 'AMX'
     elif 'avx512_vnni' in features:
         assert lower.product() == 'VNNI'
+
+
+def test_a_forked_process_asks_for_its_own_tiles(lower):
+    X, W = oracle.numbers(20 * 64, 3, 8).reshape(20, 64), (
+        oracle.numbers(32 * 64, 4, .5).reshape(32, 64))
+    weights = lower.quantize(W)
+    Y = lower.dense(X, *weights)
+    child = os.fork()
+    if not child:
+        faulthandler.disable()
+        os._exit(not numpy.array_equal(lower.dense(X, *weights), Y))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_tiles_that_are_required_and_absent_are_an_error(monkeypatch, here):
