@@ -19,6 +19,7 @@ from d2lbert.machine.files import (
     new_run_folder,
     read_json,
     remove_empty,
+    replacing,
     write_text,
 )
 from d2lbert.training import checkpoints
@@ -227,7 +228,8 @@ def _new_state(out, state):
         yield
     except Exception:
         if previous is not None and _files_of_runs(out) == runs:
-            (out / SEEDS_FILE).write_bytes(previous)
+            with replacing(out / SEEDS_FILE) as temporary:
+                temporary.write_bytes(previous)
         raise
 
 
