@@ -30,8 +30,8 @@ if not _is_command():       # the command must print --help without MXNet
     try:
         from d2lbert.names import *  # noqa: F403
     except ImportError as error:
-        # Do not raise the error here: some modules, such as those of
-        # `d2lbert doctor`, work without MXNet
+        # Do not raise the error here: some modules work without MXNet, and
+        # `d2lbert doctor` needs only them
         _import_message = str(error)
         warnings.warn(f'd2lbert cannot work yet: {_import_message}',
                       stacklevel=2)

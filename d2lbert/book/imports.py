@@ -184,8 +184,8 @@ def cell_traceback():
     calls = [(line, frame.f_code.co_name)
              for frame, line in traceback.walk_tb(last_traceback)
              if frame.f_globals is cell_globals]
-    # Code with a syntax error has not run, so no call is in it. One call may
-    # be that of a magic command to which the cell gives this code
+    # Code with a syntax error has not run, so no call is in it. If a cell
+    # gives this code to a magic command, `calls` has the call of that command
     if len(calls) < 2 and isinstance(error, SyntaxError) and error.lineno:
         calls.append((error.lineno, '<module>'))
     return json.dumps(calls)

@@ -162,8 +162,8 @@ def _resume_arguments(run_folder, pretrain_args):
     """
     names = ['devices', *CHANGEABLE_ON_RESUME]
     if not hasattr(pretrain_args, 'resume'):
-        # Checkpoints of a new run store its INPUTS. Those of a resumed run may
-        # be older than this job, whose flags may change INPUTS
+        # Checkpoints of a new run store its INPUTS. A resumed run may have
+        # older checkpoints, and flags of this job may change INPUTS
         names = [name for name in names if name not in INPUTS]
     arguments = ['pretrain', '--resume', run_folder]
     for name in names:

@@ -104,7 +104,7 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
         encoder = _encoder(folder, pooling=pool or 'own', **options)
         unknown_words = UnknownWords(encoder.tokenizer)
         unknown_query_words = UnknownWords(encoder.tokenizer)
-        # A copy counts its texts apart from those of the file
+        # A copy of the encoder does not count texts of the file
         query_encoder = copy.copy(encoder)
         (query_encoding,) = query_encoder.encode([Text('query', query)])
         unknown_query_words.count(query_encoding)
@@ -116,7 +116,7 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
             _check_vectors(vectors, stored_vectors, copy.copy(encoder), lines)
             candidates = zip((line.text for line in lines), stored_vectors)
         # A heap of (rank, -index, text, cosine): of equal cosines, the first
-        # wins. NaN, which has no order, is behind all numbers
+        # wins. NaN has no order and comes after all numbers
         nearest = []
         for k, (text, vector) in enumerate(candidates):
             cosine = _cosine(query_encoding.vectors, vector)

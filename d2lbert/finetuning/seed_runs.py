@@ -115,7 +115,7 @@ def resume(run_once, out, keywords, devices):
                          f'{", ".join(CHANGEABLE_ON_RESUME)} and devices')
     settings = dict(state['settings'], **keywords)
     if settings != state['settings']:
-        # Without figures: SEEDS_FILE gets those of the longer runs at the end
+        # Without figures, which SEEDS_FILE gets when the longer runs end
         state = dict(settings=settings, seeds=state['seeds'])
         with _new_state(out, state):
             return _carry_out(run_once, out, state, devices, is_resumed=True)
