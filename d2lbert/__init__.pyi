@@ -350,8 +350,7 @@ def finetune(
     task's files; SNLI is downloaded by default. model: a folder as for
     `load_model`, but not a run of `finetune`; or the book's 'bert.small' or
     'bert.base'; or a model in memory: a `TextModel`, a pair (net, tokenizer),
-    or a net with a vocabulary. A model in memory is copied, and stays as it
-    is.
+    or a net with a vocabulary. The run trains a copy of a model in memory.
 
     train, valid: examples in memory in place of `data`, each (texts, labels)
     or (texts, second texts, labels), in lists, arrays or columns of a table.
@@ -361,8 +360,9 @@ def finetune(
     otherwise 'classify', with str(label) as the names of the classes. The
     examples are written to the subfolder `data` of the run folder.
 
-    Each epoch ends with an evaluation on the development part. The weights
-    of the epoch with the highest value of the task's first metric are saved.
+    Each epoch ends with an evaluation on the held-out examples: `valid`, or
+    the development part of `data`. The weights of the epoch with the highest
+    value of the task's first metric are saved.
 
     out, force, resume, devices and callback are as for `pretrain`. seeds:
     number of runs with consecutive seeds. Two or more are in subfolders of

@@ -1,7 +1,4 @@
-"""`open_corpus` reads text files of any size once, and returns a `Corpus`.
-
-`report` prints how much of a text is used, before a run trains on it.
-"""
+"""Open text files of any size as a `Corpus`, and report how much is used."""
 import hashlib
 import json
 import os
@@ -37,8 +34,8 @@ from d2lbert.texts.numbered_text import (
     types_by_frequency,
 )
 
-# The version of the examples, a part of each corpus' fingerprint. Increase it
-# when a change of the code gives other examples for the same files
+# A part of each fingerprint. Increase this when the code makes other examples
+# of the same files
 EXAMPLES_VERSION = 2
 
 
@@ -48,20 +45,19 @@ class Corpus(NamedTuple):
     train: Any        # StoredText
     valid: Any        # StoredText, or None if nothing is held out
     vocab: Vocab      # numbers the words of both texts
-    fingerprint: str  # a hash of the texts, of the vocabulary, and of the
-                      # rules that find the words and the held-out text. It
-                      # does not change with `seed` or with `numbered_by`
+    fingerprint: str  # a hash of the texts, the vocabulary and the rules that
+                      # make examples, the same for each `seed` and after
+                      # `numbered_by`
 
     def numbered_by(self, vocab):
-        """Renumber both texts in place; return a corpus with the vocabulary.
+        """Number both texts by `vocab` in place; return the new `Corpus`.
 
-        Do not use this corpus any more. The files stay as they are, since
-        `StoredText.numbers` maps the numbers in the files to the vocabulary.
+        The old object is invalid afterwards. The files do not change:
+        `StoredText.numbers` maps the numbers in them to the vocabulary.
         """
-        # The number in `vocab` for each number in self.vocab
-        new_numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
+        old_to_new = onp.array(vocab[self.vocab.idx_to_token], 'int32')
         for text in filter(None, (self.train, self.valid)):
-            text.numbers, text.vocab = new_numbers[text.numbers], vocab
+            text.numbers, text.vocab = old_to_new[text.numbers], vocab
         return self._replace(vocab=vocab)
 
 
@@ -72,16 +68,14 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
                 max_vocab: Optional[int] = None, pieces: Optional[int] = None,
                 seed: Optional[int] = None, progress: bool = True,
                 text_field: Optional[str] = None) -> Corpus:
-    """Read text files once and return them as a `Corpus`.
+    """Read text files and return them as a `Corpus`.
 
-    `load_data_wiki` holds a text in memory. Here the text is split into
-    numbered words once, in files that are mapped into memory, and batches
-    are drawn from these files.
+    The numbered words are in files that are mapped into memory, so the text
+    may be larger than memory.
 
-    paths: one path or several. A path names a file, a pipe, or a folder with
-    all its files except hidden ones; '-' is standard input. Files are UTF-8,
-    compressed or not (see `texts.text_files`). Words are converted to lower
-    case, except for a vocabulary of word pieces. text_field: the field of JSON
+    paths: one path or several, of files, pipes, or folders with all their
+    files except hidden ones; '-' is standard input. Files are UTF-8,
+    compressed or not (see `texts.text_files`). text_field: the field of JSON
     lines that holds a text of one or more paragraphs.
 
     In a file with WikiText's titles ( = Title = between blank lines) each line
@@ -89,36 +83,38 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     separate paragraphs, and the file is one article. A paragraph of more than
     2^18 words or 16 MiB is split, with a warning.
 
-    split: the rule that finds words and sentences. 'book': white space
-    separates words, and a sentence ends at ' . '. 'prose': sentences end as
-    in `splitters.prose_sentences`; each punctuation mark, symbol and Chinese
-    character is a word. A file in WikiText's format is split as by 'book' if
-    most of the marks . ! ? in it are separate words. 'punkt': NLTK's Punkt,
-    which learns from the text itself, finds the sentences; words are as for
-    'prose'. 'auto': 'book' for files in which most of the marks . ! ? are
-    separate words, and 'prose' for other files. Only the marks in the first
-    MiB of a file are counted. 'book' leaves out paragraphs without ' . ', and
-    the other rules leave out paragraphs of a single sentence.
+    split: the rule that finds words and sentences. Each except 'book' leaves
+    out paragraphs of a single sentence.
 
-    The files valid_paths are held out, or the share valid_share of the
-    articles. For this share, the articles are divided in order into groups of
-    about equal size, and one random article of each group is held out, always
-    the same. A text of fewer than 1 / valid_share articles is divided into
-    blocks of paragraphs in place of articles.
+    - 'book': white space separates words, and ' . ' ends a sentence.
+      Paragraphs without ' . ' are left out.
+    - 'prose': each punctuation mark, symbol and Chinese character is a word,
+      and sentences end as in `splitters.prose_sentences`.
+    - 'punkt': words as for 'prose', and sentences by NLTK's Punkt, which
+      learns from the text itself.
+    - 'auto': 'book' for files with spaced marks, and 'prose' for others. A
+      file has spaced marks if most of the marks . ! ? in its first MiB are
+      separate words. 'prose' splits such a file by the rule 'book'
+      only if it has WikiText's titles.
+
+    valid_paths: held-out files. valid_share: the share of the articles to hold
+    out. They are random articles from all parts of the text, always the same.
+    In a text of fewer than 1 / valid_share articles, they are blocks of
+    paragraphs.
 
     vocab: a Vocab or the path of one. If it is None, the vocabulary has the
     words that occur at least min_freq times in the training text, but at
     most max_vocab tokens. min_freq=None: the book's minimum, or less for a
     small text, see `cut_text.usual_min_freq`. If there are more than 2^21
     different words, rare words become <unk>. Equally frequent words are
-    sorted by their first occurrence in the text. seed: sort equally frequent
-    words as on the book's page, by their first occurrence after the
-    paragraphs are shuffled with this seed for the first epoch.
+    sorted by their first occurrence in the training text or, with a seed, in
+    its paragraphs as the book's page shuffles them with this seed. Words are
+    converted to lower case.
 
-    pieces: learn this number of word pieces from the training text, in place
-    of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` also has
-    word pieces. With word pieces, the tokenizer gets words with their
-    capitals, rare words are split, and WikiText's <unk> is the unknown token.
+    pieces: learn at most this number of word pieces from the training text, in
+    place of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` has
+    word pieces, too. The tokenizer gets words with their capitals, and
+    WikiText's <unk> is its unknown token.
 
     The result is kept in the user's cache. A later call with the same texts
     and settings opens it, without reading files that are unchanged (see
@@ -146,25 +142,24 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     if uses_pieces and max_vocab is not None:
         raise ValueError('max_vocab is for whole words: give the number of '
                          'word pieces as pieces')
-    files = _find_sources(paths, 'the corpus', text_field)
+    train_files = _find_sources(paths, 'the corpus', text_field)
     valid_files = [] if valid_paths is None else _find_sources(
         valid_paths, 'the held-out text', text_field)
-    cutter_class = splitters.cutter_class(split, files + valid_files)
-    states_before = _file_states(files + valid_files)
-    digests = _digests(files + valid_files, progress)
-    train_digests, valid_digests = digests[:len(files)], digests[len(files):]
+    all_files = train_files + valid_files
+    cutter_class = splitters.cutter_class(split, all_files)
+    states_before = _file_states(all_files)
+    digests = _digests(all_files, progress)
+    train_digests = digests[:len(train_files)]
+    valid_digests = digests[len(train_files):]
     for valid_file, digest in zip(valid_files, valid_digests):
         if digest in train_digests:
-            train_file = files[train_digests.index(digest)]
+            train_file = train_files[train_digests.index(digest)]
             raise ValueError(f'{valid_file} is a held-out file, but the '
                              f'training file {train_file} has the same '
                              'content: leave out one of the two')
 
     def key_with(vocab_key):
-        """A hash of all that can change the stored words or the examples.
-
-        vocab_key: what `_vocab_key` returns.
-        """
+        """A hash of all that can change the stored words or the examples."""
         return _hash([
             text_store.VERSION, EXAMPLES_VERSION, unicodedata.unidata_version,
             cutter_class.version(), text_reader.MAX_WORDS,
@@ -174,27 +169,25 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
             vocab_key, train_digests, valid_digests])
 
     def build(folder):
-        text_store.build(folder, files, valid_files, valid_share, cutter_class,
-                         vocab, min_freq, max_vocab, pieces, progress)
-        states_after = _file_states(files + valid_files)
-        for file, before, after in zip(files + valid_files, states_before,
-                                       states_after):
+        text_store.build(folder, train_files, valid_files, valid_share,
+                         cutter_class, vocab, min_freq, max_vocab, pieces,
+                         progress)
+        for file, before, after in zip(all_files, states_before,
+                                       _file_states(all_files)):
             if before != after:
                 raise ValueError(f'{file} was changed while it was read: '
                                  'try again')
 
     key = key_with(_vocab_key(vocab, min_freq, max_vocab, pieces))
-    sources = {'train': files, 'valid': valid_files or files}
+    sources = {'train': train_files, 'valid': valid_files or train_files}
     vocab_class = PieceVocab if uses_pieces else Vocab
     (stored_vocab, train, valid, freqs), temporary = text_store.open_or_build(
         key, build, lambda folder: _open_store(folder, vocab_class, sources))
     if temporary:
-        # The cache is not usable, and the store is in a temporary folder.
-        # Remove this folder when the training text is no longer used. The
-        # held-out text keeps its files open
+        # The cache is not usable. Remove the folder after the training text
+        # is deleted; the held-out text keeps its files open
         weakref.finalize(train, shutil.rmtree, temporary, ignore_errors=True)
-    # Equal pieces give an equal fingerprint, whether they were learnt here or
-    # given as `vocab`
+    # The same for equal pieces, learnt here or given as `vocab`
     fingerprint = key_with(_vocab_key(stored_vocab)) if uses_pieces else key
     corpus = Corpus(train, valid, stored_vocab, fingerprint)
     # The seed only orders whole words that were counted here
@@ -204,15 +197,13 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
 
 
 def _open_store(folder, vocab_class, sources):
-    """Open a store of `text_store`.
+    """Open a store: [vocabulary, training text, held-out text, frequencies].
 
-    sources: {'train' or 'valid': its `Source`s}. Returns [vocabulary, training
-    text, held-out text, frequencies of the tokens]. The held-out text is None
-    if nothing is held out. The frequencies are None if the vocabulary was
-    given, or has word pieces.
+    sources: {'train' or 'valid': its `Source`s}. The frequencies of the tokens
+    are None if the vocabulary was given, or has word pieces.
     """
-    # The files of the store itself. If another process has removed one of
-    # them, reading it below raises FileNotFoundError
+    # From the manifest: if another process has removed one of these files,
+    # reading it raises FileNotFoundError, and the store is built again
     names = text_store.file_names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
     counts = text_store.read_counts(folder)     # {part: its `Counts`}
@@ -232,12 +223,12 @@ def _open_store(folder, vocab_class, sources):
 def _page_vocab(seed, text, freqs):
     """The vocabulary that the book's page would build with a seed.
 
-    text: the training part, a `StoredText`. freqs (tokens,) int64: the
-    frequency of each token in the text, 0 for reserved tokens.
+    freqs (tokens,) int64: the frequencies in the training text, 0 for reserved
+    tokens.
     """
     order = shuffled_paragraphs(text.num_paragraphs, random.Random(seed))
     types = types_by_frequency(text, freqs, order)
-    text.release()      # frees the memory of what the line above has read
+    text.release()      # the pages that the line above has read
     tokens = text.vocab.idx_to_token
     return Vocab.from_freqs(
         [(tokens[k], int(freqs[k])) for k in types.tolist() if freqs[k]],
@@ -261,12 +252,7 @@ def _vocab_key(vocab, min_freq=None, max_vocab=None, pieces=None):
 
 
 def _load_vocab(vocab):
-    """Return the argument `vocab` of `open_corpus` as a vocabulary or None.
-
-    Loads the vocabulary from a path. Raises FileNotFoundError if this is no
-    file, and ValueError if the file is damaged or a `Vocab` does not begin
-    with <unk> and the reserved tokens.
-    """
+    """The argument `vocab` of `open_corpus`: a checked vocabulary, or None."""
     if isinstance(vocab, WordPiece):
         vocab = PieceVocab(vocab)
     if vocab is None or isinstance(vocab, PieceVocab):
@@ -305,7 +291,6 @@ def _file_states(files):
 
 
 def _hash(key_parts):
-    """A hash of objects that JSON can represent, 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:32]
 
 
@@ -313,30 +298,28 @@ def _digests(files, progress):
     """The SHA-256 digest of the text of each `Source`, cached or computed."""
     facts = FileFacts()
     num_bytes = sum(file.stat().st_size for file in files)
-    with bar(num_bytes, 'looking', 'B', unit_scale=True,
+    with bar(num_bytes, 'hashing files', 'B', unit_scale=True,
              quiet=not progress) as progress_bar:
-        digests = [facts.get(
-            file.digest_key, file,
-            lambda file: file.digest(progress_bar.update)) for file in files]
+        def digest(file):
+            return file.digest(progress_bar.update)
+        digests = [facts.get(file.digest_key, file, digest) for file in files]
     facts.save()
     return digests
 
 
-#: A warning is printed if more than this share of a text's words is unknown.
+# Warn if more than this share of a text's words is unknown
 UNKNOWN_SHARE = 0.2
 
-#: A warning is printed if more than this share of the words is in paragraphs
-#: that are left out.
+# Warn if more than this share of the words is in paragraphs that are left out
 LEFT_OUT_SHARE = 0.5
 
 
 def report(corpus, settings, is_named=False):
     """Print how much of a training text is used, and warn if it is little.
 
-    corpus: a `Corpus`, or an object with the attributes `train` and `vocab`.
-    settings: the settings of the run. is_named: True if the setting `corpus`
-    is 'wikitext-2' or 'sample'; then no warning is printed. Raises ValueError
-    if the vocabulary has no word, or if `check_known` raises it.
+    settings: of the run. is_named: True if the setting `corpus` is
+    'wikitext-2' or 'sample'; then no warning is printed. Raises ValueError if
+    the vocabulary has no word, or knows none of the text.
     """
     counts, vocab = corpus.train.counts, corpus.vocab
     source = settings['corpus'] if is_named else corpus.train.source
@@ -345,20 +328,25 @@ def report(corpus, settings, is_named=False):
         if counts.min_freq is None:     # given, or word pieces
             raise ValueError(f'the vocabulary for {source} has only special '
                              'tokens: name a vocabulary with words')
-        raise ValueError(f'no word of {source} occurs {counts.min_freq} '
-                         'times, so the vocabulary has no word: name a '
-                         'longer text, or a lower min_freq (--min-freq)')
-    unit = 'tokens' if isinstance(vocab, PieceVocab) else 'words'
+        raise ValueError(f'no word of {source} occurs at least '
+                         f'{counts.min_freq} times, so the vocabulary has no '
+                         'word: name a longer text, or a lower min_freq '
+                         '(--min-freq)')
+    unit = _unit(vocab)
     note(f'{source}: {_describe_paragraphs(counts)}; {counts.words:,} {unit}; '
          f'{_describe_vocab(vocab, counts, settings)}; '
          f'{counts.unknown / counts.words:.1%} of the {unit} are <unk>')
     if is_named:
         return
-    check_known(counts, source, 'fewer are unknown with word pieces '
-                '(--tokenizer wordpiece), or with a larger vocabulary '
-                '(--vocab-size, --min-freq)')
+    if isinstance(vocab, PieceVocab):
+        advice = 'name word pieces with the letters of this text (--vocab)'
+    else:
+        advice = ('fewer are unknown with word pieces (--tokenizer '
+                  'wordpiece), or with a larger vocabulary (--vocab-size, '
+                  '--min-freq)')
+    check_known(corpus.train, advice)
     left_out_words = counts.left_out_words
-    total = left_out_words + _num_words(corpus.train)
+    total = left_out_words + _num_whole_words(corpus.train)
     if left_out_words > LEFT_OUT_SHARE * total:
         about = 'about ' if isinstance(vocab, PieceVocab) else ''
         warn(f'{left_out_words:,} of {about}{total:,} words of {source} are '
@@ -367,11 +355,14 @@ def report(corpus, settings, is_named=False):
              f'another rule (--split, here {settings["split"]})')
 
 
-def _num_words(text):
+def _unit(vocab):
+    return 'tokens' if isinstance(vocab, PieceVocab) else 'words'
+
+
+def _num_whole_words(text):
     """The number of whole words in the used paragraphs of a `StoredText`.
 
-    For word pieces, which `counts.words` then counts, this is an estimate from
-    the first BLOCK_WORDS pieces.
+    For word pieces, an estimate from the first BLOCK_WORDS pieces.
     """
     begins_word = text.vocab.begins_word
     if begins_word is None:
@@ -393,24 +384,23 @@ def _describe_vocab(vocab, counts, settings):
     if counts.min_freq is None:
         return line
     line += (' with all words' if counts.min_freq == 1 else
-             f' with words that occur {counts.min_freq} times')
+             f' with words that occur at least {counts.min_freq} times')
     if settings['min_freq'] is None and counts.min_freq < MIN_FREQ:
-        line += f' (instead of {MIN_FREQ} times, as the text is small)'
+        line += f' (min_freq lowered from {MIN_FREQ}, as the text is small)'
     return line
 
 
-def check_known(counts, source, remark='these are easily guessed, and only '
-                'known_accuracy leaves them out'):
-    """Warn if many words of a text are unknown; raise ValueError if all are.
+def check_known(text, remark):
+    """Warn if many words of a `StoredText` are unknown.
 
-    counts: the `text_store.Counts` of the text; source: its name in messages.
-    remark: the end of the warning; the default is for `d2lbert evaluate`.
+    remark: the end of the warning. Raises ValueError if all are unknown.
     """
+    counts, unit = text.counts, _unit(text.vocab)
     if counts.unknown == counts.words:
-        raise ValueError(f'all {counts.words:,} words of {source} are unknown '
-                         'to the vocabulary: name a text, or a model, in the '
-                         'same language and spelling')
+        raise ValueError(f'all {counts.words:,} {unit} of {text.source} are '
+                         'unknown to the vocabulary: name a text, or a model, '
+                         'in the same language and spelling')
     share = counts.unknown / counts.words
     if share > UNKNOWN_SHARE:
-        warn(f'{share:.0%} of the words of {source} are unknown, and read as '
-             f'<unk>: {remark}')
+        warn(f'{share:.0%} of the {unit} of {text.source} are unknown, and '
+             f'read as <unk>: {remark}')

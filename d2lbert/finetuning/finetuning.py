@@ -37,8 +37,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     task's files; SNLI is downloaded by default. model: a folder as for
     `load_model`, but not a run of `finetune`; or the book's 'bert.small' or
     'bert.base'; or a model in memory: a `TextModel`, a pair (net, tokenizer),
-    or a net with a vocabulary. A model in memory is copied, and stays as it
-    is.
+    or a net with a vocabulary. The run trains a copy of a model in memory.
 
     train, valid: examples in memory in place of `data`, each (texts, labels)
     or (texts, second texts, labels), in lists, arrays or columns of a table.
@@ -48,8 +47,9 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     otherwise 'classify', with str(label) as the names of the classes. The
     examples are written to the subfolder `data` of the run folder.
 
-    Each epoch ends with an evaluation on the development part. The weights
-    of the epoch with the highest value of the task's first metric are saved.
+    Each epoch ends with an evaluation on the held-out examples: `valid`, or
+    the development part of `data`. The weights of the epoch with the highest
+    value of the task's first metric are saved.
 
     out, force, resume, devices and callback are as for `pretrain`. seeds:
     number of runs with consecutive seeds. Two or more are in subfolders of
@@ -64,8 +64,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                          '--seeds with --resume')
     examples = _examples_in_memory(train, valid, task, data, resume, keywords)
     if examples is not None:
-        # The run folder is not known yet: `_write_examples` replaces DATA by
-        # the path
+        # DATA until the run folder is known: `_write_examples` sets the path
         task, data = examples.task, DATA
         if examples.columns is not None:
             keywords['columns'] = examples.columns
@@ -77,8 +76,8 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
             raise ValueError('a model in memory is for one new run: for '
                              'several seeds, write it with save and name the '
                              'folder; on resume, leave the model out')
-    arguments = dict(task=task, data=data, model=model)
-    keywords.update((name, value) for name, value in arguments.items()
+    named_settings = dict(task=task, data=data, model=model)
+    keywords.update((name, value) for name, value in named_settings.items()
                     if value is not None)
     run_once = functools.partial(finetune_once, callback=callback)
     if resume is not None and seed_runs.has_seed_runs(resume):
@@ -108,44 +107,42 @@ def _examples_in_memory(train, valid, task, data, resume, keywords):
 
 
 def _write_examples(examples, settings, folder):
-    """Write a `DataInMemory` to `folder`/data; put this path in settings."""
     settings['data'] = examples.write(folder)
 
 
 def finetune_once(out, force, resume, devices, keywords, examples=None,
-                  model=None, callback=None):
+                  model_in_memory=None, callback=None):
     """Carry out one run; returns its folder.
 
-    keywords: {name of a setting: value}. examples: a `DataInMemory` to write
-    to the folder, or None. model: a `ModelInMemory`, or None. Other arguments
-    are as for `finetune`.
+    keywords: {name of a setting: value}. examples: a `DataInMemory`, or None.
+    Other arguments are as for `finetune`.
     """
     with failsafe_output(), StopRequest() as stop:
         if resume is not None:
             run = reopen_run(Path(resume), keywords, devices, stop,
                              FINETUNING, callback)
-            # In place of the function in FINETUNING, since the tokenizer and
-            # the net's config are read from run.out, which is known only now
+            # Only now is run.out known, which has the tokenizer and the net's
+            # config
             run.make_objective = functools.partial(_make_objective,
                                                    run_folder=run.out)
             return run.carry_out()
         settings = complete(keywords)
         if examples is None:
             create = RunFolder.create
-            paths_read = [settings['data'], settings['model']]
+            inputs = [settings['data'], settings['model']]
         else:
             write = functools.partial(_write_examples, examples, settings)
             create = functools.partial(RunFolder.create_with, write)
-            paths_read = [settings['model']]
-        run = Run(functools.partial(_make_objective, model=model), settings,
-                  devices, stop, callback=callback)
-        # `force` never moves aside a folder that has one of paths_read
-        return run.carry_out(create, out, force, paths_read)
+            inputs = [settings['model']]    # the run folder has the data
+        make_objective = functools.partial(_make_objective,
+                                           model_in_memory=model_in_memory)
+        run = Run(make_objective, settings, devices, stop, callback=callback)
+        return run.carry_out(create, out, force, inputs)
 
 
-def _make_objective(settings, vocab, run_folder=None, model=None):
+def _make_objective(settings, vocab, run_folder=None, model_in_memory=None):
     """Make the objective of a run; `vocab`, which `Run` passes, is unused."""
-    return FineTuning(settings, run_folder, model)
+    return FineTuning(settings, run_folder, model_in_memory)
 
 
 #: The argument `run_type` of `reopen_run`

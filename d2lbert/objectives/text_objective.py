@@ -18,7 +18,11 @@ from d2lbert.nn.steps import num_parameters, shards
 from d2lbert.objectives.initializers import initialize
 from d2lbert.objectives.objective import Objective, run_summary
 from d2lbert.objectives.setting_rules import NAMED_CORPORA
-from d2lbert.pretrained.families.nets import DISTILLED, PUBLISHED, net_of
+from d2lbert.pretrained.families.nets import (
+    PUBLISHED,
+    PUBLISHED_DISTILBERT,
+    net_of,
+)
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab, same_pieces
 from d2lbert.progress import Accumulator
 from d2lbert.text import UNK_ID
@@ -34,7 +38,7 @@ MIN_POSITIONS = 1000
 #: {value of the setting `architecture`: arguments of a net}. The property
 #: `net_config` adds the arguments that other settings determine.
 ARCHITECTURES = {'book': dict(max_len=MIN_POSITIONS), 'published': PUBLISHED,
-                 'distilbert': DISTILLED}
+                 'distilbert': PUBLISHED_DISTILBERT}
 
 
 class TextObjective(Objective):

@@ -45,7 +45,8 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
         other_corpus = read_corpus(other_settings, vocab)
         # `valid` is None if no part is held out
         text = other_corpus.valid or other_corpus.train
-        check_known(text.counts, text.source)
+        check_known(text, 'these are easily guessed, and only known_accuracy '
+                    'leaves them out')
     elif fingerprint is None:
         raise RunError(f'{folder} was imported without a text: name files '
                        'with --corpus')

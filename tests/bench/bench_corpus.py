@@ -76,7 +76,7 @@ def memory(field):
 
 #: What a phase of the first opening is called, and who does it: later ones
 #: may be part of earlier ones.
-PHASES = (('looking', 'opening', '_digests'), ('cutting', 'store', 'CutText'),
+PHASES = (('hashing', 'opening', '_digests'), ('cutting', 'store', 'CutText'),
           ('vocabulary', 'store', 'build_vocab'),
           ('writing', 'store', 'write_numbers'))
 

@@ -180,9 +180,9 @@ def test_three_sentences_give_words(capsys):
     report(text, dict(min_freq=None, split='auto', corpus='three.txt'))
     assert capsys.readouterr().err == (
         'three.txt: 1 paragraph used; 12 words; vocabulary of 14 with all '
-        'words (instead of 5 times, as the text is small); 0.0% of the words '
-        'are <unk>\n')
-    with pytest.raises(ValueError, match='no word of three.txt occurs 5 time'):
+        'words (min_freq lowered from 5, as the text is small); 0.0% of the '
+        'words are <unk>\n')
+    with pytest.raises(ValueError, match='three.txt occurs at least 5 times'):
         report(open_corpus(path, progress=False), dict(min_freq=5))
     words = write('words.txt', '<unk>\n<pad>\n<mask>\n<cls>\n<sep>\n')
     with pytest.raises(ValueError, match='vocabulary for three.txt has only '
@@ -210,6 +210,15 @@ def test_little_use_of_a_text_is_warned_of(caplog):
     report(open_corpus(path, max_vocab=9, progress=False), settings)
     message, = [record.getMessage() for record in caplog.records]
     assert 'of rare are unknown, and read as <unk>: fewer are' in message
+    caplog.clear()
+    vocab = open_corpus(write('latin', 'crane flies . it sings'),
+                        split='book', pieces=40, progress=False).vocab
+    path = write('mixed', 'crane 鹤 . 龟 龠')
+    report(open_corpus(path, split='book', vocab=vocab, progress=False),
+           settings)
+    message, = [record.getMessage() for record in caplog.records]
+    assert 'of the tokens of mixed are unknown' in message
+    assert '(--vocab)' in message and '--tokenizer' not in message
 
 
 def test_words_left_out_are_compared_with_words_not_with_pieces(caplog):

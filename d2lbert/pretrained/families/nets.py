@@ -1,29 +1,25 @@
-"""Construct a net from its `config`, or a BERT of a published size.
-
-The published sizes are in Devlin et al. 2018, section 3.
-"""
+"""Construct a net from its `config`, or a BERT of Devlin et al. 2018."""
 from d2lbert.bert import BERTModel
 from d2lbert.pretrained.families.bart import BARTModel
 from d2lbert.pretrained.families.family import DISTILBERT, family_of
 
 
 def net_of(config):
-    """Construct a `BERTModel` or `BARTModel`; config: its keywords, a dict."""
+    """Construct a `BERTModel` or `BARTModel` with the keywords `config`."""
     if not isinstance(config, dict):
         raise TypeError('the config of a model must be a dict of arguments, '
                         f'not {config!r}')
-    model = BARTModel if family_of(config).has_decoder else BERTModel
-    return model(**config)
+    net_class = BARTModel if family_of(config).has_decoder else BERTModel
+    return net_class(**config)
 
 
-#: Keywords by which the published architecture differs from the book's, except
-#: the numbers of layers, heads and hidden units.
+#: Keywords of a published BERT of any size, where they differ from the book's.
 PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
                  layer_norm_eps=1e-12, embedding_norm=True,
                  tie_embeddings=True)
 
-#: Keywords of the architecture of DistilBERT (Sanh et al. 2019, section 3).
-DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
+#: Keywords of a published DistilBERT (Sanh et al. 2019, section 3).
+PUBLISHED_DISTILBERT = {**PUBLISHED, **DISTILBERT.structure}
 
 
 def bert_base(vocab_size, **keywords):
@@ -33,7 +29,7 @@ def bert_base(vocab_size, **keywords):
     With a vocabulary of 30,522 tokens, BERT base has 110 million parameters,
     as published.
     """
-    return _published(vocab_size, 768, 12, 12, keywords)
+    return _published_bert(vocab_size, 12, 768, 12, keywords)
 
 
 def bert_large(vocab_size, **keywords):
@@ -42,11 +38,10 @@ def bert_large(vocab_size, **keywords):
     Arguments are as for `bert_base`. BERT large has 336 million parameters,
     published as 340 million.
     """
-    return _published(vocab_size, 1024, 16, 24, keywords)
+    return _published_bert(vocab_size, 24, 1024, 16, keywords)
 
 
-def _published(vocab_size, num_hiddens, num_heads, num_layers, keywords):
-    """A BERT with PUBLISHED and these sizes; `keywords` may replace both."""
-    sizes = dict(num_hiddens=num_hiddens, ffn_num_hiddens=4 * num_hiddens,
-                 num_heads=num_heads, num_layers=num_layers)
+def _published_bert(vocab_size, num_layers, num_hiddens, num_heads, keywords):
+    sizes = dict(num_layers=num_layers, num_hiddens=num_hiddens,
+                 num_heads=num_heads, ffn_num_hiddens=4 * num_hiddens)
     return BERTModel(vocab_size, **{**PUBLISHED, **sizes, **keywords})
