@@ -335,11 +335,11 @@ def report(corpus, settings, is_named=False):
     unit = _unit(vocab)
     note(f'{source}: {_describe_paragraphs(counts)}; {counts.words:,} {unit}; '
          f'{_describe_vocab(vocab, counts, settings)}; '
-         f'{counts.unknown / counts.words:.1%} of the {unit} are <unk>')
+         f'{counts.unknown / counts.words:.1%} of the {unit} are unknown')
     if is_named:
         return
-    if isinstance(vocab, PieceVocab):
-        advice = 'name word pieces with the letters of this text (--vocab)'
+    if counts.min_freq is None:
+        advice = 'name a vocabulary of the same language (--vocab)'
     else:
         advice = ('fewer are unknown with word pieces (--tokenizer '
                   'wordpiece), or with a larger vocabulary (--vocab-size, '
@@ -381,7 +381,7 @@ def _describe_paragraphs(counts):
 
 def _describe_vocab(vocab, counts, settings):
     line = f'vocabulary of {len(vocab):,}'
-    if counts.min_freq is None:
+    if counts.min_freq is None or len(vocab) == settings.get('vocab_size'):
         return line
     line += (' with all words' if counts.min_freq == 1 else
              f' with words that occur at least {counts.min_freq} times')
@@ -402,5 +402,5 @@ def check_known(text, remark):
                          'in the same language and spelling')
     share = counts.unknown / counts.words
     if share > UNKNOWN_SHARE:
-        warn(f'{share:.0%} of the {unit} of {text.source} are unknown, and '
-             f'read as <unk>: {remark}')
+        warn(f'{share:.0%} of the {unit} of {text.source} are unknown: '
+             f'{remark}')

@@ -68,7 +68,7 @@ def run(tmp_path_factory):
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert re.fullmatch(PRINTED, out)
-    assert re.fullmatch(r'sample: .* are <unk>\n'
+    assert re.fullmatch(r'sample: .* are unknown\n'
                         r'training [\d,]+ parameters: 2 steps of 16 sentence '
                         r'pairs on \[cpu\(0\)\]\n'
                         'run folder runs/first\n', err)

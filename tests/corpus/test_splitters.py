@@ -181,7 +181,10 @@ def test_three_sentences_give_words(capsys):
     assert capsys.readouterr().err == (
         'three.txt: 1 paragraph used; 12 words; vocabulary of 14 with all '
         'words (min_freq lowered from 5, as the text is small); 0.0% of the '
-        'words are <unk>\n')
+        'words are unknown\n')
+    report(open_corpus(path, min_freq=1, max_vocab=9, progress=False), dict(
+        min_freq=1, vocab_size=9, split='auto', corpus='three.txt'))
+    assert '; vocabulary of 9; ' in capsys.readouterr().err
     with pytest.raises(ValueError, match='three.txt occurs at least 5 times'):
         report(open_corpus(path, progress=False), dict(min_freq=5))
     words = write('words.txt', '<unk>\n<pad>\n<mask>\n<cls>\n<sep>\n')
@@ -209,7 +212,7 @@ def test_little_use_of_a_text_is_warned_of(caplog):
     path = write('rare', PLAIN * 9 + 'One more comes. Another one goes.\n')
     report(open_corpus(path, max_vocab=9, progress=False), settings)
     message, = [record.getMessage() for record in caplog.records]
-    assert 'of rare are unknown, and read as <unk>: fewer are' in message
+    assert 'of rare are unknown: fewer are' in message
     caplog.clear()
     vocab = open_corpus(write('latin', 'crane flies . it sings'),
                         split='book', pieces=40, progress=False).vocab
