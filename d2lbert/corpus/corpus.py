@@ -45,9 +45,9 @@ class Corpus(NamedTuple):
     train: Any        # StoredText
     valid: Any        # StoredText, or None if nothing is held out
     vocab: Vocab      # numbers the words of both texts
-    fingerprint: str  # a hash of the texts, the vocabulary and the rules that
-                      # make examples, the same for each `seed` and after
-                      # `numbered_by`
+    fingerprint: str  # a hash of the stored texts, their first vocabulary and
+                      # the rules that make examples. Neither `seed` nor
+                      # `numbered_by` changes it
 
     def numbered_by(self, vocab):
         """Number both texts by `vocab` in place; return the new `Corpus`.
@@ -83,19 +83,19 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     separate paragraphs, and the file is one article. A paragraph of more than
     2^18 words or 16 MiB is split, with a warning.
 
-    split: the rule that finds words and sentences. Each except 'book' leaves
-    out paragraphs of a single sentence.
+    split: the rule that finds words and sentences. Paragraphs of a single
+    sentence are left out; for 'book', these are paragraphs without ' . '.
 
     - 'book': white space separates words, and ' . ' ends a sentence.
-      Paragraphs without ' . ' are left out.
     - 'prose': each punctuation mark, symbol and Chinese character is a word,
-      and sentences end as in `splitters.prose_sentences`.
+      and sentences end as in `splitters.prose_sentences`. Files with spaced
+      marks and WikiText's titles are split as by 'book'.
     - 'punkt': words as for 'prose', and sentences by NLTK's Punkt, which
       learns from the text itself.
-    - 'auto': 'book' for files with spaced marks, and 'prose' for others. A
-      file has spaced marks if most of the marks . ! ? in its first MiB are
-      separate words. 'prose' splits such a file by the rule 'book'
-      only if it has WikiText's titles.
+    - 'auto': 'book' for all files with spaced marks, 'prose' for the others.
+
+    A file has spaced marks if most of the marks . ! ? in its first MiB are
+    separate words.
 
     valid_paths: held-out files. valid_share: the share of the articles to hold
     out. They are random articles from all parts of the text, always the same.
@@ -105,15 +105,15 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     vocab: a Vocab or the path of one. If it is None, the vocabulary has the
     words that occur at least min_freq times in the training text, but at
     most max_vocab tokens. min_freq=None: the book's minimum, or less for a
-    small text, see `cut_text.usual_min_freq`. If there are more than 2^21
-    different words, rare words become <unk>. Equally frequent words are
-    sorted by their first occurrence in the training text or, with a seed, in
-    its paragraphs as the book's page shuffles them with this seed. Words are
-    converted to lower case.
+    small text, see `cut_text.usual_min_freq`. In a text of more than 2^21
+    different words, the vocabulary may lack rare words that occur min_freq
+    times. Equally frequent words are sorted by their first occurrence in the
+    training text or, with a seed, in its paragraphs as the book's page
+    shuffles them with this seed. Whole words are converted to lower case.
 
     pieces: learn at most this number of word pieces from the training text, in
     place of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` has
-    word pieces, too. The tokenizer gets words with their capitals, and
+    word pieces, too. Its tokenizer gets words with their capitals, and
     WikiText's <unk> is its unknown token.
 
     The result is kept in the user's cache. A later call with the same texts
@@ -179,21 +179,23 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
                                  'try again')
 
     key = key_with(_vocab_key(vocab, min_freq, max_vocab, pieces))
+    # Without held-out files, a held-out text is a share of the training files
     sources = {'train': train_files, 'valid': valid_files or train_files}
     vocab_class = PieceVocab if uses_pieces else Vocab
     (stored_vocab, train, valid, freqs), temporary = text_store.open_or_build(
         key, build, lambda folder: _open_store(folder, vocab_class, sources))
     if temporary:
-        # The cache is not usable. Remove the folder after the training text
-        # is deleted; the held-out text keeps its files open
+        # The cache is not usable. Remove the folder when Python deletes the
+        # object `train`. `valid` may still be used: it keeps its files open
         weakref.finalize(train, shutil.rmtree, temporary, ignore_errors=True)
-    # The same for equal pieces, learnt here or given as `vocab`
+    # `key` depends on whether the pieces were learnt here or given as `vocab`.
+    # The fingerprint depends only on the pieces
     fingerprint = key_with(_vocab_key(stored_vocab)) if uses_pieces else key
     corpus = Corpus(train, valid, stored_vocab, fingerprint)
-    # The seed only orders whole words that were counted here
-    if seed is None or vocab is not None or uses_pieces:
-        return corpus
-    return corpus.numbered_by(_page_vocab(seed, train, freqs))
+    has_counted_words = vocab is None and not uses_pieces
+    if seed is not None and has_counted_words:
+        return corpus.numbered_by(_page_vocab(seed, train, freqs))
+    return corpus
 
 
 def _open_store(folder, vocab_class, sources):
@@ -228,7 +230,7 @@ def _page_vocab(seed, text, freqs):
     """
     order = shuffled_paragraphs(text.num_paragraphs, random.Random(seed))
     types = types_by_frequency(text, freqs, order)
-    text.release()      # the pages that the line above has read
+    text.release()      # free the memory of the mapped text
     tokens = text.vocab.idx_to_token
     return Vocab.from_freqs(
         [(tokens[k], int(freqs[k])) for k in types.tolist() if freqs[k]],
@@ -318,14 +320,17 @@ def report(corpus, settings, is_named=False):
     """Print how much of a training text is used, and warn if it is little.
 
     settings: of the run. is_named: True if the setting `corpus` is
-    'wikitext-2' or 'sample'; then no warning is printed. Raises ValueError if
-    the vocabulary has no word, or knows none of the text.
+    'wikitext-2' or 'sample', which need no warning. Raises ValueError if the
+    vocabulary has no word, or if all words of a text that is not named are
+    unknown.
     """
     counts, vocab = corpus.train.counts, corpus.vocab
     source = settings['corpus'] if is_named else corpus.train.source
     num_special = len(special_of(vocab)) + 1        # and <unk>
+    # Otherwise the vocabulary was given, or has word pieces
+    has_counted_words = counts.min_freq is not None
     if len(vocab) <= num_special:
-        if counts.min_freq is None:     # given, or word pieces
+        if not has_counted_words:
             raise ValueError(f'the vocabulary for {source} has only special '
                              'tokens: name a vocabulary with words')
         raise ValueError(f'no word of {source} occurs at least '
@@ -338,12 +343,12 @@ def report(corpus, settings, is_named=False):
          f'{counts.unknown / counts.words:.1%} of the {unit} are unknown')
     if is_named:
         return
-    if counts.min_freq is None:
-        advice = 'name a vocabulary of the same language (--vocab)'
-    else:
+    if has_counted_words:
         advice = ('fewer are unknown with word pieces (--tokenizer '
                   'wordpiece), or with a larger vocabulary (--vocab-size, '
                   '--min-freq)')
+    else:
+        advice = 'name a vocabulary of the same language (--vocab)'
     check_known(corpus.train, advice)
     left_out_words = counts.left_out_words
     total = left_out_words + _num_whole_words(corpus.train)
@@ -362,7 +367,8 @@ def _unit(vocab):
 def _num_whole_words(text):
     """The number of whole words in the used paragraphs of a `StoredText`.
 
-    For word pieces, an estimate from the first BLOCK_WORDS pieces.
+    For word pieces, which `counts.words` counts, this is an estimate from the
+    first BLOCK_WORDS pieces.
     """
     begins_word = text.vocab.begins_word
     if begins_word is None:

@@ -34,10 +34,11 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     """Fine-tune a pretrained model; returns the path of the run folder.
 
     task: a name in `TASKS` (tasks/catalog.py). data: the folder with the
-    task's files; SNLI is downloaded by default. model: a folder as for
-    `load_model`, but not a run of `finetune`; or the book's 'bert.small' or
-    'bert.base'; or a model in memory: a `TextModel`, a pair (net, tokenizer),
-    or a net with a vocabulary. The run trains a copy of a model in memory.
+    task's files; only for the task 'snli' it may be left out, and SNLI is
+    downloaded. model: a folder as for `load_model`, but not a run of
+    `finetune`; or the book's 'bert.small' or 'bert.base'; or a model in
+    memory: a `TextModel`, a pair (net, tokenizer), or a net that has an
+    attribute `vocab`. The run trains a copy of a model in memory.
 
     train, valid: examples in memory in place of `data`, each (texts, labels)
     or (texts, second texts, labels), in lists, arrays or columns of a table.
@@ -64,7 +65,8 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                          '--seeds with --resume')
     examples = _examples_in_memory(train, valid, task, data, resume, keywords)
     if examples is not None:
-        # DATA until the run folder is known: `_write_examples` sets the path
+        # The subfolder of the run folder. `_write_examples` replaces it by the
+        # full path, which is not known yet
         task, data = examples.task, DATA
         if examples.columns is not None:
             keywords['columns'] = examples.columns
@@ -74,7 +76,7 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
         model = model_in_memory.name
         if seeds > 1 or resume is not None:
             raise ValueError('a model in memory is for one new run: for '
-                             'several seeds, write it with save and name the '
+                             'several seeds, save the model and name its '
                              'folder; on resume, leave the model out')
     named_settings = dict(task=task, data=data, model=model)
     keywords.update((name, value) for name, value in named_settings.items()
@@ -115,14 +117,15 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
     """Carry out one run; returns its folder.
 
     keywords: {name of a setting: value}. examples: a `DataInMemory`, or None.
-    Other arguments are as for `finetune`.
+    model_in_memory: a `ModelInMemory`, or None. Other arguments are as for
+    `finetune`.
     """
     with failsafe_output(), StopRequest() as stop:
         if resume is not None:
             run = reopen_run(Path(resume), keywords, devices, stop,
                              FINETUNING, callback)
-            # Only now is run.out known, which has the tokenizer and the net's
-            # config
+            # `resume` may be a checkpoint. `reopen_run` has found run.out, the
+            # folder with the tokenizer and the net's config
             run.make_objective = functools.partial(_make_objective,
                                                    run_folder=run.out)
             return run.carry_out()
@@ -133,10 +136,11 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
         else:
             write = functools.partial(_write_examples, examples, settings)
             create = functools.partial(RunFolder.create_with, write)
-            inputs = [settings['model']]    # the run folder has the data
+            inputs = [settings['model']]
         make_objective = functools.partial(_make_objective,
                                            model_in_memory=model_in_memory)
         run = Run(make_objective, settings, devices, stop, callback=callback)
+        # `force` does not move a folder `out` that holds one of the inputs
         return run.carry_out(create, out, force, inputs)
 
 
