@@ -149,16 +149,17 @@ inline void multiply(int to, int a, int b) {
 inline void multiply_bytes(int to, int a, int b) {
   check_product(to, a, b);
   const Config& c = state.config;
-  for (int m = 0; m < c.rows[to]; m++)
-    for (int n = 0; n < c.row_bytes[to] / 4; n++) {
-      uint8_t* element = &state.tiles[to][m][4 * n];
-      int32_t sum;
-      std::memcpy(&sum, element, 4);
-      for (int k = 0; k < c.row_bytes[a]; k++)
-        sum += state.tiles[a][m][k] *
-               (int8_t)state.tiles[b][k / 4][4 * n + k % 4];
-      std::memcpy(element, &sum, 4);
+  for (int m = 0; m < c.rows[to]; m++) {
+    int32_t sums[16];
+    std::memcpy(sums, state.tiles[to][m], sizeof sums);
+    for (int k = 0; k < c.row_bytes[a]; k += 4) {
+      const uint8_t* one = &state.tiles[a][m][k];
+      const int8_t* other = (const int8_t*)state.tiles[b][k / 4];
+      for (int n = 0; n < 16; n++)
+        for (int q = 0; q < 4; q++) sums[n] += one[q] * other[4 * n + q];
     }
+    std::memcpy(state.tiles[to][m], sums, sizeof sums);
+  }
   clear_rest(to);
 }
 

@@ -32,5 +32,5 @@ def test_many_unknown_words_are_warned_of(run, tmp_path, caplog):
         'The crane saw a man. It flew up. The man landed here.\n')
     evaluate_run(run, tmp_path / 'other.txt')
     message, = [record.getMessage() for record in caplog.records
-                if '<unk>' in record.getMessage()]
+                if 'are unknown: ' in record.getMessage()]
     assert message.startswith('33% of the words of ')
