@@ -47,10 +47,7 @@ def run(args):
 
 
 def _summary(kind, min_days):
-    """Return a dictionary about the files of a kind.
-
-    min_days: count only files that were unused for this many days or more.
-    """
+    """Describe the files of a kind that were unused for `min_days` or more."""
     folder = cache.root() / kind
     if folder.is_symlink():     # `cache.entries` ignores a linked folder
         return dict(kind=kind, link=os.readlink(folder))
@@ -61,7 +58,7 @@ def _summary(kind, min_days):
     if entries:
         last_time = max(entry.last_used for entry in entries)
         last_date = time.strftime('%Y-%m-%d', time.localtime(last_time))
-    # Temporary files count for bytes and last_used, but not for the number
+    # Temporary files take space, but are no entries of the cache
     number = sum(not entry.is_temporary for entry in entries)
     return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),
@@ -69,36 +66,32 @@ def _summary(kind, min_days):
 
 
 def _row(summary):
-    """Return the cells of a row of the table; summary: from `_summary`."""
+    """Return the cells of a row of the table, for a result of `_summary`."""
     if 'link' in summary:
-        return summary['kind'], '', '', f'in {summary["link"]}: left alone'
+        return (summary['kind'], '', '',
+                f'a link to {summary["link"]}, never counted or cleared')
     return (summary['kind'], str(summary['number']),
             cache.megabytes(summary['bytes']), summary['last_used'] or '')
 
 
 def _clear(kinds, min_days, is_json):
-    """Remove files; returns the exit status.
-
-    kinds: kinds of files, or None for RENEWABLE.
-    """
-    status, total_bytes, removed = 0, 0, {}     # removed: {kind: number}
+    status, total_freed, num_removed = 0, 0, {}
     lines = [str(cache.root())]
     for kind in kinds or cache.RENEWABLE:
         try:
-            number, freed_bytes = cache.clear(kind, min_days)
+            num_removed[kind], freed = cache.clear(kind, min_days)
         except BlockingIOError:
             print(f'{kind}: another process is writing files of this kind, '
                   'so no file is removed; try again when it is done',
                   file=sys.stderr)
             status = 1
             continue
-        total_bytes += freed_bytes
-        removed[kind] = number
-        lines.append(f'{kind:<9}{number:>7} removed, '
-                     f'{cache.megabytes(freed_bytes)}')
+        total_freed += freed
+        lines.append(f'{kind:<9}{num_removed[kind]:>7} removed, '
+                     f'{cache.megabytes(freed)}')
     if is_json:
-        print_json(dict(folder=str(cache.root()), removed=removed,
-                        bytes=total_bytes))
+        print_json(dict(folder=str(cache.root()), removed=num_removed,
+                        bytes=total_freed))
         return status
     if not kinds:       # name the kinds that only --kind removes
         kept_kinds = [kind for kind in cache.KINDS
@@ -106,5 +99,5 @@ def _clear(kinds, min_days, is_json):
                       and any(cache.entries([kind]))]
         lines += [f'{kind:<9} is kept: --kind {kind} removes what was '
                   'downloaded' for kind in kept_kinds]
-    print('\n'.join([*lines, f'{cache.megabytes(total_bytes)} freed']))
+    print('\n'.join([*lines, f'{cache.megabytes(total_freed)} freed']))
     return status

@@ -39,8 +39,8 @@ from d2lbert.machine.terminal import (
 )
 from d2lbert.training.interrupts import StopRequest
 
-#: {title in `--help`: modules of sub-commands}. Importing these modules does
-#: not import MXNet, so that help is fast.
+#: {title in `--help`: modules of sub-commands}. For a fast `--help`,
+#: importing them must import neither MXNet nor NumPy.
 GROUPS = {
     'train': (pretrain, finetune, launch),
     'use a model': (encode, similar, fill, generate, predict),
@@ -49,8 +49,6 @@ GROUPS = {
     'models of other libraries': (export,),
     'this installation': (doctor, cache, completion, help),
 }
-COMMAND_MODULES = tuple(
-    module for modules in GROUPS.values() for module in modules)
 
 #: Sub-commands without --quiet: they print only what the user asks for.
 WITHOUT_QUIET = 'cache', 'completion', 'doctor', 'help'
@@ -78,11 +76,10 @@ def main(argv=None):
     fill_descriptors()      # stdin, stdout or stderr may be closed
     if argv is None:
         _set_up_encoding()
-    # The command goes on if it cannot write to standard error. Python sets
-    # sys.stdout to None if standard output was closed
-    with contextlib.redirect_stderr(
-            FailsafeStream(sys.stderr)), contextlib.redirect_stdout(
-                sys.stdout or FailsafeStream(None)):
+    err = FailsafeStream(sys.stderr)
+    # Python sets sys.stdout to None if standard output was closed
+    out = sys.stdout or FailsafeStream(None)
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
         try:
             status = _run(argv)
         except SystemExit as request:   # argparse printed help or an error
@@ -119,9 +116,7 @@ def _run(argv):
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except BrokenPipeError:
-        # The reader closed the pipe. Without `close_broken`, Python would
-        # flush standard output at exit, which would fail, too
-        close_broken(sys.stdout)
+        close_broken(sys.stdout)    # the reader closed the pipe: no message
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
             RuntimeError) as error:
@@ -134,11 +129,10 @@ def _run(argv):
 
 
 def _flush_output(status):
-    """Flush standard output; return the exit status.
+    """Flush standard output; return `status`, but on failure 1 in place of 0.
 
-    status: the exit status so far. If the flush fails, 1 takes the place of 0.
-    Without this function, Python would flush at exit, print an error of its
-    own and exit with 120.
+    Otherwise Python would flush at exit, print an error of its own and exit
+    with status 120.
     """
     try:
         # FailsafeStream(None) has no attribute `closed`, and needs no flush
@@ -148,7 +142,7 @@ def _flush_output(status):
         return status
     except OSError as error:
         close_broken(sys.stdout)
-        # A closed pipe is no error, and another error is already printed
+        # Print no error for a closed pipe, and no second error
         if status == 0 and not isinstance(error, BrokenPipeError):
             print('d2lbert: standard output cannot be written: '
                   f'{error.strerror}', file=sys.stderr)
@@ -156,16 +150,12 @@ def _flush_output(status):
 
 
 def _message_of(error):
-    """Return the message of an error.
-
-    The text of an MXNet error is a stack trace; the message is its last line.
-    """
     if isinstance(error, MemoryError):
         return str(error) or 'no memory left: work on less at a time'
     mxnet = sys.modules.get('mxnet')
     if mxnet is not None and isinstance(error, mxnet.MXNetError):
-        return importlib.import_module(
-            'd2lbert.machine.backend').last_line(error)
+        from d2lbert.machine.backend import last_line
+        return last_line(error)     # earlier lines are a C++ traceback
     return str(error)
 
 
@@ -182,7 +172,6 @@ def _set_up_encoding():
         return
     # The module of `python -m`; None if Python was started in another way
     spec = sys.modules['__main__'].__spec__
-    # Repeat the options of this Python, for example -W
     os.execv(sys.executable, [
         sys.executable, *subprocess._args_from_interpreter_flags(),
         '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', spec.name]),
@@ -213,12 +202,10 @@ def _exiting_on_ctrl_c(message=b'\nstopped\n'):
 def parser():
     """Return the parser of the command and of all sub-commands.
 
-    A sub-command's module sets these attributes of the parsed `args`. run:
-    `run(args)` does the work and returns the exit status. check: None, or a
-    function that raises an error for invalid `args`. needs: None, or the name
-    of a module that `run` needs and that is slow to import. `_run` imports
-    this module between `check` and `run`. `RenamedFlag` sets notices: a line
-    for each flag that was given by its earlier name.
+    A sub-command's module sets these attributes of the parsed `args`. run: a
+    function of `args` that returns the exit status. check: None, or a function
+    that raises an error for invalid `args`. needs: None, or the name of a slow
+    module to import after `check`. `RenamedFlag` adds lines to `args.notices`.
     """
     top = Parser(
         prog='d2lbert', usage='d2lbert COMMAND ...',
@@ -236,8 +223,7 @@ def parser():
                                   help=argparse.SUPPRESS)
     paragraphs = [DESCRIPTION]
     for title, modules in GROUPS.items():
-        # `_choices_actions` has an entry for each sub-command. The attribute
-        # `dest` of an entry is the sub-command's name
+        # It has an item for each sub-command, whose name is `dest`
         num_before = len(commands._choices_actions)
         for module in modules:
             module.add(commands)    # a module may add several sub-commands

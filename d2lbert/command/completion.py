@@ -1,8 +1,6 @@
 """Run `d2lbert completion`: write a completion script for a shell.
 
-The functions `bash`, `zsh` and `fish` return the script for the shell of that
-name. Their argument `commands` is {name of a sub-command: (help text, `Flag`s
-of the sub-command)}.
+An argument `commands` is {name of a sub-command: (help text, its `Flag`s)}.
 """
 import argparse
 import re
@@ -24,7 +22,6 @@ class Flag(NamedTuple):
 
     @classmethod
     def from_action(cls, action):
-        """Return the `Flag` that describes an argparse action."""
         return cls(names=list(action.option_strings),
                    help=_first_clause(action.help),
                    takes_value=action.nargs != 0,
@@ -39,10 +36,7 @@ def _first_clause(text):
 
 
 def add(subparsers):
-    """Add this sub-command to the parser.
-
-    subparsers: the argparse action that has the parsers of all sub-commands.
-    """
+    """Add this sub-command to the parser."""
     parser = subparsers.add_parser(
         'completion', help='complete the command line in a shell',
         description='Print a script with which a shell completes commands, '
@@ -56,7 +50,7 @@ def add(subparsers):
 
 
 def run(args, subparsers):
-    """Print the script; returns the exit status. subparsers: as in `add`."""
+    """Print the script; returns the exit status."""
     helps = {action.dest: action.help
              for action in subparsers._choices_actions}
     commands = {}
@@ -69,62 +63,52 @@ def run(args, subparsers):
 
 
 def _names_of(flags):
-    """Return a list of all names of the `Flag`s."""
     return [name for flag in flags for name in flag.names]
 
 
-def bash(commands):
-    """Return a completion script for bash.
-
-    Variables of the script. word: the word at the cursor. flag: the word
-    before $word. command: the sub-command. flags: the flags of the
-    sub-command. choices: the choices of its first positional argument that has
-    choices. values: the choices of $flag. is_path: empty if the value of $flag
-    is not a path, otherwise 1. `mapfile` reads a file name from each line, so
-    that a name with blanks stays whole.
-    """
-    lines = []      # the branches of the script's `case $command`
+def bash_script(commands):
+    """Return the script for bash; `mapfile` keeps a name with blanks whole."""
+    case_lines = []
     for name, (_, flags) in commands.items():
-        lines += [f'        {name})',
-                  f"            flags='{' '.join(_names_of(flags))}'",
-                  '            case $flag in']
+        case_lines += [f'        {name})',
+                       f"            flags='{' '.join(_names_of(flags))}'",
+                       '            case $prev in']
         for flag in flags:
             if flag.names and flag.takes_value and not flag.is_path:
-                lines.append(f"                {'|'.join(flag.names)}) "
-                             f"values='{' '.join(flag.choices)}'; "
-                             'is_path= ;;')
-        lines += ['            esac']
+                case_lines.append(
+                    f"                {'|'.join(flag.names)}) prev_choices="
+                    f"'{' '.join(flag.choices)}'; prev_is_path= ;;")
+        case_lines.append('            esac')
         choices = next((flag.choices for flag in flags
                         if not flag.names and flag.choices), None)
         assignment = f"choices='{' '.join(choices)}' " if choices else ''
-        lines.append(f'            {assignment};;')
+        case_lines.append(f'            {assignment};;')
     value_flag_names = set()
     for _, flags in commands.values():
         value_flag_names.update(_names_of(
             flag for flag in flags if flag.takes_value))
-    # chr(10) is a newline. Python before 3.12 allows no \ within the {} of an
-    # f-string
+    cases = '\n'.join(case_lines)
     return f'''\
 # Completion of d2lbert for bash, written by: d2lbert completion bash
 _d2lbert() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} flag=${{COMP_WORDS[COMP_CWORD-1]}}
-    local command=${{COMP_WORDS[1]}} flags= values= choices= is_path=1
+    local word=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}}
+    local command=${{COMP_WORDS[1]}} flags= choices=
+    local prev_choices= prev_is_path=1
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W '{' '.join(commands)} --help --version' \\
             -- "$word"))
         return
     fi
     case $command in
-{chr(10).join(lines)}
+{cases}
     esac
     case " {' '.join(sorted(value_flag_names))} " in
-        *" $flag "*)
-            # The value of a flag
-            if [ -n "$is_path" ]; then
+        *" $prev "*)
+            if [ -n "$prev_is_path" ]; then
                 compopt -o filenames
                 mapfile -t COMPREPLY < <(compgen -f -- "$word")
             else
-                COMPREPLY=($(compgen -W "$values" -- "$word"))
+                COMPREPLY=($(compgen -W "$prev_choices" -- "$word"))
             fi
             return ;;
     esac
@@ -141,20 +125,20 @@ complete -F _d2lbert d2lbert
 '''
 
 
-def zsh(commands):
-    """Return a completion script for zsh."""
+def zsh_script(commands):
     descriptions = '\n'.join(
         f'        {shlex.quote(f"{name}:{help}")}'
         for name, (help, _) in commands.items())
-    cases = []
+    branches = []
     for name, (_, flags) in commands.items():
         positionals = [flag for flag in flags if not flag.names]
         # The specification of the first positional argument, '*:...', applies
         # to all positional arguments
         completable = [flag for flag in flags if flag.names] + positionals[:1]
         specs = [spec for flag in completable for spec in _zsh_specs(flag)]
-        cases.append(f'        {name})\n            _arguments '
-                     + ' \\\n                '.join(specs) + ' ;;')
+        branches.append(f'        {name})\n            _arguments '
+                        + ' \\\n                '.join(specs) + ' ;;')
+    cases = '\n'.join(branches)
     return f'''\
 #compdef d2lbert
 # Completion of d2lbert for zsh, written by: d2lbert completion zsh
@@ -172,7 +156,7 @@ _d2lbert() {{
     shift words
     (( CURRENT-- ))
     case $command in
-{chr(10).join(cases)}
+{cases}
     esac
 }}
 compdef _d2lbert d2lbert
@@ -181,23 +165,22 @@ compdef _d2lbert d2lbert
 
 def _zsh_specs(flag):
     """Yield arguments of zsh's function `_arguments` for a `Flag`."""
-    values = '_files' if flag.is_path else ''
+    completer = '_files' if flag.is_path else ''
     if flag.choices:
-        values = f'({" ".join(flag.choices)})'
+        completer = f'({" ".join(flag.choices)})'
     if not flag.names:
-        yield shlex.quote(f'*:argument:{values or "_files"}')
+        yield shlex.quote(f'*:argument:{completer or "_files"}')
         return
     # Escape the special characters of a help text: [ ] : \
     text = re.sub(r'([][:\\])', r'\\\1', flag.help)
     # '*' before a flag: complete it again after its first use
     for name in flag.names:
-        value_spec = (f':{name.lstrip("-")}:{values}' if flag.takes_value
-                      else '')
+        value_spec = (f':{name.lstrip("-")}:{completer}'
+                      if flag.takes_value else '')
         yield shlex.quote(f'*{name}[{text}]{value_spec}')
 
 
-def fish(commands):
-    """Return a completion script for fish."""
+def fish_script(commands):
     lines = [
         '# Completion of d2lbert for fish, written by: d2lbert completion '
         'fish',
@@ -217,7 +200,6 @@ def fish(commands):
 
 
 def _fish_line(command, flag):
-    """Return the line that completes a `Flag` of a sub-command in fish."""
     line = f"complete -c d2lbert -n '__fish_seen_subcommand_from {command}'"
     # -r: a value follows; -f: complete no file names; -x: -r and -f
     if flag.names:
@@ -238,5 +220,4 @@ def _quote_for_fish(text):
     return "'" + text.replace('\\', '\\\\').replace("'", "\\'") + "'"
 
 
-#: {shell: function that returns its completion script}
-SCRIPTS = {'bash': bash, 'zsh': zsh, 'fish': fish}
+SCRIPTS = {'bash': bash_script, 'zsh': zsh_script, 'fish': fish_script}

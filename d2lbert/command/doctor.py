@@ -18,16 +18,15 @@ from d2lbert.command.flags import add_json, print_json
 from d2lbert.machine import cache, hardware, mxnet_libraries
 from d2lbert.machine.processor import chosen_isa, find_compiler, find_processor
 
-#: Values of `Row.status`.
+#: Values of `Row.status`. WARN: slow or incomplete. BAD: `d2lbert pretrain`
+#: without flags cannot run, or only with a network.
 OK, WARN, BAD = 'ok', 'warn', 'bad'
 
-#: Features of MXNet that the report names if MXNet was built with them.
+#: Features of MXNet to report, if MXNet was built with them.
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 
-#: The effect in COMPILED of a missing library that only saves time.
 SLOWER = 'everything works but is slower'
-
 #: {name of a row: (name of a module, name of the module's `kernels.Library`,
 #: effect if the library is missing)}
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
@@ -40,8 +39,7 @@ class Row(NamedTuple):
     """One line of the report."""
 
     name: str
-    status: str     # OK; WARN: slow or incomplete; BAD: `d2lbert pretrain`
-                    # without flags cannot run, or needs a network
+    status: str
     value: str
     remedy: str = ''    # what the user can do, or else the problem's effect
 
@@ -78,13 +76,14 @@ def report(build=False):
     """
     mx, mxnet_rows = _mxnet_rows()
     return [_python_row(), _numpy_row(), *mxnet_rows, *_driver_rows(mx),
-            *_cuda_rows(), _compiler_row(), *_compiled_rows(mx, build),
+            *_cuda_rows(), _compiler_row(),
+            *(_compiled_row(name, mx, build) for name in COMPILED),
             _processor_row(mx), *_products_rows(), _cache_row(),
             *_data_rows(), _matplotlib_row()]
 
 
 def print_report(build=False):
-    """Print the report; returns the exit status. build: as in `report`."""
+    """Print the report; returns the exit status."""
     rows = report(build)
     name_width = max(len(row.name) for row in rows)
     indent = ' ' * (6 + name_width + 2)     # the columns before the value
@@ -99,18 +98,15 @@ def print_report(build=False):
     if bad_names:
         print('`d2lbert pretrain` cannot run yet: see '
               f'{", ".join(bad_names)}.')
-        return exit_status
-    print('`d2lbert pretrain` can run.')
-    if exit_status:
-        print('Not all compiled libraries can be used.')
+    else:
+        print('`d2lbert pretrain` can run.')
+        if exit_status:
+            print('Not all compiled libraries can be used.')
     return exit_status
 
 
 def _exit_status(rows, build):
-    """Return the exit status: 0 if d2lbert can train, else 1.
-
-    build: True to return 1 also if a library of COMPILED is not usable.
-    """
+    """Return 1 for a BAD row or, with `build`, a WARN of a library; else 0."""
     for row in rows:
         is_required = build and row.name in COMPILED
         if row.status == BAD or (is_required and row.status == WARN):
@@ -119,12 +115,10 @@ def _exit_status(rows, build):
 
 
 def _wrapped(text, indent):
-    """Wrap `text` to the width of the terminal less the width of `indent`.
+    """Wrap text to the terminal, with `indent` before all lines but the first.
 
-    The result has `indent` before each line except the first. Words are not
-    broken, so that commands and paths can be copied.
+    Words are not broken, so that commands and paths can be copied.
     """
-    # At least 30 columns, even if the terminal is narrower
     width = max(30, shutil.get_terminal_size((79, 24)).columns - len(indent))
     lines = textwrap.wrap(text, width, break_long_words=False,
                           break_on_hyphens=False)
@@ -151,7 +145,7 @@ def _numpy_row():
 
 def _mxnet_rows():
     """Return (mx, rows): the module mxnet or None, and `Row`s about it."""
-    mxnet_build = hardware.build()      # 'cpu' or 'cu112'
+    mxnet_build = hardware.build()
     try:
         mx = importlib.import_module('d2lbert.machine.backend').mx
     except ImportError as error:
@@ -165,7 +159,6 @@ def _mxnet_rows():
 
 
 def _threads_row():
-    """Return a row about OpenMP threads: WARN if they are fewer than cores."""
     num_cores = hardware.physical_cores()
     num_cpus = len(hardware.available_cpus())
     hardware_text = f'{num_cpus} CPUs available, {num_cores} cores'
@@ -173,16 +166,16 @@ def _threads_row():
         num_threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
     except (AttributeError, OSError):
         return Row('threads', OK, f'unknown; {hardware_text}')
-    limit = mxnet_libraries.thread_count('MXNET_OMP_MAX_THREADS')
-    if limit is not None:
-        num_threads = min(num_threads, limit)
+    mxnet_limit = mxnet_libraries.thread_count('MXNET_OMP_MAX_THREADS')
+    if mxnet_limit is not None:
+        num_threads = min(num_threads, mxnet_limit)
     value = f'{num_threads}; {hardware_text}'
     if num_threads < num_cores:
         variables = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
                      'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
-        given_variables = [name for name in variables if os.environ.get(name)]
+        variables_set = [name for name in variables if os.environ.get(name)]
         return Row('threads', WARN, value, 'unset '
-                   + ' and '.join(given_variables or variables)
+                   + ' and '.join(variables_set or variables)
                    + ' to use every core')
     return Row('threads', OK, value)
 
@@ -197,7 +190,7 @@ def _driver_rows(mx):
     if driver.problem:      # no driver or no GPU: OK, since a CPU is enough
         return [Row('driver', OK, driver.problem)]
     driver_text = 'NVIDIA'
-    if driver.cuda:     # the newest CUDA version that the driver supports
+    if driver.cuda:
         driver_text += ', for CUDA up to {}.{}'.format(*driver.cuda)
     rows = [Row('driver', OK, driver_text)]
     for gpu in driver.gpus:
@@ -230,10 +223,7 @@ def _num_gpus(mx):
 
 
 def _cuda_rows():
-    """Return a row about the CUDA libraries, in a list.
-
-    The list is empty for the CPU build of MXNet.
-    """
+    """Return [row about the CUDA libraries]; [] for the CPU build of MXNet."""
     if hardware.build() != 'cu112':
         return []
     paths = dict(hardware.cuda_libraries())
@@ -242,7 +232,7 @@ def _cuda_rows():
     total = len(hardware.CUDA_LIBRARIES)
     if not missing:
         return [Row('CUDA libraries', OK, f'{total} of {total} found')]
-    # A package may contain several libraries: name each package once
+    # Name a package with several libraries once
     packages = dict.fromkeys(library.requirement for library in missing)
     return [Row('CUDA libraries', WARN,
                 f'{total - len(missing)} of {total} found in this '
@@ -263,22 +253,12 @@ def _compiler_row():
                    'CXX')
 
 
-def _compiled_rows(mx, build):
-    """Return a row for each library of `COMPILED`."""
-    return [_compiled_row(mx, build, name, *entry)
-            for name, entry in COMPILED.items()]
-
-
-def _compiled_row(mx, build, name, module_name, library_name,
-                  effect_if_missing):
-    """Return the row `name`, a key of COMPILED.
-
-    build: as in `report`. The last three arguments are the value in COMPILED.
-    """
+def _compiled_row(name, mx, build):
+    """Return the row `name`, a key of COMPILED; build: as in `report`."""
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
-    # The status and the remedy of the row if the library cannot be loaded
+    module_name, library_name, effect_if_missing = COMPILED[name]
     failure_status, failure_remedy = WARN, effect_if_missing
     try:
         from d2lbert import kernels
@@ -317,7 +297,6 @@ def _compiled_row(mx, build, name, module_name, library_name,
 
 
 def _processor_row(mx):
-    """Return a row about the processor and the operators' instruction set."""
     value = str(find_processor())
     isa_setting, compiled_for = 'native', None
     if mx is not None:
@@ -332,7 +311,6 @@ def _processor_row(mx):
                            'nothing is compiled for it while '
                            f'D2LBERT_KERNELS is off; {remedy}')
             return Row('processor', BAD, f'{value}; {error}', remedy)
-        # None if the operators are not loaded
         compiled_for = kernels.compiled_for()
     if compiled_for:
         instruction_set, vector_floats = compiled_for
@@ -344,10 +322,7 @@ def _processor_row(mx):
 
 
 def _products_rows():
-    """Return a row about the method of matrix products, in a list.
-
-    The list is empty unless loaded operators have chosen a method.
-    """
+    """Return [row about matrix products]; [] if no operators are loaded."""
     kernels = sys.modules.get('d2lbert.kernels')    # None without MXNet
     choice = kernels and kernels.products.chosen()
     if not choice:

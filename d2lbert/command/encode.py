@@ -17,13 +17,12 @@ def add(commands):
         'encode', help='print or write the vectors of texts',
         description='Encode a text, or each line of a file. By default, a '
         'pretrained model gives one vector for each text, with the pooling '
-        'that its folder stores, or else the mean; a run gives one vector for '
-        'each token, including <cls> and <sep>, or with --file and --out one '
-        'for each text. --pool changes this. If the tokens of a run are whole '
-        'words, a text is lower-cased and split into words as the training '
-        'text was. Each printed line has the vector of a text, or a token and '
-        'its vector. With --file, an empty line follows the tokens of each '
-        'text.')
+        'that its folder stores, or else the mean. A run gives one vector for '
+        'each token, including <cls> and <sep>, or one for each text with '
+        '--file and --out. --pool changes this. If the tokens of a run are '
+        'whole words, texts are lower-cased and split as its training text '
+        'was. Each printed line has the vector of a text, or a token and its '
+        'vector. With --file, an empty line follows the tokens of each text.')
     add = encode.add_argument
     add('folder', metavar='FOLDER|RUN',
         help='the folder of a pretrained model, or a run folder')

@@ -11,9 +11,9 @@ def add(commands):
     """Add this sub-command to the parser."""
     evaluate = commands.add_parser(
         'evaluate', help='print metrics of a run on held-out text',
-        description='Evaluate a run on the held-out part of its corpus or on '
-        'other files; evaluate a run of finetune on the development part of '
-        'its task.')
+        description='Evaluate a run of pretrain on the held-out part of its '
+        'corpus or on other files, and a run of finetune on the development '
+        'part of its task.')
     evaluate.add_argument('folder', metavar='RUN', help='a run folder')
     evaluate.add_argument('--corpus', nargs='+', metavar='FILE',
                           help='text files to evaluate on, read with the '
@@ -39,7 +39,7 @@ def run(args):
     from d2lbert.training.evaluation import evaluate_run
     from d2lbert.training.saved_runs import is_finetuned
     if is_finetuned(args.folder):
-        _print_evaluations(args)
+        _evaluate_finetuned(args)
         return 0
     if args.data is not None:
         raise ValueError(f'{args.folder} is not a run of finetune: name '
@@ -56,8 +56,7 @@ def run(args):
     return 0
 
 
-def _print_evaluations(args):
-    """Evaluate a run of finetune and print its metrics."""
+def _evaluate_finetuned(args):
     from d2lbert.finetuning.prediction import evaluations
     if args.corpus is not None:
         raise ValueError(f'{args.folder} is a run of finetune: name '
@@ -67,16 +66,14 @@ def _print_evaluations(args):
                          '--text-field out, which is for --corpus')
     results = evaluations(args.folder, args.data, args.devices,
                           precision=args.precision)
-    # After the run's task come extra tests, such as the mismatched part of
-    # MNLI. The lines of an extra test begin with its name
-    for k, (task_or_test, metrics) in enumerate(results):
+    # Extra tests, such as the mismatched part of MNLI, follow the task
+    for k, (name, metrics) in enumerate(results):
         if args.json:
-            print_json(dict(task=task_or_test, **metrics._asdict()))
+            print_json(dict(task=name, **metrics._asdict()))
         else:
-            _print_metrics(metrics, f'{task_or_test} ' if k else '')
+            _print_metrics(metrics, f'{name} ' if k else '')
 
 
 def _print_metrics(metrics, prefix=''):
-    """Print a line for each metric of a named tuple, after `prefix`."""
     for name, value in metrics._asdict().items():
         print(f'{prefix}{name} {value:.4f}')

@@ -1,10 +1,4 @@
-"""Run `d2lbert export` and `d2lbert import`.
-
-`export` writes the model of a run in the format of other libraries. With
---precision int8, it also takes the folder of a pretrained model. It then
-stores weights of the encoder as 8-bit integers, which only d2lbert reads.
-`import` reads a model in the format of other libraries, and writes a run.
-"""
+"""Run `d2lbert export` and `d2lbert import`."""
 from d2lbert.command.flags import check_folders
 
 
@@ -15,10 +9,10 @@ def add(commands):
         description='Write the model of a run as a folder with config.json, '
         'model.safetensors and the files of its tokenizer. In the library '
         'transformers, AutoTokenizer loads the tokenizer, and '
-        'BertForPreTraining a BERT. For a relative of BERT use the class of '
-        'its family, and for a run of finetune the class for its task. The '
-        'format requires learnt positions and a LayerNorm after the '
-        'embeddings.')
+        'BertForPreTraining loads a BERT. For a relative of BERT use the '
+        'class of its family, and for a run of finetune the class for its '
+        'task. The format requires learnt positions and a LayerNorm after '
+        'the embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder or, with '
                         '--precision int8, the folder of a pretrained model')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
@@ -42,11 +36,10 @@ def add(commands):
 
 
 def run(args):
-    """Convert in the direction of `args.command`; returns the exit status."""
+    """Export or import; returns the exit status."""
+    from d2lbert.training.load import export_run, import_run
     if args.command == 'export':
-        from d2lbert.training.load import export_run
         export_run(args.folder, args.out, args.precision)
     else:
-        from d2lbert.training.load import import_run
         import_run(args.folder, args.out)
     return 0

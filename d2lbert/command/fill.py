@@ -41,40 +41,37 @@ def run(args):
     from d2lbert.pretrained.fill_mask import fill_mask
     from d2lbert.texts.text_sources import Line, Lines
     from d2lbert.training.load import load
-    if (args.text is None) == (args.file is None):
+    has_text, has_file = args.text is not None, args.file is not None
+    if has_text == has_file:
         raise UsageError('give a text, or --file FILE with a text on each '
                          'line' + (', not both' if args.file else ''))
-    if args.file is None:
-        lines = [Line('the text', args.text)]
-    else:
+    if has_file:
         lines = Lines(args.file, args.text_field, args.skip_empty,
                       single_pass=True)
-    # heads=(): do not warn of missing heads. The heads that the folder has are
-    # loaded in any case, and `fill_mask` raises an error without the MLM head
+    else:
+        lines = [Line('the text', args.text)]
+    # heads=(): load heads without warnings; `fill_mask` checks the MLM head
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False, precision=args.precision)
-    is_first_text = True
-    for line_name, text in lines:
+    for k, (line_name, text) in enumerate(lines):
         try:
-            # One list of guesses for each mask
             guess_lists = fill_mask(net, tokenizer, text, args.top)
         except ValueError as error:
-            if args.file is None:
-                raise
-            raise ValueError(f'{line_name}: {error}') from None
+            if has_file:
+                raise ValueError(f'{line_name}: {error}') from None
+            raise
         if args.json:
-            for k, guesses in enumerate(guess_lists):
-                print_json(dict(text=text, mask=k, guesses=[
+            for mask, guesses in enumerate(guess_lists):
+                print_json(dict(text=text, mask=mask, guesses=[
                     guess._asdict() for guess in guesses]))
             continue
-        if not is_first_text:
+        if k:
             print()     # an empty line between texts
-        is_first_text = False
-        if args.file is not None:
+        if has_file:
             print(text)
         blocks = ['\n'.join(f'{guess.token} {guess.probability:.4f}'
                             for guess in guesses) for guesses in guess_lists]
         print('\n\n'.join(blocks), flush=True)
-    if args.file is not None and lines.skipped:
+    if has_file and lines.skipped:
         note(lines.skipped_note())
     return 0
