@@ -3,9 +3,8 @@ from d2lbert.command import pretrain
 from d2lbert.finetuning.settings import GROUPS, SEEDS, SETTINGS, complete
 from d2lbert.machine.arguments import usage_errors
 from d2lbert.machine.files import read_json
-from d2lbert.training.settings import check_files
 
-#: Values of --model that name models of the book. Other values are folders.
+#: Models of the book, which --model accepts in place of a folder.
 BOOK_MODELS = 'bert.small', 'bert.base'
 
 #: The settings in the first group of the help text, 'most used'.
@@ -31,21 +30,14 @@ def add(commands):
 
 
 def check_flags(args):
-    """Raise an error if a setting is invalid or names a missing file.
-
-    A resumed run checks its settings when it reads its folder. For such a run,
-    this function raises an error for --seeds, --out and --force only.
-    """
-    settings = pretrain.given_settings(args)
+    """Raise an error if a setting is invalid or names a missing file."""
+    values = pretrain.given_settings(args)
     with usage_errors():
-        num_seeds = SEEDS.checked(settings.get('seeds', SEEDS.default))
-        if 'resume' in settings and num_seeds > 1:
+        num_seeds = SEEDS.checked(values.get('seeds', SEEDS.default))
+        if 'resume' in values and num_seeds > 1:
             raise ValueError('a resumed run keeps its seeds: leave --seeds '
                              'out with --resume')
-    pretrain.check_settings(settings, validate=complete)
-    if 'resume' not in settings:
-        check_files(SETTINGS, {name: settings[name] for name in SETTINGS
-                               if name in settings}, BOOK_MODELS)
+    pretrain.check_settings(values, SETTINGS, complete, BOOK_MODELS)
 
 
 def run(args):
@@ -62,9 +54,7 @@ def run(args):
 def read_figures(folder):
     """Return a dict with the development metrics of a run, for --json.
 
-    folder: the run folder or, with --seeds, the folder of several runs. For
-    several runs, the dict also has the seeds, and the mean and the standard
-    deviation of each metric.
+    Of several seeds, figures is a list, and summary has means and deviations.
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.has_seed_runs(folder):

@@ -19,7 +19,7 @@ from d2lbert.machine.arguments import (
     usage_errors,
 )
 
-#: Maximum columns of a help text: longer lines are hard to read.
+#: Maximum columns of help texts and of pages of the manual.
 MAX_WIDTH = 90
 
 #: The last paragraph of each help text.
@@ -49,30 +49,29 @@ class Parser(argparse.ArgumentParser):
                             'formatter_class': Formatter, **options})
 
     def error(self, message):
-        """Print the message and how to get help; exit with status 2."""
         self.exit(2, f'{self.prog}: {add_help_hint(message, self.prog)}\n')
 
     def parse_known_args(self, args=None, namespace=None):
-        """Parse as argparse does, but report unknown arguments here.
+        """Parse as argparse does, but make unknown arguments an error.
 
-        argparse would return them to the main parser, whose help does not
-        list the flags of a sub-command. Unknown flags are reported first:
-        argparse skips them, and may then report another argument as missing.
+        argparse would leave this error to the main parser, whose help does not
+        list the flags of a sub-command. Flags are checked before parsing:
+        argparse skips unknown flags, and may then report another argument as
+        missing.
         """
         args = sys.argv[1:] if args is None else list(args)
         for argument in self._arguments_before_command(args):
-            self._check_flag(argument)
+            self._reject_unknown_flag(argument)
         namespace, unassigned = super().parse_known_args(args, namespace)
         self._assign_positionals(namespace, unassigned)
         if unassigned:
-            self._check_flag(unassigned[0])
+            self._reject_unknown_flag(unassigned[0])
             self.error(f'{unassigned[0]} is one argument too many' + (
                 '' if unassigned[0].startswith('-') else
                 ': put a text of several words in quotes'))
         return namespace, unassigned
 
-    def _check_flag(self, argument):
-        """Exit with an error if an argument begins with -- but is no flag."""
+    def _reject_unknown_flag(self, argument):
         name = argument.partition('=')[0]
         if name.startswith('--') and name not in self._option_string_actions:
             self.error(f'there is no flag {name}' + did_you_mean(name, [
@@ -80,11 +79,10 @@ class Parser(argparse.ArgumentParser):
                 if action.help != argparse.SUPPRESS]))
 
     def _assign_positionals(self, namespace, unassigned):
-        """Set positional arguments to words that argparse left over.
+        """Move words from `unassigned` to optional positional arguments.
 
         If a flag precedes an optional positional argument, argparse sets this
-        argument to its default and returns the user's words as `unassigned`.
-        This method removes from `unassigned` the words that it assigns.
+        argument to its default and leaves the user's words over.
         """
         if any(word.startswith('-') for word in unassigned):
             return      # an unknown flag: `parse_known_args` reports an error
@@ -93,8 +91,8 @@ class Parser(argparse.ArgumentParser):
             if not action.option_strings and action.nargs in ('?', '*')]
         for action in optional_positionals:
             # Without words, argparse sets the default or, for '*', []
-            if unassigned and getattr(namespace, action.dest) in (
-                    action.default, []):
+            is_unset = getattr(namespace, action.dest) in (action.default, [])
+            if unassigned and is_unset:
                 takes_one_word = action.nargs == '?'
                 num_words = 1 if takes_one_word else len(unassigned)
                 words = unassigned[:num_words]
@@ -103,19 +101,17 @@ class Parser(argparse.ArgumentParser):
                         words[0] if takes_one_word else words)
 
     def _arguments_before_command(self, args):
-        """Yield the arguments before '--'.
+        """Yield the arguments before '--' or before the parser's command.
 
-        If the parser takes a command, end also before the first word that is
-        not a flag.
+        A command begins with the first word that is not a flag.
         """
-        # PARSER: the name of a sub-command follows. REMAINDER: the command of
-        # the workers follows, in `launch`
+        # PARSER: a sub-command. REMAINDER: the workers' command in `launch`
         takes_command = any(
             action.nargs in (argparse.PARSER, argparse.REMAINDER)
             for action in self._actions)
         for arg in args:
-            is_command = takes_command and not arg.startswith('-')
-            if arg == '--' or is_command:
+            begins_command = takes_command and not arg.startswith('-')
+            if arg == '--' or begins_command:
                 return
             yield arg
 
@@ -132,33 +128,31 @@ class Parser(argparse.ArgumentParser):
 
 
 class RenamedFlag(argparse.Action):
-    """The argparse action of a flag's earlier name, which still works.
+    """The argparse action of a flag's earlier name, which stays valid.
 
     current: the flag's name of today, for example '--overlap'. The action sets
-    the value of that flag, and adds a line to `args.notices`. The help omits
-    the earlier name.
+    the value of that flag, and adds a line to `args.notices`.
     """
 
     def __init__(self, option_strings, dest, current, **options):
-        # argparse derives `dest` from the earlier name: use the current name
+        # argparse has derived `dest` from the earlier name
         super().__init__(option_strings, current[2:].replace('-', '_'), **{
             'default': argparse.SUPPRESS, 'help': argparse.SUPPRESS,
             **options})
         self.current = current
 
     def __call__(self, parser, namespace, value, option_string=None):
-        # A flag without a value (nargs=0) gets True
-        setattr(namespace, self.dest, self.nargs == 0 or value)
+        setattr(namespace, self.dest, True if self.nargs == 0 else value)
         namespace.notices = [*getattr(namespace, 'notices', ()),
                              f'{option_string} is now called {self.current}']
 
 
 def add_help_hint(message, prog):
-    """Return a message about a wrong command line, with 'see PROG --help'."""
-    # argparse begins some messages with 'argument NAME: '. Drop the first word
+    """Append 'see PROG --help' to a message about a wrong command line."""
+    # Shorten argparse's 'argument NAME: ' to 'NAME: '
     message = re.sub(r'^argument (.*?): ', r'\1: ', str(message))
-    # A message with a suggestion ends with a question mark
-    return message + (f' See {prog} --help' if message.endswith('?')
+    is_suggestion = message.endswith('?')
+    return message + (f' See {prog} --help' if is_suggestion
                       else f'; see {prog} --help')
 
 
@@ -175,13 +169,10 @@ def at_least(minimum, number_type=int):
     return parse
 
 
-def add_texts(add, help, **options):
-    """Add --file, for a text on each line, and flags about these texts.
-
-    help: the start of the help of --file; options: more keywords for --file.
-    """
-    add('--file', metavar='FILE', help=f'{help}; - is standard input; of a '
-        'folder, all files are read', **options)
+def add_texts(add, file_help, **file_options):
+    """Add --file, whose lines are texts, and the flags about these texts."""
+    add('--file', metavar='FILE', help=f'{file_help}; - is standard input; of '
+        'a folder, all files are read', **file_options)
     add('--text-field', metavar='NAME',
         help='the field of JSON lines that holds the text')
     add('--skip-empty', action='store_true',
@@ -190,16 +181,11 @@ def add_texts(add, help, **options):
 
 
 def add_force(add):
-    """Add --force, which lets a command replace the file --out."""
     add('--force', action='store_true', help='replace the file --out, if it '
         'exists; a file that the command reads is never replaced')
 
 
 def add_encoding_flags(add, poolings, pool_help):
-    """Add the flags that choose the vectors of texts: --pool, --layer etc.
-
-    poolings: the values of --pool; pool_help: the help of --pool.
-    """
     add('--pool', choices=poolings, help=pool_help)
     add('--layer', type=int, default=-1, metavar='N',
         help='the block whose output to use; 0 is the embeddings, -1 the '
@@ -212,22 +198,17 @@ def add_encoding_flags(add, poolings, pool_help):
     add('--overlap', type=at_least(0), metavar='N',
         help='do not truncate longer texts, but encode them in windows '
         'that overlap by N tokens')
-    # The earlier name of --overlap
     add('--windows', action=RenamedFlag, current='--overlap',
         type=at_least(0))
 
 
 def encoding_options(args):
-    """Return {keyword: value} for `encode` and `similar` of vectors.py.
-
-    --pool is left out: its default differs between these two functions.
-    """
+    """Return the keywords `options` of `encode` and `similar`, vectors.py."""
     return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)
 
 
 def add_precision(add):
-    """Add --precision, the number format of matrix products."""
     add('--precision', choices=('fp32', 'bf16', 'int8'),
         help='number format of matrix products: float32, bfloat16, or 8-bit '
         'integers. int8 is the fastest; its results differ a little from '
@@ -243,15 +224,15 @@ def add_device(add):
 
 
 def device_of(text):
-    """Return the MXNet device for `text`, the value of --devices.
+    """Return the MXNet device that --devices names.
 
-    'gpu' gives the first GPU that MXNet can use. 'auto' gives this GPU or, if
-    there is none, the CPU. Raises ValueError if there is no such device, and
+    'gpu' is the first GPU that MXNet can use; 'auto' is the same or, without
+    such a GPU, the CPU. Raises ValueError if there is no such device, and
     UsageError if `text` names several devices, as 'gpu:0,1' and 'cpu:2' do.
     """
     from d2lbert.devices import parse_devices
     devices = parse_devices(text)
-    # Without ':', `devices` may be all GPUs, of which the first is used
+    # 'gpu' and 'auto' may give several devices, too, but name none
     if ':' in text and len(devices) > 1:
         raise UsageError(f'--devices {text} names {len(devices)} devices, and '
                          'this command computes on one: name one, for '
@@ -260,9 +241,9 @@ def device_of(text):
 
 
 def check_folders(args):
-    """Raise ValueError if --devices is invalid or a folder does not exist."""
+    """Raise UsageError for invalid --devices, ValueError without a folder."""
     if getattr(args, 'devices', None) is not None:
-        with usage_errors():    # a ValueError becomes a UsageError, status 2
+        with usage_errors():
             split_devices(args.devices)
     # `senses` has several folders
     for folder in getattr(args, 'folders', None) or [args.folder]:
@@ -270,17 +251,16 @@ def check_folders(args):
         if not path.is_dir():
             siblings = []
             with contextlib.suppress(OSError):
-                siblings = [path.with_name(sibling.name)
-                            for sibling in path.parent.iterdir()
+                siblings = [sibling for sibling in path.parent.iterdir()
                             if sibling.is_dir()]
             raise ValueError(f'there is no folder {folder}: name the folder '
                              'of a run, or of a pretrained model on this '
                              'machine' + did_you_mean(folder, siblings))
 
 
-def add_json(add, help):
-    """Add --json; help: a phrase that describes the printed objects."""
-    add('--json', action='store_true', help=f'print JSON for scripts: {help}')
+def add_json(add, printed_objects):
+    add('--json', action='store_true',
+        help=f'print JSON for scripts: {printed_objects}')
 
 
 def short_floats(vector):
@@ -294,16 +274,15 @@ def print_json(value):
     try:
         line = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        line = json.dumps(_replace_nan(value), ensure_ascii=False)
+        line = json.dumps(_nonfinite_to_none(value), ensure_ascii=False)
     print(line, flush=True)
 
 
-def _replace_nan(value):
-    """Return a JSON value with None in place of NaN and infinity."""
+def _nonfinite_to_none(value):
     if isinstance(value, dict):
-        return {name: _replace_nan(item) for name, item in value.items()}
+        return {name: _nonfinite_to_none(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_replace_nan(item) for item in value]
+        return [_nonfinite_to_none(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -1,7 +1,4 @@
-"""Run `d2lbert generate`: generate texts with a BART, or continue texts.
-
-A run of `pretrain --objective clm` continues texts.
-"""
+"""Run `d2lbert generate`: generate texts with a BART, or continue texts."""
 from d2lbert.command.flags import (
     add_device,
     add_json,
@@ -63,7 +60,7 @@ def run(args):
         texts = [line.text for line in lines]
         if lines.skipped:
             note(lines.skipped_note())
-    # heads=(): do not warn of missing heads, which `generate` does not use
+    # heads=(): a missing head needs no warning: `generate` rejects the model
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False)
     outputs = generate(net, tokenizer, texts, args.num_beams, args.max_len,

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from d2lbert.command.flags import MAX_WIDTH
 from d2lbert.machine.arguments import UsageError, did_you_mean
 
 MANUAL = Path(__file__).resolve().parents[1] / 'manual'
@@ -16,14 +17,10 @@ MANUAL = Path(__file__).resolve().parents[1] / 'manual'
 #: Name of the page with the table of contents.
 CONTENTS = 'index'
 
-#: Maximum columns of a page: longer lines are hard to read.
-MAX_WIDTH = 90
-
 #: Escape sequences that change and reset the style of a terminal's text.
 BOLD, UNDERLINE, PLAIN = '\x1b[1m', '\x1b[4m', '\x1b[0m'
 
-#: The heading level of a title row of a table, see `_is_title`. A heading of
-#: this level gets no line of = or - below it.
+#: The heading level of title rows of tables: it has no line of = or - below.
 TABLE_TITLE_LEVEL = 3
 
 
@@ -39,19 +36,16 @@ def add(commands):
     parser.set_defaults(run=lambda args: run(args, commands.choices))
 
 
-def run(args, parsers):
-    """Show a page, or the flags of a command; returns the exit status.
-
-    parsers: {name of a sub-command: its parser}.
-    """
+def run(args, command_parsers):
+    """Show a page, or the flags of a command; returns the exit status."""
     # Of a page and a command with the same name, show the page
-    if args.topic not in topics() and args.topic in parsers:
-        show(parsers[args.topic].format_help())
+    if args.topic not in topics() and args.topic in command_parsers:
+        show(command_parsers[args.topic].format_help())
         return 0
-    page = find_page(args.topic, suggestions=parsers)
-    is_terminal = sys.stdout.isatty()
+    page = find_page(args.topic, command_parsers)
     width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
-    show(render(page.read_text('utf-8'), width, is_styled=is_terminal))
+    show(render(page.read_text('utf-8'), width,
+                use_escapes=sys.stdout.isatty()))
     return 0
 
 
@@ -61,19 +55,18 @@ def topics():
                   if path.stem != CONTENTS)
 
 
-def find_page(topic, suggestions=()):
-    """Return the file of the page `topic`.
+def find_page(topic, commands):
+    """Return the file of the page whose name is, or begins with, `topic`.
 
-    Without such a page, `topic` may be the start of the name of one page.
-    Raises UsageError if no page begins with `topic`, or if several do.
-    suggestions: words that the error may suggest, besides the names of pages.
+    If no page or several pages begin with it, raises UsageError, which may
+    suggest a page or one of `commands`.
     """
     names, start = [CONTENTS, *topics()], topic.lower()
     matches = [start] if start in names else [
         name for name in names if name.startswith(start)]
     if len(matches) == 1:
         return MANUAL / f'{matches[0]}.md'
-    hint = did_you_mean(topic, [*names, *suggestions])  # ends with '?', or ''
+    hint = did_you_mean(topic, [*names, *commands])     # ends with '?', or ''
     raise UsageError(f'the manual has no page {topic!r}'
                      + (f'{hint} The' if hint else ': the')
                      + f' pages are {", ".join(topics())}')
@@ -81,7 +74,7 @@ def find_page(topic, suggestions=()):
 
 def show(text):
     """Print a text; on a terminal, show it in a pager if there is one."""
-    pager = _pager() if sys.stdout.isatty() else None
+    pager = _pager_command() if sys.stdout.isatty() else None
     if pager is None:
         print(text, end='')
         return
@@ -100,21 +93,19 @@ def show(text):
             signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
 
 
-def _pager():
-    """Return the command of the pager, a list, or None without a pager."""
+def _pager_command():
     command = shlex.split(os.environ.get('PAGER', '')) or ['less']
     return command if shutil.which(command[0]) else None
 
 
-def render(text, width=80, is_styled=False):
+def render(text, width=80, use_escapes=False):
     """Convert Markdown to text for a terminal of `width` columns.
 
-    Paragraphs are wrapped; headings and blocks of code are not, and these
-    blocks are indented. For tables, see `_render_table`. is_styled: mark
-    headings and `code` in a line by escape sequences for a terminal.
+    Headings and blocks of code are not wrapped. use_escapes: True to mark
+    headings and `code` by escape sequences.
     """
     text = re.sub(r'<!--.*?-->\n?', '', text, flags=re.DOTALL)
-    style, output, previous_kind = _Style(is_styled), '', None
+    style, output, previous_kind = _Style(use_escapes), '', None
     for kind, lines in _blocks(text):
         # An empty line between blocks, except between items of a list
         if previous_kind is not None:
@@ -125,7 +116,6 @@ def render(text, width=80, is_styled=False):
 
 
 def _render_block(kind, lines, width, style):
-    """Return the text of a block; kind, lines: as `_blocks` returns them."""
     if kind == 'code':
         return '\n'.join(f'    {line}'.rstrip() for line in lines)
     if kind == 'heading':
@@ -146,32 +136,24 @@ class _Style:
         self.use_escapes = use_escapes
 
     def heading(self, title, level):
-        """Return a heading in bold, or with a line of = or - below it.
-
-        level: 1 is the title of a page. From level 3 on, there is no line.
-        """
         if self.use_escapes:
             return f'{BOLD}{UNDERLINE * (level == 1)}{title}{PLAIN}'
         line_char = {1: '=', 2: '-'}.get(level)
         return f'{title}\n{line_char * len(title)}' if line_char else title
 
-    def code(self, text):
-        """Return a text with its `code` in bold, without the backticks.
-
-        Without escape sequences, return the text unchanged.
-        """
+    def mark_code(self, text):
         if not self.use_escapes:
             return text
         return re.sub('`([^`]+)`', rf'{BOLD}\1{PLAIN}', text)
 
-    def width(self, text):
-        """Return the number of characters that `code(text)` shows."""
-        num_dropped = 2 * len(re.findall('`[^`]+`', text))
-        return len(text) - num_dropped * self.use_escapes
+    def shown_len(self, text):
+        """Return the number of characters that `mark_code(text)` shows."""
+        num_backticks = 2 * len(re.findall('`[^`]+`', text))
+        return len(text) - num_backticks * self.use_escapes
 
     def pad(self, text, width):
-        """Append blanks, so that `code(text)` shows `width` characters."""
-        return text + ' ' * (width - self.width(text))
+        """Append blanks until `mark_code(text)` shows `width` characters."""
+        return text + ' ' * (width - self.shown_len(text))
 
 
 def _blocks(text):
@@ -181,13 +163,13 @@ def _blocks(text):
     """
     # An iterator, from which the inner loop takes the lines of a code block
     lines = iter(text.splitlines())
-    blocks, kind, block = [], None, []      # block: lines of the current block
+    blocks, kind, block_lines = [], None, []
 
     def end_block():
-        nonlocal kind, block
-        if block:
-            blocks.append((kind, block))
-        kind, block = None, []
+        nonlocal kind, block_lines
+        if block_lines:
+            blocks.append((kind, block_lines))
+        kind, block_lines = None, []
     for line in lines:
         if line.startswith('```'):
             end_block()
@@ -206,13 +188,13 @@ def _blocks(text):
             if kind != 'table':
                 end_block()
             kind = 'table'
-            block.append(line)
+            block_lines.append(line)
         elif line.startswith('- '):
             end_block()
-            kind, block = 'item', [line]
+            kind, block_lines = 'item', [line]
         else:
             kind = kind or 'text'   # a block that has begun keeps its kind
-            block.append(line.strip())
+            block_lines.append(line.strip())
     end_block()
     return blocks
 
@@ -232,24 +214,20 @@ def _plain_text(text):
 
 
 def _link_text(match):
-    """Return the words of a link to a page, and the command that opens it.
-
-    If the words are the name of the page, return only this name.
-    """
-    words, name = match.groups()
-    return name if words == name else f'{words} (d2lbert help {name})'
+    words, page = match.groups()
+    return page if words == page else f'{words} (d2lbert help {page})'
 
 
 def _wrap(text, width, style, prefix='', later_indent=''):
-    """Return the lines of a paragraph after a prefix, wrapped to `width`."""
+    """Convert a paragraph of Markdown to lines wrapped to `width`."""
     # Replace blanks within code by \0, at which `textwrap` breaks no line
     text = re.sub('`[^`]+`', lambda match: match.group().replace(' ', '\0'),
                   _plain_text(text))
     lines = textwrap.wrap(text, width, initial_indent=prefix,
                           subsequent_indent=later_indent,
                           break_long_words=False, break_on_hyphens=False)
-    lines = lines or [prefix.rstrip()]
-    return [style.code(line.replace('\0', ' ')) for line in lines]
+    lines = lines or [prefix.rstrip()]      # an empty text has no lines
+    return [style.mark_code(line.replace('\0', ' ')) for line in lines]
 
 
 def _cells(line):
@@ -264,23 +242,26 @@ def _render_table(lines, width, style):
     The forms are columns, two columns with the second wrapped, and a list.
     """
     header, _, *rows = map(_cells, lines)   # the second line is |---|---|
+    has_header = any(header[1:])
     plain_rows = [[_plain_text(cell) for cell in row]
-                  for row in [header, *rows]]
-    if not any(header[1:]):     # empty except perhaps its first cell
-        plain_rows = plain_rows[1:]
+                  for row in ([header, *rows] if has_header else rows)]
     columns = zip(*(row for row in plain_rows if not _is_title(row)))
-    column_widths = [max(map(style.width, column)) for column in columns]
-    # Two blanks between columns
-    if sum(column_widths) + 2 * (len(column_widths) - 1) <= width:
+    column_widths = [max(map(style.shown_len, column)) for column in columns]
+    gaps = 2 * (len(column_widths) - 1)
+    if sum(column_widths) + gaps <= width:
         def one_line(row):
             line = '  '.join(map(style.pad, row, column_widths)).rstrip()
-            return [style.code(line)]
+            return [style.mark_code(line)]
         return _join_rows(plain_rows, style, one_line)
     # A wrapped second column needs about two thirds of the width
     if len(column_widths) == 2 and column_widths[0] <= width // 3:
         indent = ' ' * (column_widths[0] + 2)
         return _join_rows(plain_rows, style, lambda row: _wrap(
             row[1], width, style, style.pad(row[0], len(indent)), indent))
+    return _render_as_list(header, rows, width, style)
+
+
+def _render_as_list(header, rows, width, style):
     output = []
     if header[0] and len(header) > 2:
         # Print header[0] once: cells of the first column get no label
@@ -299,23 +280,16 @@ def _render_table(lines, width, style):
 
 
 def _is_title(row):
-    """Return True if a row of a table has text only in its first cell.
-
-    Such a row is the title of the rows after it.
-    """
+    """Return True if only the first cell has text: the row is a title."""
     return not any(row[1:])
 
 
-def _join_rows(rows, style, lines_of):
-    """Return the text of a table; lines_of(row): the lines of a row.
-
-    A title is a heading, after an empty line unless it is the first row.
-    """
+def _join_rows(rows, style, row_lines):
     output = []
     for row in rows:
         if _is_title(row):
             title = style.heading(row[0], TABLE_TITLE_LEVEL)
             output += ['', title] if output else [title]
         else:
-            output += lines_of(row)
+            output += row_lines(row)
     return '\n'.join(output)

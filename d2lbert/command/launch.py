@@ -1,4 +1,4 @@
-"""Run `d2lbert launch`: start several processes that train one model."""
+"""Run `d2lbert launch`: start the processes that train one model."""
 import contextlib
 import os
 import shlex
@@ -24,12 +24,13 @@ from d2lbert.training.settings import CHANGEABLE_ON_RESUME, check_clock
 
 #: Arguments of Python that start a worker. The arguments of `d2lbert` follow.
 WORKER = ('-m', 'd2lbert.command.worker')
-#: The settings in CHANGEABLE_ON_RESUME that name the inputs of a run.
-INPUTS = ('corpus', 'data_dir', 'text_field', 'vocab', 'valid', 'teacher')
+#: The settings in CHANGEABLE_ON_RESUME that describe the inputs of a run.
+INPUT_SETTINGS = ('corpus', 'data_dir', 'text_field', 'vocab', 'valid',
+                  'teacher')
 
 
 def add(commands):
-    """Add this sub-command after `pretrain`, whose parser it uses."""
+    """Add this sub-command. `pretrain`, whose parser it uses, must exist."""
     parser = commands.add_parser(
         'launch', help='train on several machines or processes',
         description="Start the scheduler, the servers and the workers of "
@@ -63,11 +64,7 @@ def add(commands):
 
 
 def run(args):
-    """Train; returns the exit status.
-
-    If the job fails or is stopped, a message has the command to resume it, or
-    tells that there is no checkpoint.
-    """
+    """Train; returns the exit status."""
     hosts = read_hosts(args.hosts)
     num_workers = args.workers
     if num_workers is None:
@@ -76,23 +73,21 @@ def run(args):
         args.worker_command, args.pretrain_parser, num_workers)
     if args.quiet:
         command.append('--quiet')
-    # Raise the error of an invalid environment variable here, not in each
-    # worker; the result is not needed
+    # Fail here, not in each worker, if an environment variable is invalid
     mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
             launch([*WORKER, *command], num_workers, args.servers, hosts,
                    args.port, args.root_uri, args.ssh, args.remote_python,
                    SERVER)
-    except KeyboardInterrupt as interrupt:
+    except (KeyboardInterrupt, LaunchError) as error:
         hint = _resume_hint(args, num_workers, run_folder, resume_arguments)
+        if isinstance(error, LaunchError):
+            raise LaunchError(
+                f'{error}\n{hint[0].upper()}{hint[1:]}') from None
         print(f'd2lbert launch: stopped every process; {hint}',
               file=sys.stderr)
-        return 128 + getattr(interrupt, 'signal', signal.SIGINT)
-    except LaunchError as error:
-        hint = _resume_hint(args, num_workers, run_folder, resume_arguments)
-        raise LaunchError(
-            f'{error}\n{hint[0].upper()}{hint[1:]}') from None
+        return 128 + getattr(error, 'signal', signal.SIGINT)
     return 0
 
 
@@ -100,12 +95,10 @@ def run(args):
 def _interrupted_by(*signals):
     """Context in which these signals raise KeyboardInterrupt, as Ctrl-C does.
 
-    A signal that is ignored stays ignored: nohup lets a process ignore SIGHUP,
-    so that the process goes on after its terminal is closed.
+    Ignored signals, such as SIGHUP under nohup, stay ignored.
     """
     def interrupt(number, _):
         raise Interrupted(number=number)
-    # `signal.signal` returns the handler that it replaces
     handlers_before = {number: signal.signal(number, interrupt)
                        for number in signals
                        if signal.getsignal(number) is not signal.SIG_IGN}
@@ -118,24 +111,20 @@ def _interrupted_by(*signals):
 
 
 def _worker_command(command, pretrain_parser, num_workers=1):
-    """Check the command of the workers, and add the flags that it lacks.
+    """Check the command of the workers, and add --seed and --out if missing.
 
-    command: arguments of `d2lbert`, for example ['--', 'pretrain', ...];
-    pretrain_parser: the parser of `d2lbert pretrain`.
-
-    Returns (command, run_folder, resume_arguments). The command has a seed and
-    a run folder for all workers, unless it resumes a run. resume_arguments:
-    arguments of `d2lbert` that resume the run, for `_resume_hint`.
+    command: ['--', 'pretrain', ...]; a command with --resume is not changed.
+    Returns (command, run_folder, resume_arguments), see `_resume_arguments`.
     """
     command = command[1:] if command[:1] == ['--'] else list(command)
     if command[:1] != ['pretrain']:
         raise UsageError('the command of the workers is missing: give '
                          'pretrain and its flags after --, as in '
                          'd2lbert launch --workers 2 -- pretrain')
-    # The result has no attribute for a setting that is not given
+    # `pretrain_args` has no attribute for a setting that is not given
     pretrain_args = pretrain_parser.parse_args(command[1:])
     check_flags(pretrain_args)
-    with usage_errors():    # a ValueError becomes a UsageError, status 2
+    with usage_errors():
         check_clock(getattr(pretrain_args, 'minutes', None), num_workers)
     run_folder = getattr(pretrain_args, 'resume', None)
     if run_folder is None:
@@ -148,23 +137,18 @@ def _worker_command(command, pretrain_parser, num_workers=1):
             run_folder = str(free_run_path())
             command += ['--out', run_folder]
     elif run_folder.endswith('.npz'):
-        # A checkpoint, RUN/checkpoints/step-N.npz. The hint names RUN, since
-        # this job may write later checkpoints into RUN
+        # RUN/checkpoints/step-N.npz: this job may add later checkpoints to RUN
         run_folder = str(Path(run_folder).parent.parent)
     return command, run_folder, _resume_arguments(run_folder, pretrain_args)
 
 
 def _resume_arguments(run_folder, pretrain_args):
-    """Return arguments of `d2lbert` that resume a run.
-
-    They repeat flags of the job: --devices, and settings that may change on
-    resume. pretrain_args: the parsed flags of the job.
-    """
+    """Return arguments of `d2lbert` that resume a run with the job's flags."""
     names = ['devices', *CHANGEABLE_ON_RESUME]
     if not hasattr(pretrain_args, 'resume'):
-        # Checkpoints of a new run store its INPUTS. A resumed run may have
-        # older checkpoints, and flags of this job may change INPUTS
-        names = [name for name in names if name not in INPUTS]
+        # Checkpoints of a new run store its inputs. A resumed run may have
+        # checkpoints from before this job, which store the earlier inputs
+        names = [name for name in names if name not in INPUT_SETTINGS]
     arguments = ['pretrain', '--resume', run_folder]
     for name in names:
         if hasattr(pretrain_args, name):
@@ -175,21 +159,14 @@ def _resume_arguments(run_folder, pretrain_args):
 
 
 def _resume_hint(args, num_workers, run_folder, resume_arguments):
-    """Return a message with the command that resumes an unfinished run.
-
-    If the run has no checkpoint, return a message about that. args: the flags
-    of `launch`; run_folder, resume_arguments: from `_worker_command`.
-    """
+    """Return a message: how to resume, or that there is no checkpoint."""
     if not any(Path(run_folder, 'checkpoints').glob('step-*.npz')):
         return (f'there is no checkpoint of {run_folder} to resume from '
                 '(pretrain --save-every N writes checkpoints)')
     command = ['d2lbert', 'launch', '--workers', str(num_workers),
                '--servers', str(args.servers)]
-    for name, value in (('--hosts', args.hosts),
-                        ('--root-uri', args.root_uri)):
-        if value is not None:
-            command += [name, value]
     for name, value, default in (
+            ('--hosts', args.hosts, None), ('--root-uri', args.root_uri, None),
             ('--port', args.port, 0), ('--ssh', args.ssh, SSH),
             ('--remote-python', args.remote_python, sys.executable)):
         if value != default:

@@ -52,26 +52,26 @@ def run(args):
     """Print or write the predictions; returns the exit status."""
     from d2lbert.finetuning.prediction import write_predictions
     if args.data is not None:
-        return _write_submission(args)
-    write_predictions(args.folder, args.text, args.pair, args.file, args.out,
-                      args.devices, args.force, args.skip_empty,
-                      args.text_field, args.top, args.precision,
-                      print_json if args.json else None)
+        _write_submission(args)
+    else:
+        write_predictions(args.folder, args.text, args.pair, args.file,
+                          args.out, args.devices, args.force, args.skip_empty,
+                          args.text_field, args.top, args.precision,
+                          print_json if args.json else None)
     return 0
 
 
 def _write_submission(args):
-    """Write files to submit to GLUE; returns the exit status."""
     from d2lbert.finetuning.prediction import write_submission
-    if args.out is None or any(value is not None for value in (
-            args.text, args.file, args.pair, args.text_field)):
+    has_text = any(value is not None for value in (
+        args.text, args.file, args.pair, args.text_field))
+    if args.out is None or has_text:
         raise UsageError('--data needs --out FOLDER and takes no text: it '
                          'predicts the test part of the task')
-    paths = list(write_submission(args.folder, args.data, args.out,
-                                  args.devices, args.force, args.precision))
+    paths = write_submission(args.folder, args.data, args.out, args.devices,
+                             args.force, args.precision)
     if args.json:
         print_json(dict(files=list(map(str, paths))))
-        return 0
-    for path in paths:
-        print(f'wrote {path}')
-    return 0
+    else:
+        for path in paths:
+            print(f'wrote {path}')

@@ -1,7 +1,4 @@
-"""Run `d2lbert pretrain`, which has a flag for each setting of pretraining.
-
-finetune.py and launch.py also use functions of this module.
-"""
+"""Run `d2lbert pretrain`, which has a flag for each setting of pretraining."""
 import argparse
 import contextlib
 import csv
@@ -22,8 +19,7 @@ from d2lbert.training.settings import (
     described_default,
 )
 
-#: Flags of `pretrain` and `finetune` for the devices and the run folder. A run
-#: does not store them as its settings.
+#: Flags of `pretrain` and `finetune` that a run does not store as settings.
 RUN_FLAGS = (
     Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
             'cpu, cpu:2 (the CPU as two devices), gpu or gpu:0,1', 'NAME'),
@@ -61,10 +57,10 @@ def add(commands):
 
 
 def add_flags(parser, groups, most_used):
-    """Add a flag for each setting to a parser, and --json.
+    """Add a flag for each setting, and --json.
 
-    groups: {title in the help text: `Setting`s}; most_used: names of settings
-    to list in a group of their own, before all others.
+    groups: {title in the help text: `Setting`s}. The help text begins with the
+    settings that `most_used` names.
     """
     by_name = {setting.name: setting
                for settings in groups.values() for setting in settings}
@@ -81,8 +77,7 @@ def add_flags(parser, groups, most_used):
             if setting.earlier:
                 group.add_argument(f'--{setting.earlier}', action=RenamedFlag,
                                    current=name, nargs=0)
-    # Move argparse's group of flags, index 1, to the end: it has -h, and gets
-    # --json
+    # Move argparse's own group (index 1: -h, and below --json) to the end
     parser._action_groups.append(parser._action_groups.pop(1))
     add_json(parser.add_argument, 'one object, at the end, with the run '
              'folder and its last metrics; everything else goes to standard '
@@ -90,17 +85,16 @@ def add_flags(parser, groups, most_used):
 
 
 def given_settings(args):
-    """Return the given settings and RUN_FLAGS, {name: value}."""
+    """Return {name: value} of the given settings and RUN_FLAGS."""
     return {name: value for name, value in vars(args).items()
             if name not in NOT_SETTINGS}
 
 
 def _flag_and_options(setting):
-    """Return (name of the flag, keywords of `add_argument`) for a setting."""
+    """Return (flag, keywords of `add_argument`) for a setting."""
     default = described_default(setting)
     text = setting.help + (f' ({default})' if default else '')
-    # Without the flag, `args` gets no attribute, and `pretrain` or `finetune`
-    # sets the default
+    # Without the flag, no attribute: defaults may depend on other settings
     options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
     if setting.kind is bool:
         options['action'] = 'store_true'
@@ -114,18 +108,8 @@ def _flag_and_options(setting):
 
 
 def check_flags(args):
-    """Raise an error if a setting is invalid or names a missing file.
-
-    For a resumed run, only the checks of `check_settings` are made. cli.py
-    calls this function before it imports MXNet and before `run`.
-    """
-    settings = given_settings(args)
-    check_settings(settings, complete)
-    if 'resume' not in settings:
-        # Without RUN_FLAGS
-        values = {name: settings[name] for name in SETTINGS
-                  if name in settings}
-        check_files(SETTINGS, values, NAMED_CORPORA)
+    """Raise an error if a setting is invalid or names a missing file."""
+    check_settings(given_settings(args), SETTINGS, complete, NAMED_CORPORA)
 
 
 def run(args):
@@ -148,23 +132,22 @@ def run(args):
                             last_values if args.json else None)
 
 
-def check_settings(settings, validate):
-    """Raise UsageError if settings are invalid, without reading any file.
+def check_settings(values, settings, validate, known_names):
+    """Raise UsageError for an invalid value, ValueError for a missing file.
 
-    settings: {name: value}; validate: a function that gets the settings of a
-    new run and raises an error if one is invalid. A resumed run checks its
-    settings when it reads its folder. For such a run, this function raises an
-    error for --out and --force only.
+    values: {name: value} of the flags. settings, known_names: as for
+    `check_files`. validate: `complete` of `pretrain` or `finetune`.
     """
-    if settings.get('resume') is None:
-        # Settings that a run does not store; only finetune has `seeds`
-        not_stored = {setting.name for setting in RUN_FLAGS} | {'seeds'}
-        with usage_errors():    # a ValueError becomes a UsageError, status 2
-            validate({name: value for name, value in settings.items()
-                      if name not in not_stored})
-    elif 'out' in settings or settings.get('force'):
-        raise UsageError('a resumed run stays in its folder: give neither '
-                         '--out nor --force with --resume')
+    if 'resume' in values:
+        # The other settings are checked when the run folder is read
+        if 'out' in values or 'force' in values:
+            raise UsageError('a resumed run stays in its folder: give neither '
+                             '--out nor --force with --resume')
+        return
+    stored = {name: values[name] for name in settings if name in values}
+    with usage_errors():
+        validate(stored)
+    check_files(settings, stored, known_names)
 
 
 def check_devices_and_out(settings):
@@ -181,9 +164,8 @@ def check_devices_and_out(settings):
 def train_and_report(train, settings, summarize=None):
     """Call train(**settings), print the run folder, return the exit status.
 
-    summarize: None or, for --json, a function that gets the run folder and
-    returns a dictionary. With it, standard output gets only a line of JSON,
-    with this dictionary and the path of the folder.
+    summarize: None without --json. With --json, summarize(folder) returns
+    entries of the printed object, and only this goes to standard output.
     """
     from d2lbert.machine import workers
     from d2lbert.training.interrupts import Stopped
@@ -203,7 +185,7 @@ def train_and_report(train, settings, summarize=None):
 
 
 def last_values(folder):
-    """Return {column: last number in it} from the losses.csv of a run."""
+    """Return {column: its last number} of a run's losses.csv."""
     values = {}
     with open(folder / 'losses.csv', newline='', encoding='utf-8') as file:
         for row in csv.DictReader(file):

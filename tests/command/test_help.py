@@ -114,7 +114,7 @@ def test_a_row_with_one_cell_is_a_title(width):
 
 def test_escape_sequences_take_no_column():
     text = '# T\n\n| | |\n|---|---|\n| `ab` | x |\n| `c` | y |\n'
-    shown = render(text, 40, is_styled=True)
+    shown = render(text, 40, use_escapes=True)
     plain = re.sub(r'\x1b\[\d+m', '', shown)
     assert shown.startswith('\x1b[1m\x1b[4mT\x1b[0m\n')
     assert '\x1b[1mab\x1b[0m' in shown
@@ -125,7 +125,7 @@ def test_escape_sequences_take_no_column():
 @pytest.mark.parametrize('second', ['long ' * 12, 'short'])
 def test_columns_stay_straight_where_backticks_become_bold(second):
     text = render(f'| name | text |\n|---|---|\n| `code` | {second} |\n'
-                  f'| word | {second} |\n', 60, is_styled=True)
+                  f'| word | {second} |\n', 60, use_escapes=True)
     shown = re.sub('\x1b\\[[0-9]*m', '', text)
     begins = {line.index(second.split()[0]) for line in shown.splitlines()
               if line.startswith(('code', 'word'))}
