@@ -23,15 +23,11 @@ from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
 from d2lbert.texts.numbered_text import BLOCK_WORDS, concat_ranges, line_ends
 
-# A text of fewer words than this is small: many words occur only a few times
-SMALL_TEXT = 200_000
+# A number of words and a share of them, see `usual_min_freq`
+SMALL_TEXT, RARE_SHARE = 200_000, 0.1
 
-# The share of a small text's words that may be too rare for the vocabulary
-RARE_SHARE = 0.1
-
-# The number of bytes of the header of a .npy file. The file `ids` begins with
-# this number of zeros, so that `text_store.write_numbers` can turn it into a
-# .npy file in place
+# The file `ids` begins with this many zeros, which `text_store.write_numbers`
+# replaces by the header of a .npy file
 HEADER_BYTES = 128
 
 
@@ -41,27 +37,24 @@ class CutText:
     The file `ids` has the number of each word. The files `sentences` and
     `paragraphs` have the arrays of `numbered_text.TokenizedText`. When there
     are too many different words, rare words are pruned and the other words
-    are renumbered. `renumbering-K.npy` maps numbers of words written between
-    prunings K - 1 and K (counted from 0) to the final numbers.
+    are renumbered. Pruning K = 0, 1, ... writes `renumbering-K.npy`, which
+    maps the numbers written since the previous pruning to the final numbers.
 
     folder: a new folder; files: `text_sources.Source`s; cutter: a cutter of
-    `splitters`; progress: show a bar; word_types: a `WordTypes` or
-    `PieceTypes`, which numbers the words. The attribute `articles` has the
-    index of each article's first paragraph.
+    `splitters`; word_types: a `WordTypes` or `PieceTypes`. The attribute
+    `articles` has the index of each article's first paragraph.
     """
 
     def __init__(self, folder, files, cutter, progress, word_types=None):
         folder.mkdir()
         self.folder, self.files = folder, files
-        # The indices of the articles' first paragraphs, an array per `Cut`
-        self._article_arrays = []
         # The number of words that were written before each pruning
         self.pruned_at = []
         self.word_types = WordTypes() if word_types is None else word_types
         self.dtype = self.word_types.dtype
         self.num_words = self.num_sentences = self.num_paragraphs = 0
-        # The number of paragraphs that are left out, and of words in them
-        self.left_out = onp.zeros(2, 'int64')
+        self.left_out = onp.zeros(2, 'int64')       # as in `splitters.Cut`
+        articles = []
         with contextlib.ExitStack() as stack:
             self._out_files = self._open_files(stack, 'ids', 'sentences',
                                                'paragraphs')
@@ -74,19 +67,16 @@ class CutText:
             cuts = stack.enter_context(contextlib.closing(
                 in_order(cutter.cut, stretches, cutter.num_threads)))
             for new_cut in cuts:
+                articles.append(self.num_paragraphs + new_cut.articles)
                 self._add(new_cut)
         self._chain_renumberings()
         # Drop articles without paragraphs. The entry of such an article equals
         # the next entry or, at the end, the number of paragraphs
-        self.articles = onp.unique(onp.concatenate(self._article_arrays))
-        self.articles = self.articles[self.articles < self.num_paragraphs]
+        articles = onp.unique(onp.concatenate(articles))
+        self.articles = articles[articles < self.num_paragraphs]
 
     def _open_files(self, stack, ids_name, *offsets_names):
-        """Open a new file for numbers of words, and new files for offsets.
-
-        The first offset is 0. Each further offset is the end of a sentence or
-        a paragraph.
-        """
+        """Open the new files; write room for a header, or the offset 0."""
         out_files = [stack.enter_context(open(self.folder / name, 'wb'))
                      for name in (ids_name, *offsets_names)]
         out_files[0].write(bytes(HEADER_BYTES))
@@ -97,11 +87,10 @@ class CutText:
     def _add(self, new_cut):
         """Number the words of a `splitters.Cut` and write them."""
         ids, sentences, paragraphs = self._out_files
-        self._article_arrays.append(self.num_paragraphs + new_cut.articles)
         self.left_out += new_cut.left_out
-        numbers, ends = self.word_types.number_words(new_cut)
+        numbers, sentence_offsets = self.word_types.number_words(new_cut)
         ids.write(numbers)
-        sentences.write(self.num_words + ends[1:])
+        sentences.write(self.num_words + sentence_offsets[1:])
         paragraphs.write(self.num_sentences + new_cut.paragraphs[1:])
         self.num_words += len(numbers)
         self.num_sentences += len(new_cut.sentences) - 1
@@ -119,25 +108,24 @@ class CutText:
 
         Before this call, file K maps only to the numbers after pruning K.
         """
-        later = None
+        next_renumbering = None     # the final map of file k + 1
         for k in reversed(range(len(self.pruned_at))):
             renumbering = self.renumbering(k)
-            if later is not None:       # the map of file k + 1
+            if next_renumbering is not None:
                 # Words that were pruned at k stay -1
                 renumbering = onp.where(renumbering < 0, renumbering,
-                                        later[renumbering])
+                                        next_renumbering[renumbering])
                 onp.save(self._renumbering_file(k), renumbering)
-            later = renumbering
+            next_renumbering = renumbering
 
     def replace_words(self, pieces, begins):
         """Replace each word of number i by pieces[begins[i]:begins[i + 1]].
 
-        pieces: the pieces of all different words, then SPARE more entries, see
+        pieces: uint16 or int32, with SPARE unused entries at the end, see
         `kernels.cut`. begins (different words + 1,) int64. No word may have
         been pruned.
         """
-        # The ends of the sentences, after an entry of 0
-        ends = onp.memmap(self.folder / 'sentences', 'int64', 'r')
+        ends = onp.memmap(self.folder / 'sentences', 'int64', 'r')[1:]
         lengths = onp.diff(begins).astype('int32')
 
         def pieces_and_ends(word_range):
@@ -145,9 +133,7 @@ class CutText:
             # ends[first:stop] are above `begin` and at most `end`
             first, stop = onp.searchsorted(ends, word_range, 'right')
             if begin == 0:
-                # The search has skipped all zeros. ends[0] is no end, but the
-                # other zeros are the ends of empty sentences
-                first = 1
+                first = 0       # empty first sentences end at 0
             numbers = self.final_numbers(begin, end)
             size = int(count_types(numbers, len(lengths)) @ lengths)
             return expand(pieces, begins, lengths, numbers,
@@ -170,21 +156,21 @@ class CutText:
         """Split words begin to end - 1 into ranges; yield each (begin, end).
 
         size: the maximal number of words of a range; None: BLOCK_WORDS.
-        All words of a range were written between the same two prunings.
+        No range extends across a pruning.
         """
         while begin < end:
-            stop = min(end, begin + (size or BLOCK_WORDS))
-            k = bisect.bisect_right(self.pruned_at, begin)
-            next_pruned_at = self.pruned_at[k:k + 1]    # [] after the last
-            stop = min([stop, *next_pruned_at])
+            k = self._next_pruning(begin)
+            stop = min(end, begin + (size or BLOCK_WORDS),
+                       *self.pruned_at[k:k + 1])
             yield begin, stop
             begin = stop
 
-    def final_numbers(self, begin, end):
-        """The final numbers of one of `word_ranges`; -1 for pruned words.
+    def _next_pruning(self, word):
+        """The index of the first pruning after a word, or len(pruned_at)."""
+        return bisect.bisect_right(self.pruned_at, word)
 
-        Any thread may call this method.
-        """
+    def final_numbers(self, begin, end):
+        """The final numbers of one of `word_ranges`, -1 for pruned words."""
         k, numbers = self.stored_numbers(begin, end)
         if k < len(self.pruned_at):
             return look_up(self.renumbering(k), numbers)
@@ -193,15 +179,14 @@ class CutText:
     def stored_numbers(self, begin, end):
         """(k, numbers): the numbers of one of `word_ranges`, as in the file.
 
-        k is the index of the first pruning after these words were written, and
-        `renumbering(k)` maps their numbers to the final numbers. If no pruning
-        followed, k is len(pruned_at), and the numbers are final.
+        `renumbering(k)` maps them to the final numbers. If k is
+        len(pruned_at), they are final.
         """
-        return (bisect.bisect_right(self.pruned_at, begin),
+        return (self._next_pruning(begin),
                 self._read('ids', self.dtype, begin, end, HEADER_BYTES))
 
     def renumbering(self, k):
-        """The array of `renumbering-k.npy`; pruned words have -1 in it."""
+        """The array of `renumbering-k.npy`, -1 for pruned words."""
         return onp.load(self._renumbering_file(k))
 
     def offsets(self, name, begin, end):
@@ -209,6 +194,7 @@ class CutText:
         return self._read(name, 'int64', begin, end)
 
     def _read(self, name, dtype, begin, end, skip_bytes=0):
+        # Opened in each call, since several threads read
         with open(self.folder / name, 'rb') as f:
             f.seek(skip_bytes + begin * onp.dtype(dtype).itemsize)
             numbers = onp.fromfile(f, dtype, end - begin)
@@ -218,10 +204,7 @@ class CutText:
         return numbers
 
     def sentence_and_word_range(self, begin, end):
-        """The sentences and the words of paragraphs begin to end - 1.
-
-        Returns two lists: [begin, end] of the sentences, and of the words.
-        """
+        """Two lists [begin, end]: sentences and words of a paragraph range."""
         sentence_range = [int(self.offsets('paragraphs', q, q + 1)[0])
                           for q in (begin, end)]
         return sentence_range, [int(self.offsets('sentences', s, s + 1)[0])
@@ -231,31 +214,31 @@ class CutText:
 def split_held_out(cut_text, share):
     """Two lists of ranges (begin, end) of paragraphs: training, held-out.
 
-    share: the share of the articles (or of small blocks) that is held out.
+    share: the share of the articles that is held out. If that is less than one
+    article, the share of small blocks of paragraphs.
     """
     if not share or not cut_text.num_paragraphs:
         return [(0, cut_text.num_paragraphs)], []
     # The first paragraph of each article, or of each block
     starts = cut_text.articles
     if len(starts) * share < 1:
-        # Too few articles: hold out small blocks of paragraphs from different
-        # places, at least four blocks if the share is four paragraphs or more
+        # At least four blocks if the share is four paragraphs or more
         size = max(1, min(64, int(cut_text.num_paragraphs * share / 4)))
         starts = onp.arange(0, cut_text.num_paragraphs, size)
-    num_held = max(1, round(len(starts) * share))
-    if num_held >= len(starts):
+    num_held_out = max(1, round(len(starts) * share))
+    if num_held_out >= len(starts):
         raise ValueError(
             f'{describe_files(cut_text.files)}: valid_share={share} of '
             f'{len(starts)} articles or blocks of paragraphs leaves nothing '
             'to train on: name a longer text, or a smaller share')
     ends = [*starts[1:].tolist(), cut_text.num_paragraphs]
     rng = random.Random(0)
-    # Divide the articles (or blocks) in order into num_held groups, and hold
-    # out one random article of each group
+    # Hold out a random article (or block) from each of num_held_out groups of
+    # consecutive ones
     held_out = set()
-    for group in range(num_held):
-        first = len(starts) * group // num_held
-        stop = len(starts) * (group + 1) // num_held
+    for group in range(num_held_out):
+        first = len(starts) * group // num_held_out
+        stop = len(starts) * (group + 1) // num_held_out
         held_out.add(first + int(rng.random() * (stop - first)))
     train, valid = [], []
     for k, paragraph_range in enumerate(zip(starts.tolist(), ends)):
@@ -281,11 +264,10 @@ def build_vocab(cut_text, train, valid, min_freq, max_vocab):
     number of tokens, or None. Returns a tuple:
 
     - tokens, bytes: one token per line
-    - token_freqs (tokens,) int64: the frequency of each token, 0 for reserved
-      tokens
+    - token_freqs (tokens,) int64, 0 for reserved tokens
     - table (types + 1,) int32: the vocabulary number of each different word;
       the last entry is for -1, pruned words
-    - min_freq: the minimum frequency that was used
+    - min_freq: the argument, or `usual_min_freq`
     """
     lines = b'\n' + cut_text.word_types.text()
     freqs = _freqs_outside(cut_text, valid)
@@ -294,10 +276,9 @@ def build_vocab(cut_text, train, valid, min_freq, max_vocab):
     line_feeds = line_ends(lines)   # word k is between entries k and k + 1
     reserved = [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
-    # kept: the words that become tokens; the loop below removes the reserved
-    # tokens. A word of only the held-out part has frequency 0, and is not kept
+    # The frequency of a word is 0 if only the held-out part has it
     kept = onp.flatnonzero(freqs >= max(1, min_freq))
-    # A reserved token can also be a word of the text
+    # A reserved token that is also a word of the text keeps its number
     for number, token in enumerate(reserved):
         found = lines.find(f'\n{token}\n'.encode())
         if found >= 0:
@@ -328,7 +309,8 @@ def usual_min_freq(freqs):
 
     freqs (types,): the frequency of each word. The default is the book's
     MIN_FREQ. For a text of fewer than SMALL_TEXT words it is lowered until at
-    most RARE_SHARE of the words are unknown.
+    most RARE_SHARE of the words are unknown: many words of a small text are
+    rare.
     """
     num_words = freqs.sum()
     if num_words >= SMALL_TEXT:
@@ -350,8 +332,7 @@ def _first_positions(cut_text, ranges, num_types):
     positions = onp.full(num_types + 1, -1, 'int64')
     num_read = 0
     for numbers in _numbers_of_ranges(cut_text, ranges):
-        # Words without a position yet. Reversed, since NumPy keeps the last of
-        # several values for an entry
+        # Reversed, since NumPy keeps the last of several values for an entry
         new = onp.flatnonzero(positions[numbers] < 0)[::-1]
         positions[numbers[new]] = num_read + new
         num_read += len(numbers)
@@ -359,7 +340,7 @@ def _first_positions(cut_text, ranges, num_types):
 
 
 def _freqs_outside(cut_text, ranges):
-    """The frequency of each different word outside of `ranges`: int64."""
+    """The frequency of each word outside of `ranges`: (types,) int64."""
     # The last entry is for number -1, pruned words
     freqs = onp.append(cut_text.word_types.counts, 0)
     for numbers in _numbers_of_ranges(cut_text, ranges):
@@ -376,7 +357,7 @@ def count_words(cut_text, valid):
 
 
 def _numbers_of_ranges(cut_text, ranges):
-    """Yield the final numbers of the words of ranges of paragraphs."""
+    """Yield arrays of the final numbers of the words of paragraph ranges."""
     for paragraph_range in join_adjacent(ranges):
         _, word_range = cut_text.sentence_and_word_range(*paragraph_range)
         for begin, end in cut_text.word_ranges(*word_range):

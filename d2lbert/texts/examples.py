@@ -1,11 +1,10 @@
 """This module draws pretraining examples of BERT from a numbered text.
 
 Two sentences make a pair, and some tokens of the pair are masked. Pair i is
-row i of each array in a `Batch`; these arrays are called columns. Compiled C++
-draws and masks the pairs if it can (see `kernels.draw.can_draw`). If not,
-`_draw_pairs` and `_mask_plainly` do this. C++ and Python draw the same random
-numbers, and give the examples of the book's page "The Dataset for Pretraining
-BERT".
+row i of each array in a `Batch`; these arrays are called columns. C++ or, if
+`kernels.draw.can_draw` returns False, Python draws and masks the pairs. Both
+draw the same random numbers, and give the examples of the book's page "The
+Dataset for Pretraining BERT".
 
 B: the number of examples of a batch. N: the number of examples of a data set.
 T: the number of tokens of a row, max_len. P: the maximal number of masked
@@ -26,9 +25,8 @@ def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
 
     The longer text loses tokens until both are equally long. Then both lose
     tokens in turn until they have max_tokens in all. first_lens, second_lens:
-    two ints, or two arrays (N,) for N pairs. If both texts lose tokens and
-    max_tokens is odd, one text keeps one token more than the other.
-    odd_to_first: True if the first text keeps more.
+    ints, or arrays (N,) for N pairs. If both texts lose tokens and max_tokens
+    is odd, one text keeps one token more: the first text if odd_to_first.
     """
     # The lengths if both texts lose tokens
     first_half = max_tokens // 2 + max_tokens % 2 * odd_to_first
@@ -41,10 +39,7 @@ def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
 
 
 def pad_rows(rows, pad_id=0):
-    """Pad rows of token ids on the right: (rows, longest row) int32.
-
-    rows: lists or arrays of ids.
-    """
+    """Pad lists or arrays of ids on the right: (rows, longest row) int32."""
     padded = onp.full((len(rows), max(map(len, rows))), pad_id, 'int32')
     for row, ids in zip(padded, rows):
         row[:len(ids)] = ids
@@ -58,7 +53,7 @@ def derive_seed(*purpose):
 
 
 def derive_bytes(*purpose):
-    """A hash of the arguments: 32 bytes, with which to seed a generator."""
+    """A seed of 32 bytes, a hash of the arguments."""
     return hashlib.sha256(repr(purpose).encode()).digest()
 
 
@@ -76,7 +71,7 @@ MASK_SHARE = 0.15
 
 
 class Batch(NamedTuple):
-    """The examples of a batch, or of a data set (then B is N)."""
+    """The examples of a batch or of a data set (N in place of B)."""
 
     tokens_X: Any          # (B, T) int32
     segments_X: Any        # (B, T) int32, 0 or 1
@@ -134,7 +129,6 @@ def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
     sentence except the last of its paragraph makes a pair with the next
     sentence or, in half of the cases, with a random sentence of a random
     paragraph of the whole text. Pairs longer than max_len are dropped.
-    mask_share: the share of masked tokens.
 
     rng: `random` or a random.Random. If the arguments after rng have their
     defaults, the final state of rng is the same as after the book's code.
@@ -162,26 +156,22 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     vocab = text.vocab
     pad, mask, cls, sep = vocab[vocab.special]
     columns = empty_columns(len(spans), max_len, pad, mask_share)
-    # num_preds[n]: the number of tokens to mask in a row of n tokens
     num_preds = onp.array([num_predictions(n, mask_share)
                            for n in range(max_len + 1)], 'int32')
-    # types: as in `NumberedText`. Now the spans are ranges of `types`
-    types, spans = text.gather(spans)
-    arguments = (spans, types, text.numbers,
-                 (pad, mask, cls, sep, len(vocab)), num_preds, columns[:-1],
-                 rng, vocab.mask_flags, vocab.replacement_ids, whole_words)
-    fill = draw.mask_pairs if draw.can_draw(rng) else _mask_plainly
-    fill(*arguments)    # sets all columns except the last, nsp_y
+    types, spans = text.gather(spans)   # the new spans are ranges of `types`
+    fill_columns = draw.mask_pairs if draw.can_draw(rng) else _mask_pairs
+    fill_columns(spans, types, text.numbers, (pad, mask, cls, sep, len(vocab)),
+                 num_preds, columns[:-1], rng, vocab.mask_flags,
+                 vocab.replacement_ids, whole_words)
     columns.nsp_y[:] = is_next
     return columns
 
 
-# Functions of `kernels.draw` in Python, for random generators that C++ cannot
-# replace, or without a compiler
+# `draw.draw_pairs` and `draw.mask_pairs` in Python, with their arguments, for
+# random generators that C++ cannot replace, or without a compiler
 
 def _draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
                 max_len, rng, swap):
-    """`draw.draw_pairs` in Python, with its arguments."""
     spans, is_next = [], []
     for q in order[first:last].tolist():
         for s in range(paragraph_offsets[q], paragraph_offsets[q + 1] - 1):
@@ -207,9 +197,8 @@ def _random_sentence(order, paragraph_offsets, rng):
     return rng.choice(range(paragraph_offsets[q], paragraph_offsets[q + 1]))
 
 
-def _mask_plainly(pair_spans, word_types, type_ids, specials, num_preds,
-                  columns, rng, flags, replacements, whole_words):
-    """`draw.mask_pairs` in Python, with its arguments."""
+def _mask_pairs(pair_spans, word_types, type_ids, specials, num_preds,
+                columns, rng, flags, replacements, whole_words):
     _, mask, cls, sep, vocab_size = specials
     if flags is None:
         flags = onp.zeros(vocab_size, 'uint8')
@@ -245,10 +234,9 @@ def _mask_plainly(pair_spans, word_types, type_ids, specials, num_preds,
 def _draw_positions(token_flags, max_positions, whole_words, rng):
     """Draw at most max_positions positions of a row to mask: a list.
 
-    token_flags: for each token of the row, the bits draw.FIXED (it is never
-    masked) and draw.GOES_ON (it continues a word). whole_words: draw words,
-    and mask all their pieces. A word with more pieces than may still be masked
-    is skipped, and the next word is tried, as in the published BERT.
+    token_flags: draw.FIXED and draw.GOES_ON of each token. whole_words: draw
+    words, and mask all their pieces. A word with more pieces than may still be
+    masked is skipped, and the next word is tried, as in the published BERT.
     """
     # The positions of each word's tokens; without whole_words, each token
     # counts as a word
@@ -256,8 +244,8 @@ def _draw_positions(token_flags, max_positions, whole_words, rng):
     for k, flag in enumerate(token_flags):
         if flag & draw.FIXED:
             continue
-        if (whole_words and flag & draw.GOES_ON and words
-                and words[-1][-1] == k - 1):
+        follows_word = words and words[-1][-1] == k - 1
+        if whole_words and flag & draw.GOES_ON and follows_word:
             words[-1].append(k)
         else:
             words.append([k])

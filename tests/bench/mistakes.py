@@ -1045,17 +1045,17 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_the_loss_is_the_equations'),
     ('a mask stands for the words around its span, too',
      'kept &= ~is_masked | is_first',
-     'kept &= ~is_masked | (left + 2 >= positions)',
+     'kept &= ~is_masked | is_first | onp.roll(is_first, 1, axis=1)',
      'test_thirty_per_cent_are_in_spans'),
     ('spans of no word are forgotten',
      'noise_rng.negative_binomial(num_spans[has_spans],\n'
-     '                                                    '
+     '                                                       '
      '1 - POISSON_PROBS[0])',
      '0',
      'test_spans_are_as_long_as_poisson_s_law_says'),
     ('sentences of a part come into another one',
-     'onp.lexsort((keys[onp.cumsum(is_first) - 1], part))',
-     'onp.argsort(keys[onp.cumsum(is_first) - 1], kind="stable")',
+     'onp.lexsort((keys[onp.cumsum(begins_sentence) - 1], part))',
+     'onp.argsort(keys[onp.cumsum(begins_sentence) - 1], kind="stable")',
      'test_sentences_come_in_another_order_and_stay_whole'),
     ('the last token of a text is that of its padding',
      'last = begins + lens - 1',
