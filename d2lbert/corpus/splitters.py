@@ -1,16 +1,13 @@
 """This module splits paragraphs into sentences and words, by three rules.
 
-The book's rule ends a sentence at ' . '. There are two rules for running text.
-`prose_sentences` ends sentences at marks that are always an end, in many
-scripts. At . ! and ? it decides by rules (see `_is_end`): for example, the
-full stop of an abbreviation or an initial ends no sentence. From a text,
-NLTK's Punkt (Kiss and Strunk 2006) learns which full stops end no sentence.
-Punkt knows no marks except . ! ?, so `split_at_sure_ends` first splits a text
-at the marks of other scripts.
+By the book's rule, ' . ' ends a sentence. For running text there are two
+rules: `prose_sentences` decides at each . ! and ? by its surroundings, and
+NLTK's Punkt (Kiss and Strunk 2006) learns from the text which full stops end
+no sentence. Before both, `split_at_sure_ends` splits a text at the marks that
+always end a sentence, in many scripts.
 
-A cutter is an object whose method `cut` splits the lines of a
-`text_reader.Stretch` into sentences and words. A class of cutters applies one
-rule, or chooses between two for each file.
+A cutter splits the lines of a `text_reader.Stretch` into sentences and words.
+Its class applies one rule, or chooses between two for each file.
 
 A blank is any white space. A tokenized text has blanks around each word and
 each punctuation mark. A file has spaced marks if most of its marks . ! ? are
@@ -42,9 +39,8 @@ from d2lbert.texts.numbered_text import (
 # words for the same text
 PROSE_VERSION = 1
 
-# The constants up to KANA are written for use between the [] of a regular
-# expression. ENDS: characters with Unicode's property Sentence_Terminal, of
-# some scripts that are in use today, without .!? and WIDE_STOP
+# ENDS to KANA are for use between the [] of regular expressions. ENDS: some
+# characters with Unicode's property Sentence_Terminal, of scripts in use today
 ENDS = (
     '\u0589'                            # Armenian
     '\u061d\u061e\u061f\u06d4'          # Arabic, Urdu
@@ -67,7 +63,7 @@ CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
 KANA = '\u3041-\u30ff'     # Japanese syllables
 
 # Marks after which a sentence ends, unless `split_at_sure_ends` skips them
-_END = re.compile(
+_SURE_END = re.compile(
     rf'(?:[{ENDS}]|{WIDE_STOP}(?!\d))[{ENDS}{WIDE_STOP}{ELLIPSIS}.!?]*'
     rf'[{CLOSING}]*'
     # ASCII ! and ?, but not the full stop, before a Chinese or Japanese
@@ -75,19 +71,19 @@ _END = re.compile(
     rf'|[!?]+[{CLOSING}]*(?=[{IDEOGRAPHS}{KANA}])'
     rf'|{ELLIPSIS}+[{CLOSING}]*(?=\s)')
 
-# The numbers of characters in which to look for the next letter after a mark,
-# and for the last word before it. They keep the time for a long text linear
+# Limits in characters of the search for the next letter after a mark, and for
+# the last word before it. They keep the time linear in the length of a text
 LOOK_AHEAD, LOOK_BACK = 80, 40
 
 
 def split_at_sure_ends(text, is_tokenized=False):
-    """Yield pieces of a text. A sentence surely ends at the end of each piece.
+    """Split a text after marks that surely end a sentence: yield the pieces.
 
-    Other sentences may end within a piece. is_tokenized: True for a tokenized
+    A piece may have several sentences. is_tokenized: True for a tokenized
     text, in which a mark ends a sentence only before a blank.
     """
     begin = 0
-    for match in _END.finditer(text):
+    for match in _SURE_END.finditer(text):
         end = match.end()
         if is_tokenized and not text[end:end + 1].isspace():
             continue
@@ -101,10 +97,9 @@ def split_at_sure_ends(text, is_tokenized=False):
 
 
 class SpacedPunctuation(dict):
-    """A table for str.translate: put blanks around some characters.
+    """A table for str.translate that puts blanks around some characters.
 
-    These are the punctuation marks, symbols and Chinese characters, each of
-    which is a word (see `pretrained.tokenizers.encoded.is_word_alone`).
+    These are punctuation, symbols and Chinese characters (`is_word_alone`).
     """
 
     def __missing__(self, code):
@@ -113,8 +108,7 @@ class SpacedPunctuation(dict):
         return self[code]
 
 
-#: Abbreviations before a name or a number. Their full stop ends no sentence,
-#: even if a capital letter follows.
+#: Abbreviations, most of them before names, whose full stop ends no sentence.
 BEFORE_NAMES = frozenset(
     'mr mrs ms mx dr prof st sr sra messrs mme mlle gen adm col maj capt cmdr '
     'lt sgt cpl pvt rev fr hon gov sen rep pres supt insp mt ft vs cf eg ie '
@@ -124,18 +118,16 @@ BEFORE_NUMBERS = frozenset(
     'no nos nr vol vols fig figs eq eqs sec sect ch chap art p pp par para '
     'tab approx est jan feb mar apr jun jul aug sep sept oct nov dec'.split())
 
-# Quotation marks, brackets and marks that may begin a sentence
+# Marks and brackets that may begin a sentence
 _OPENING = '"\'\u2018\u201c\u00ab\u2039(\\[{\u00bf\u00a1'
-# Marks that may end a sentence, and the closing quotation marks and brackets
-# after them. In French a space precedes the closing quotation mark
-_MARKS = re.compile(
+# Marks that may end a sentence, with closing quotation marks and brackets. In
+# French a space precedes the closing quotation mark
+_POSSIBLE_END = re.compile(
     rf'[.!?]+(?:[{CLOSING}]|[ \u00a0\u202f]\u00bb)*(?=\s)')
 # The first letter or digit after the marks
 _NEXT_CHAR = re.compile(rf'\s*[{_OPENING}\u2013\u2014-]*\s*(\w)')
-# The last word before the marks
 _LAST_WORD = re.compile(r"[\w'\u2019&-]+(?:\.[\w'\u2019&-]+)*$")
-# Single letters with full stops between them, as in U.S.
-_DOTTED_LETTERS = re.compile(r'[^\W\d_](\.[^\W\d_])+')
+_DOTTED_LETTERS = re.compile(r'[^\W\d_](\.[^\W\d_])+')      # as in U.S.
 
 
 def prose_sentences(text):
@@ -143,43 +135,40 @@ def prose_sentences(text):
     has_capitals = text != text.lower()
     for piece in split_at_sure_ends(text):
         begin = 0
-        for match in _MARKS.finditer(piece):
-            if _is_end(piece, begin, match, has_capitals):
-                yield piece[begin:match.end()]
-                begin = match.end()
+        for marks in _POSSIBLE_END.finditer(piece):
+            if _is_end(piece, begin, marks, has_capitals):
+                yield piece[begin:marks.end()]
+                begin = marks.end()
         if piece[begin:].strip():
             yield piece[begin:]
 
 
-def _is_end(piece, begin, match, has_capitals):
+def _is_end(piece, sentence_begin, marks, has_capitals):
     """True if a sentence ends at some marks and another begins after them.
 
-    begin: the begin of the sentence in `piece`. match: the marks, a match of
-    `_MARKS`. has_capitals: True if the paragraph has capital letters; then
-    only ' . ' ends a sentence before a small letter.
+    marks: a match of `_POSSIBLE_END`. has_capitals: False for a paragraph
+    without capital letters, in which a small letter may begin a sentence.
     """
-    next_match = _NEXT_CHAR.match(piece, match.end(),
-                                  match.end() + LOOK_AHEAD)
+    next_match = _NEXT_CHAR.match(piece, marks.end(), marks.end() + LOOK_AHEAD)
     if not next_match:
         return False            # no word follows that could begin a sentence
     next_char = next_match[1]
-    is_spaced = piece[match.start() - 1:match.start()].isspace()
-    if is_spaced and match[0] == '.':
+    is_spaced = piece[marks.start() - 1:marks.start()].isspace()
+    if is_spaced and marks[0] == '.':
         return True             # as by the book's rule
     if next_char.islower() and has_capitals:
         return False
-    if match[0] != '.':
+    if marks[0] != '.':
         return True
     # A single full stop may belong to the last word
     word_match = _LAST_WORD.search(
-        piece, max(begin, match.start() - LOOK_BACK), match.start())
+        piece, max(sentence_begin, marks.start() - LOOK_BACK), marks.start())
     if not word_match:
         return True
     word = word_match[0]
     if word.isdigit():
-        # A number that begins a sentence is the "1." of an item of a list
-        begins_sentence = not piece[begin:word_match.start()].strip()
-        return not begins_sentence
+        is_item_number = not piece[sentence_begin:word_match.start()].strip()
+        return not is_item_number       # "1." before an item of a list
     if next_char.isdigit() and word.lower() in BEFORE_NUMBERS:
         return False
     if len(word) == 1 and word.isupper() and word != 'I':
@@ -201,7 +190,7 @@ DECIMAL_POINT, HIDDEN_POINT = '@.@', '@\ue000@'
 class PunktSplitter:
     """Splits paragraphs into sentences by NLTK's Punkt.
 
-    texts: the paragraphs, strings, from which Punkt learns abbreviations.
+    texts: strings, from which Punkt learns abbreviations.
     """
 
     def __init__(self, texts):
@@ -232,7 +221,6 @@ class PunktSplitter:
 
 
 def import_nltk():
-    """Return the module nltk; raise ImportError if it is not installed."""
     try:
         import nltk.tokenize.punkt
     except ImportError as error:
@@ -245,17 +233,15 @@ def import_nltk():
 # Punkt learns from at most this number of characters, which takes 30 seconds
 PUNKT_CHARS = 1 << 20
 
-# The first part of the key under which the cache `FileFacts` keeps a result of
-# `has_spaced_marks`. Increase the number in it when the function changes
+# The name of a result of `has_spaced_marks` in the cache `FileFacts`. Increase
+# its number when the function changes
 MARKS_KEY = "the book's form 1"
 
 # The number of bytes at a file's begin that `has_spaced_marks` reads
 MARKS_BYTES = 1 << 20
 
-# One of . ! ? between blanks
 _SPACED_MARK = re.compile(rb'(?<=\s)[.!?](?=\s|$)')
-# One or more of them right after a word, with any closing ASCII quotation
-# marks or brackets
+# Marks right after a word, with any closing ASCII quotation marks or brackets
 _ATTACHED_MARK = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 
 
@@ -282,18 +268,18 @@ class Cut(NamedTuple):
         """Return the `Cut` of `text_reader.Paragraphs`.
 
         kept: a boolean for each paragraph, False if it is left out.
-        kept_sentences: a list of sentences for each kept paragraph. lower:
-        convert words to lower case.
+        kept_sentences: a list of sentences for each kept paragraph.
         """
         tokens = tokens_of_paragraphs(
             [[sentence.lower() if lower else sentence
               for sentence in sentences] for sentences in kept_sentences])
-        # The number of words of each paragraph that is left out
         left_out_lens = [len(text.split()) for text, is_kept in zip(
             paragraphs.texts, kept) if not is_kept]
         num_left_out = onp.count_nonzero(left_out_lens)
+        # Entry k: the number of kept paragraphs before paragraph k
+        num_kept_before = onp.cumsum([0, *kept], dtype='int64')
         return cls(tokens.types, tokens.sentences, tokens.paragraphs,
-                   _indices_among_kept(paragraphs.articles, kept),
+                   num_kept_before[paragraphs.articles],
                    ''.join(f'{name}\n' for name in tokens.names).encode(),
                    onp.array([num_left_out, sum(left_out_lens)], 'int64'))
 
@@ -302,10 +288,9 @@ class BookCutter:
     """A cutter by the book's rule: ' . ' ends sentences, blanks end words.
 
     Each class of cutters has these arguments, the methods `version` and `cut`,
-    and the attributes `remedy` and `num_threads`. files: the
-    `text_sources.Source`s of the text. progress: show a bar if the cutter
-    learns from the text. lower: convert words to lower case. Only
-    `PunktCutter` learns; the other classes ignore files and progress.
+    and the attributes `remedy` and `num_threads`. lower: convert words to
+    lower case. files (`text_sources.Source`s) and progress (show a bar) are
+    for `PunktCutter`, which learns from the files.
     """
 
     # The end of the error message if no paragraph has two sentences
@@ -314,17 +299,13 @@ class BookCutter:
 
     @staticmethod
     def version():
-        """The name of the rule, then any versions of code that it depends on.
-
-        A stored text is cut again if this string has changed.
-        """
+        """A stored text is cut again if this string has changed."""
         return 'book'
 
     def __init__(self, files, progress, lower=True):
         self.lower = lower
         # The number of threads in which to call `cut`; None: one per core.
-        # Only compiled code gains from threads, since it runs without Python's
-        # global interpreter lock. draw.library() is the library of this code
+        # Only compiled code runs without the global interpreter lock
         self.num_threads = 1 if draw.library() is None else None
         self._thread_local = threading.local()
 
@@ -334,15 +315,13 @@ class BookCutter:
         if draw.library() is not None:
             if not hasattr(self._thread_local, 'memory'):
                 self._thread_local.memory = compiled.TextMemory()
-            # MAX_WORDS limits the bytes of a paragraph, and so its words.
-            # PARTS: each line is a part of a paragraph
             fields = compiled.text(
                 stretch.all_bytes,
                 compiled.WIKI if stretch.is_wiki else compiled.PARTS,
                 self.lower, text_reader.MAX_WORDS, self._thread_local.memory)
         if fields is None:
-            # No library is loaded; or a paragraph has more bytes than
-            # MAX_WORDS, and may have to be split; or bytes are not UTF-8, and
+            # No library is loaded; or a paragraph has more than MAX_WORDS
+            # bytes, and perhaps too many words; or bytes are not UTF-8, and
             # an error must name their line
             return self.cut_plainly(stretch)
         cut = Cut(*fields)
@@ -355,8 +334,7 @@ class BookCutter:
         """`cut` without compiled code."""
         paragraphs = stretch.paragraphs()
         kept = [STOP in text for text in paragraphs.texts]
-        # `paragraphs_of_lines` also leaves out the paragraphs without STOP,
-        # and applies self.lower
+        # `paragraphs_of_lines` keeps the same paragraphs, and applies `lower`
         sentence_lists = paragraphs_of_lines(paragraphs.texts, self.lower)
         return Cut.of(paragraphs, kept, sentence_lists, lower=False)
 
@@ -364,8 +342,7 @@ class BookCutter:
 class ProseCutter:
     """A cutter by `prose_sentences`, with the words of `SpacedPunctuation`.
 
-    A file with a title of WikiText's format (see `text_reader`) and spaced
-    marks is cut by the book's rule.
+    A file with WikiText's titles and spaced marks is cut by the book's rule.
     """
 
     remedy = ('expected running text, a blank line between paragraphs, and '
@@ -379,7 +356,7 @@ class ProseCutter:
         self.lower, self.num_threads = lower, 1
         self._book = BookCutter(files, progress, lower)
         self._spaced_punctuation = SpacedPunctuation()
-        self._spaced_by_path = {}   # {path: the result of `has_spaced_marks`}
+        self._spaced_marks = {}     # {path: result of `has_spaced_marks`}
 
     def cut(self, stretch):
         if self._uses_books_rule(stretch):
@@ -399,16 +376,13 @@ class ProseCutter:
 
     def _has_spaced_marks(self, path):
         name = os.fspath(path)
-        if name not in self._spaced_by_path:
-            self._spaced_by_path[name] = has_spaced_marks(path)
-        return self._spaced_by_path[name]
+        if name not in self._spaced_marks:
+            self._spaced_marks[name] = has_spaced_marks(path)
+        return self._spaced_marks[name]
 
 
 class MixedCutter(ProseCutter):
-    """A cutter by the book's rule for files with spaced marks.
-
-    Other files are cut by `prose_sentences`.
-    """
+    """Cuts files with spaced marks by the book's rule, others as prose."""
 
     @staticmethod
     def version():
@@ -421,7 +395,7 @@ class MixedCutter(ProseCutter):
 class PunktCutter:
     """A cutter by Punkt, which learns from the first characters of `files`."""
 
-    remedy = 'expected running text, a blank line between paragraphs'
+    remedy = 'expected running text with a blank line between paragraphs'
 
     @staticmethod
     def version():
@@ -432,7 +406,7 @@ class PunktCutter:
         with bar(PUNKT_CHARS, 'learning', 'characters', unit_scale=True,
                  quiet=not progress) as progress_bar:
             self.splitter = PunktSplitter(
-                _first_texts(files, progress_bar.update))
+                _first_paragraphs(files, progress_bar.update))
 
     def cut(self, stretch):
         paragraphs = stretch.paragraphs()
@@ -469,36 +443,25 @@ def has_spaced_marks(path):
     """True if most of the marks . ! ? at a file's begin are between blanks.
 
     Marks within a word, as in 3.5, do not count. If no mark counts, True if
-    the begin has a title of WikiText's format.
+    there is a title of WikiText's format.
     """
     pieces = text_sources.pieces(path, size=MARKS_BYTES)
     with contextlib.closing(pieces):
-        data = next(pieces)[:MARKS_BYTES]
-    num_spaced = len(_SPACED_MARK.findall(data))
-    num_attached = len(_ATTACHED_MARK.findall(data))
+        head = next(pieces)[:MARKS_BYTES]
+    num_spaced = len(_SPACED_MARK.findall(head))
+    num_attached = len(_ATTACHED_MARK.findall(head))
     if num_spaced == num_attached == 0:
-        return text_reader.has_title(data)
+        return text_reader.has_title(head)
     return num_spaced > num_attached
 
 
-def _indices_among_kept(indices, kept):
-    """Convert indices of paragraphs to indices among the kept paragraphs.
+def _first_paragraphs(files, advance):
+    """Yield paragraphs of files, at most PUNKT_CHARS characters in all.
 
-    The index of a paragraph that is not kept becomes the index of the next
-    kept paragraph.
-    """
-    return onp.cumsum([0, *kept], dtype='int64')[indices]
-
-
-def _first_texts(files, advance):
-    """Yield the files' paragraphs in order, at most PUNKT_CHARS characters.
-
-    The last paragraph may be truncated. advance: called with the number of
-    characters of each paragraph.
+    advance: called with the number of characters of each paragraph.
     """
     chars_left = PUNKT_CHARS
     for file in files:
-        # The empty function ignores the number of bytes read
         for paragraphs in text_reader.paragraphs_of(
                 file, lambda num_bytes: None):
             for text in paragraphs.texts:

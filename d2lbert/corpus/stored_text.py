@@ -4,10 +4,9 @@ A row holds a pair of sentences, a pair of runs of sentences as in the
 published BERT, or full sentences as in RoBERTa. A run is one or more
 consecutive sentences.
 
-The text is mapped into memory. Examples are drawn a chunk at a time. A chunk
-is a group of paragraphs or, for full sentences, a section of the text. All
-data that grows with the text is on disk, except 4 bytes a paragraph for the
-order of an epoch.
+Examples are drawn a chunk at a time. A chunk is a group of paragraphs or, for
+full sentences, a section of the text. All data that grows with the text is on
+disk, except 4 bytes a paragraph for the order of an epoch.
 
 N: the number of examples of a chunk. M: the number of parts (ranges of words)
 in all rows of a chunk.
@@ -35,40 +34,38 @@ from d2lbert.texts.examples import (
 )
 from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
 
-# The maximal number of random sentences at which `_draw_similar_run` tries to
-# begin a run
+# The maximal number of sentences at which `_draw_similar_run` tries to begin
 NUM_TRIES = 16
 
 
 def draw_runs(text, order, max_len, rng, swap=False):
     """Draw pairs of runs of sentences, each pair with about max_len tokens.
 
-    text: a `StoredText`; order: the indices of the paragraphs to use, in this
-    order. Returns spans (N, 4) int64 and is_next (N,) bool, the arguments of
-    `examples.mask_pairs`.
+    text: a `StoredText`; order: the indices of the paragraphs to use. Returns
+    spans (N, 4) int64 and is_next (N,) bool, as for `examples.mask_pairs`.
 
     As in the published BERT, consecutive sentences are taken until the next
     sentence does not fit, and split at random into two runs. In half of the
     pairs a random run replaces the second run; the next pair begins with the
     sentences of the replaced run. Each pair begins in a paragraph of `order`,
-    and can continue in the next paragraphs of the article. swap: swap the two
-    runs of half of the pairs, in place of replacing the second run, as in the
+    and can continue in the next paragraphs of the article. A pair is truncated
+    only if one of its runs is a single sentence. swap: swap the two runs of
+    half of the pairs, in place of replacing the second run, as in the
     published ALBERT.
     """
+    max_words = max_len - 3         # <cls> and two <sep> are no words
     spans, is_next = [], []
     for q in order.tolist():
         begin, end = text.paragraphs[q:q + 2].tolist()
         offsets = _sentence_offsets(text, begin, end, q, max_len)
-        # a, b, stop and `last` are indices of sentences, from 0 for the first
-        # sentence of the paragraph. The runs are sentences a to b - 1 and
-        # b to stop - 1. `last` is the last sentence in `offsets`. Each pair
-        # begins in this paragraph, and has at least two sentences. The 3
-        # tokens beside the words are <cls> and two <sep>
-        a, last = 0, len(offsets) - 2
-        while a < min(end - begin, last):
+        num_sentences = len(offsets) - 1
+        # Each pair begins in paragraph q. Its runs are sentences a to b - 1
+        # and b to stop - 1, counted from the begin of the paragraph
+        a = 0
+        while a < min(end - begin, num_sentences - 1):
             stop = a + 2
-            while (stop <= last
-                   and offsets[stop + 1] - offsets[a] + 3 <= max_len):
+            while (stop < num_sentences
+                   and offsets[stop + 1] - offsets[a] <= max_words):
                 stop += 1
             b = a + 1 + int(rng.random() * (stop - a - 1))
             first = offsets[a], offsets[b]
@@ -78,12 +75,12 @@ def draw_runs(text, order, max_len, rng, swap=False):
             if not follows and swap:
                 first, second = second, first
             elif not follows:
-                free_words = max_len - 3 - (first[1] - first[0])
+                free_words = max_words - (first[1] - first[0])
                 second = _draw_similar_run(text, second, free_words, max_len,
                                            rng)
                 next_a = b
             # The truncation comes after the swap, or it would reveal the swap
-            spans.append(_truncate_spans(*first, *second, max_len - 3))
+            spans.append(_truncate_spans(*first, *second, max_words))
             is_next.append(follows)
             a = next_a
     return (onp.array(spans, 'int64').reshape(-1, 4),
@@ -91,32 +88,29 @@ def draw_runs(text, order, max_len, rng, swap=False):
 
 
 def _sentence_offsets(text, begin, end, q, max_len):
-    """The index of the first word of each of some consecutive sentences.
+    """Indices of the first words of sentences, then the end of the last one.
 
-    The last entry is the end of the last sentence. The sentences are begin to
-    end - 1, all in paragraph q, and after them at most max_len sentences of
-    the same article. Further sentences would seldom fit into a row.
+    The sentences are begin to end - 1, all in paragraph q, and at most max_len
+    more of the same article. Further sentences would seldom fit into a row.
     """
-    # article_end: the sentence after the article; k: the next article's index
-    k = onp.searchsorted(text.articles, q, 'right')
-    if k < len(text.articles):
-        article_end = int(text.paragraphs[text.articles[k]])
+    next_article = onp.searchsorted(text.articles, q, 'right')
+    if next_article < len(text.articles):
+        article_end = int(text.paragraphs[text.articles[next_article]])
     else:
         article_end = text.num_sentences
     return text.sentences[begin:min(end + max_len, article_end) + 1].tolist()
 
 
-def _draw_similar_run(text, span, max_words, max_len, rng):
-    """Draw a random run of sentences, about as long as a span of words.
+def _draw_similar_run(text, replaced, max_words, max_len, rng):
+    """Draw a random run of sentences, about as long as the run `replaced`.
 
-    A different length would reveal that the run does not follow, and so would
-    a truncation. So the run has at most max_words words, unless `span` has
-    more, or all drawn candidates have more. max_len: as for `draw_runs`.
-    span, and the result: (begin, end), indices of words.
+    Another length would reveal that the run does not follow, and so would a
+    truncation. So the run has at most max_words words, unless `replaced` or
+    all drawn candidates have more. A run is (begin, end), indices of words.
     """
-    wanted_length = span[1] - span[0]
+    wanted_length = replaced[1] - replaced[0]
     max_words = max(max_words, wanted_length)
-    best = None     # (rank, (begin, end)); a smaller rank is better
+    best = None     # (rank, run); a smaller rank is better
     for _ in range(NUM_TRIES):
         q = int(rng.random() * text.num_paragraphs)
         begin, end = text.paragraphs[q:q + 2].tolist()
@@ -138,9 +132,9 @@ def _draw_similar_run(text, span, max_words, max_len, rng):
 
 
 def _truncate_spans(begin_a, end_a, begin_b, end_b, max_words):
-    """Truncate two spans of words to max_words in all, the longer one first.
+    """Truncate spans a and b to max_words in all, as by `truncate_pair`.
 
-    The first span loses words at its begin, the second span at its end.
+    Span a loses words at its begin, span b at its end.
     """
     len_a, len_b = truncate_pair(end_a - begin_a, end_b - begin_b, max_words,
                                  odd_to_first=False)
@@ -158,17 +152,14 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
 
     These are the FULL-SENTENCES of Liu et al. 2019, section 4.2. A row ends
     where the next sentence does not fit. At the end of an article the row
-    continues with another article, after a <sep>. So all rows have about the
-    same length. If each article began a new row, many rows would be half
-    empty. The articles are shuffled. Only a sentence longer than a row is
-    split, and continues in the next row.
+    continues with another article, after a <sep>. The articles are shuffled.
+    Only a sentence longer than a row is split, and continues in the next row.
     """
     rows, parts = [0], []
     free = max_free = max_len - 1       # the free tokens of a row, after <cls>
     borders = _article_borders(text, chunk, num_chunks)
-    # Despite its name, the function here shuffles indices of articles
+    # Here `shuffled_paragraphs` returns indices of articles
     for k in shuffled_paragraphs(len(borders) - 1, rng).tolist():
-        # As for `_sentence_offsets`: the begins of sentences, and the last end
         offsets = text.sentences[borders[k]:borders[k + 1] + 1].tolist()
         begin = offsets[0]
         while begin < offsets[-1]:
@@ -198,17 +189,16 @@ def _article_borders(text, chunk, num_chunks):
     first, end = onp.searchsorted(
         text.sentences, [text.num_words * k // num_chunks
                          for k in (chunk, chunk + 1)]).tolist()
-    # The paragraphs that begin after sentence `first` and before `end`
+    # The paragraphs, then the articles, that begin after sentence `first` and
+    # before `end`
     paragraph_range = onp.searchsorted(text.paragraphs, [first + 1, end])
-    # The articles that begin with one of these paragraphs
     article_range = onp.searchsorted(text.articles, paragraph_range)
     articles = text.articles[slice(*article_range)]
     return [first, *text.paragraphs[articles].tolist(), end]
 
 
-# The maximal size of a chunk, approximately: in words for full sentences, in
-# tokens with padding for pairs. The arrays of a chunk take about 10 bytes a
-# token, up to 80 MB
+# The approximate maximal size of a chunk: in words for full sentences, in
+# tokens with padding for pairs. A chunk's arrays have about 10 bytes a token
 CHUNK_TOKENS = 1 << 23
 
 
@@ -240,8 +230,7 @@ class StoredText(NumberedText):
         arrays = [onp.load(folder / f'{name}.npy', mmap_mode='r') for name in
                   ('ids', 'sentences', 'paragraphs', 'articles')]
         self._maps = [array._mmap for array in arrays]
-        # The byte at which the first word begins in ids.npy
-        self._offset = arrays[0].offset
+        self._header_bytes = arrays[0].offset       # of ids.npy
         self._file = open(folder / 'ids.npy', 'rb')
         weakref.finalize(self, self._file.close)
         # Plain arrays: slices of the class memmap are slow
@@ -250,28 +239,26 @@ class StoredText(NumberedText):
         self.source, self.counts = source, counts
 
     def read(self, begin, end):
-        return self._read([begin], [end])
+        return self._read_ranges([begin], [end])
 
     def gather(self, spans):
-        # The begins and the ends of all spans, row by row of `spans`
         begins, ends = spans[:, ::2].ravel(), spans[:, 1::2].ravel()
-        types = self._read(begins.tolist(), ends.tolist())
+        types = self._read_ranges(begins.tolist(), ends.tolist())
         lengths = ends - begins
         new_ends = onp.cumsum(lengths)
         new_spans = onp.stack([new_ends - lengths, new_ends], axis=1)
         return types, new_spans.reshape(spans.shape)
 
-    def _read(self, begins, ends):
-        """The types of the words of several ranges, one after another.
+    def _read_ranges(self, begins, ends):
+        """The types of words from the file, one range after another.
 
-        begins, ends: lists of ints. The words are read from the file, since
-        an access to the map may load megabytes.
+        An access to the map instead may load megabytes.
         """
         size = self.types.itemsize
         lengths = [(end - begin) * size for begin, end in zip(begins, ends)]
         data = b''.join(map(
             os.pread, itertools.repeat(self._file.fileno()), lengths,
-            [begin * size + self._offset for begin in begins]))
+            [begin * size + self._header_bytes for begin in begins]))
         if len(data) != sum(lengths):
             raise OSError(f'{self._file.name} lost its end while it was in '
                           'use: try again')
@@ -281,7 +268,7 @@ class StoredText(NumberedText):
         """Release the mapped pages that this process has read.
 
         They stay in the system's cache, but no longer count as memory of this
-        process. Random access may have read all pages of the file.
+        process.
         """
         for memory_map in self._maps:
             if hasattr(mmap, 'MADV_DONTNEED'):
@@ -308,31 +295,25 @@ class StoredText(NumberedText):
         position: (chunk, index) of the batch after this one. `chunk` counts
         the chunks of the epoch, and `index` the batches of the chunk. With
         start=position, a new call yields the rest of the epoch, the same
-        batches to the last bit. The batches depend only on the arguments and
-        on the text. The paragraphs are shuffled and processed a chunk at a
-        time. With the book's max_len, WikiText-2 is one chunk. The examples
-        of a chunk are shuffled, and the last batch of a chunk may be smaller.
+        batches to the last bit. The paragraphs are shuffled and processed a
+        chunk at a time. The examples of a chunk are shuffled, and the last
+        batch of a chunk may be smaller.
 
-        With the defaults of the arguments below, the examples are the book's,
-        with new pairs and masks in each epoch. Each sentence except the last
-        of its paragraph makes a pair with the next sentence or, in half of the
-        cases, with a random sentence of a random paragraph. Pairs longer than
-        max_len are dropped, and mask_share of the tokens are masked. If the
-        text is one chunk and dynamic is False, every epoch has the examples of
-        `bert_dataset.load_data` with `random` and NumPy seeded with `seed`.
-
-        fill: the texts of a pair are runs of sentences, in all close to
-        max_len tokens long. A pair is truncated only if one of its runs is a
-        single sentence. swap: half of the pairs are swapped in place of
-        getting a random second text; nsp_y is 1 for a pair in order.
-        whole_words: mask all pieces of a word or none.
+        Without fill and spans, the pairs are those of
+        `examples.draw_examples`. mask_share and whole_words are as there.
+        dynamic: draw new pairs and masks in each epoch; otherwise only the
+        order of the examples is new. If only dynamic is changed from its
+        default, and the text is one chunk, as WikiText-2 with the book's
+        max_len, every epoch has the examples of `bert_dataset.load_data` with
+        `random` and NumPy seeded with `seed`.
+        fill: draw pairs of runs of sentences, by `draw_runs`.
+        swap: half of the pairs are swapped in place of getting a random second
+        text; nsp_y is 1 for a pair in order.
         spans: an object of `corpus.masking`. Rows then hold full sentences in
         place of pairs, and fill, swap and whole_words are ignored. A
         `SpanMasking` gives batches of `MaskedRows`, a `Noise` gives
         `NoisyRows`, and `NO_MASKS` gives `UnmaskedRows`. The chunks are
         sections of the text as it is stored, in random order.
-        dynamic: draw new pairs and masks in each epoch; otherwise only the
-        order of the examples is new.
 
         Raises ValueError for a wrong argument. The iteration raises ValueError
         if a whole epoch has no example, or if `start` is after a chunk's last
@@ -348,15 +329,15 @@ class StoredText(NumberedText):
         if not (0 <= first_chunk <= num_chunks and 0 <= first_index):
             raise ValueError(
                 f'start={tuple(start)} lies outside of {self.source}, which '
-                f'has {num_chunks} chunks: it belongs to another text')
+                f'has {num_chunks} chunks: it belongs to another text or to '
+                'other settings')
         return self._batches(batch_size, first_chunk, first_index, _Settings(
             int(seed), int(epoch), dynamic, max_len, mask_share, fill,
             whole_words, swap, spans))
 
     def _batches(self, batch_size, chunk, first_index, settings):
-        # True for a whole epoch until its first batch. False for a resumed
-        # epoch, which may have no batch left
-        is_empty = (chunk, first_index) == (0, 0)
+        # A resumed epoch may have no batch left
+        needs_batch = (chunk, first_index) == (0, 0)
         for columns, order in self._chunks(chunk, settings):
             num_batches = -(-len(order) // batch_size)
             # Index 0 is right even for a chunk without batches
@@ -364,10 +345,10 @@ class StoredText(NumberedText):
                 raise ValueError(
                     f'start={(chunk, first_index)} lies outside of '
                     f'{self.source}: chunk {chunk} has {num_batches} batches '
-                    f'of {batch_size}, so it belongs to another text or '
-                    'another batch size')
+                    f'of {batch_size}, so it belongs to another text or to '
+                    'other settings')
             for index in range(first_index, num_batches):
-                is_empty = False
+                needs_batch = False
                 rows = order[index * batch_size:(index + 1) * batch_size]
                 next_position = ((chunk, index + 1) if index + 1 < num_batches
                                  else (chunk + 1, 0))
@@ -375,24 +356,23 @@ class StoredText(NumberedText):
                     column[rows] for column in columns))
             chunk, first_index = chunk + 1, 0
             columns = None      # free the memory before the next chunk
-        if is_empty:
+        if needs_batch:
             raise ValueError(
                 f'{self.source}: {no_pair_message(settings.max_len)}')
 
     def _chunks(self, first_chunk, settings):
-        """Yield (columns, order of their rows) for the chunks of an epoch.
+        """Yield (columns, order of their rows) for chunks of an epoch.
 
-        first_chunk: the number of chunks to leave out first. Here and below,
-        `chunk` is the index of a chunk before the chunks are shuffled.
+        Here and below, `chunk` is an index before the chunks are shuffled;
+        first_chunk is an index after that.
         """
         seed, epoch, masking = settings.seed, settings.epoch, settings.masking
         num_chunks = self.num_chunks(settings.max_len, masking)
         chunks = onp.arange(num_chunks)
-        # With new pairs, the paragraphs are shuffled in each epoch, so the
-        # chunks need no new order
+        # Dynamic pairs need no new order of the chunks, since each epoch
+        # shuffles the paragraphs
         if not settings.dynamic or masking is not None:
             derive_shuffler('chunks', seed, epoch).shuffle(chunks)
-        # Static examples are drawn as in epoch 0
         drawn_epoch = epoch if settings.dynamic else 0
         rng = _generator(seed, drawn_epoch, 0)
         if masking is None:
@@ -403,20 +383,18 @@ class StoredText(NumberedText):
             chunk_rng = (_generator(seed, drawn_epoch, chunk) if chunk
                          else rng)
             if masking is None:
-                columns = self._examples(paragraphs, chunk, chunk_rng,
-                                         settings)
+                columns = self._draw_pairs(paragraphs, chunk, chunk_rng,
+                                           settings)
             else:
-                columns = self._rows(chunk, num_chunks, chunk_rng, settings)
+                columns = self._draw_full_sentences(chunk, num_chunks,
+                                                    chunk_rng, settings)
             self.release()
             yield columns, _row_order(len(columns[0]), seed, drawn_epoch,
                                       epoch, chunk)
             columns = None      # free the memory before the next chunk
 
-    def _examples(self, paragraphs, chunk, rng, settings):
-        """All examples of a chunk of pairs, a `Batch` of columns.
-
-        paragraphs: the indices of all paragraphs, shuffled.
-        """
+    def _draw_pairs(self, paragraphs, chunk, rng, settings):
+        """The `Batch` of a chunk; paragraphs: all indices, shuffled."""
         max_len, mask_share = settings.max_len, settings.mask_share
         size = self._paragraphs_per_chunk(max_len)
         first = chunk * size
@@ -429,8 +407,7 @@ class StoredText(NumberedText):
         return draw_examples(self, paragraphs, max_len, rng, mask_share,
                              first, end, settings.whole_words, settings.swap)
 
-    def _rows(self, chunk, num_chunks, rng, settings):
-        """All rows of a chunk of full sentences, a named tuple of columns."""
+    def _draw_full_sentences(self, chunk, num_chunks, rng, settings):
         rows, parts = full_sentences(self, chunk, num_chunks,
                                      settings.max_len, rng)
         return settings.masking.draw_rows(
@@ -440,10 +417,7 @@ class StoredText(NumberedText):
 # The random numbers of a chunk do not depend on earlier chunks
 
 def _generator(seed, epoch, chunk):
-    """The generator of the examples of a chunk.
-
-    Chunk 0 of epoch 0 has the book's generator, random.Random(seed).
-    """
+    """The generator of a chunk; that of the book for chunk 0 of epoch 0."""
     if not (epoch or chunk):
         return random.Random(seed)
     return random.Random(int.from_bytes(

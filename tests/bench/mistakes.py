@@ -785,8 +785,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
     # corpus
 
     ('--fill counts one <sep> less',
-     'offsets[stop + 1] - offsets[a] + 3 <= max_len',
-     'offsets[stop + 1] - offsets[a] + 2 <= max_len',
+     'offsets[stop + 1] - offsets[a] <= max_words',
+     'offsets[stop + 1] - offsets[a] <= max_words + 1',
      'test_filled_rows_hold_whole_sentences_and_as_many_as_fit'),
     ('the vocabulary counts what is held out',
      'freqs[different] -= counts',
@@ -801,7 +801,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "np.where(kept, onp.cumsum(kept), -1)",
      'test_rare_words_are_pruned_when_there_are_too_many'),
     ('a run of sentences goes on into the next article',
-     'article_end = int(text.paragraphs[text.articles[k]])',
+     'article_end = int(text.paragraphs[text.articles[next_article]])',
      'article_end = text.num_sentences',
      'test_filled_rows_hold_whole_sentences_and_as_many_as_fit'),
     ('sentences are said to be swapped, and are not',
