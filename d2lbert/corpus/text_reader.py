@@ -1,8 +1,9 @@
-"""This module reads text files in stretches of lines, as lists of paragraphs.
+"""This module reads text files as paragraphs, a stretch of lines at a time.
 
 Any thread can split a stretch into paragraphs without the other stretches.
 `FileFacts` caches facts about files, such as digests, until the files change.
-An argument `path` is a path or a `text_sources.Source`.
+An argument `path` is a path or a `text_sources.Source`. An argument `number`
+is the line number in the file of the first given line.
 """
 import contextlib
 import itertools
@@ -19,6 +20,7 @@ from d2lbert.machine.files import read_json
 from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.numbered_text import STOP
+from d2lbert.texts.text_sources import BOM
 
 # The limits of a paragraph, which is held in memory as a whole. A longer
 # paragraph is cut into parts. A part may exceed MAX_BYTES, since the bytes are
@@ -26,68 +28,54 @@ from d2lbert.texts.numbered_text import STOP
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
-# The number of bytes that are read at a time
+# The first block decides the format of a file, see `stretches_of`
 BLOCK_BYTES = text_files.PIECE_BYTES
-
-# The byte order mark of UTF-8
-BOM = b'\xef\xbb\xbf'
 
 
 # From files to lines
 
 def _blocks(path, advance):
-    """Yield blocks of a file's lines: (number of the first line, the bytes).
+    """Yield blocks of a file's lines: (number, bytes).
 
-    A block lacks the line feed of its last line. A line of more than MAX_BYTES
-    may be split into several blocks. advance: called with the number of bytes
-    read, as by `text_files.pieces`.
+    A block lacks its last line feed. A line of more than MAX_BYTES may be
+    split at a blank. advance: called with the number of bytes read.
     """
-    number, rest = 1, b''       # rest: the begin of a line, not yet in a block
+    number, line_begin = 1, b''
     for piece in text_sources.with_line_feeds(
             text_sources.pieces(path, advance, BLOCK_BYTES)):
         end = piece.rfind(b'\n')
         if end < 0:
-            rest += piece
-            if len(rest) > MAX_BYTES:
-                blank = _cut_at_blank(path, number, rest)
-                yield number, rest[:blank]
-                rest = rest[blank + 1:]
+            line_begin += piece
+            if len(line_begin) > MAX_BYTES:
+                data, line_begin = _split_at_blank(path, number, line_begin)
+                yield number, data
             continue
-        data = b''.join((rest, memoryview(piece)[:end]))
-        rest = piece[end + 1:]
+        data = b''.join((line_begin, memoryview(piece)[:end]))
+        line_begin = piece[end + 1:]
         yield number, data
-        # Faster than bytes.count, which reads one byte at a time
+        # Faster than bytes.count
         number += 1 + int(onp.count_nonzero(
             onp.frombuffer(data, 'uint8') == ord('\n')))
-    if rest:
-        yield number, rest
+    if line_begin:
+        yield number, line_begin
 
 
-def _decode_lines(path, number, data):
-    """The lines of `data`; data[0] is in line `number` of the file."""
-    return text_files.decoded(path, data, number).split('\n')
+def _split_at_blank(path, number, line):
+    """Split a long line at its last space or tab, with a warning.
 
-
-def _cut_at_blank(path, number, data):
-    """Warn that a long line is cut; return the index of its last blank.
-
-    data: more than MAX_BYTES bytes of line `number`. A blank is a space or a
-    tab. Raises ValueError if only the first byte, or no byte, is a blank.
+    Raises ValueError if no byte, or only the first byte, is a space or a tab.
     """
-    blank = max(data.rfind(b' '), data.rfind(b'\t'))
+    blank = max(line.rfind(b' '), line.rfind(b'\t'))
     if blank < 1:
         raise ValueError(
             f'{path}, line {number} has more than {MAX_BYTES:,} bytes without '
             'a blank: expected words with blanks between them')
     _warn_of_split(path, number)
-    return blank
+    return line[:blank], line[blank + 1:]
 
 
 def _warn_of_split(path, number):
-    """Warn that the paragraph at line `number` is split.
-
-    For a `Source`, only the first call prints a warning.
-    """
+    """Warn that the paragraph at a line is split; once for each `Source`."""
     if getattr(path, 'has_split_warning', False):
         return
     # A str or Path cannot have this attribute, so it warns at each call
@@ -99,11 +87,7 @@ def _warn_of_split(path, number):
 
 
 def _join_lines(path, number, lines):
-    """Join a paragraph's lines into a list of one text.
-
-    A paragraph of more than MAX_WORDS becomes several texts. lines[0] is line
-    `number` of the file.
-    """
+    """Join a paragraph's lines: [text], or parts of at most MAX_WORDS."""
     text = ' '.join(lines)
     # Counting words is slow, and a text has no more words than characters
     if len(text) <= MAX_WORDS or len(text.split()) <= MAX_WORDS:
@@ -132,8 +116,8 @@ class Paragraphs(NamedTuple):
     """Some consecutive paragraphs of a file."""
 
     texts: list         # strings
-    articles: list      # for each article that begins here, the index of its
-                        # first text; len(texts) if this text comes later
+    articles: list      # for each article that begins here, the number of
+                        # texts before it
     is_tokenized: bool  # True in WikiText's format: blanks around punctuation
 
 
@@ -160,16 +144,15 @@ def _is_title(lines, k):
 class Stretch(NamedTuple):
     """Some consecutive lines of a file that contain whole paragraphs.
 
-    In WikiText's format a line is a paragraph, but a title is only recognized
-    by the blank lines around it. So two lines are only context: the first line
-    of `before` and the last line of `data`. They belong to the stretches
-    before and after this one.
+    WikiText's titles are recognized by the blank lines around them. So in this
+    format, two lines are only context: the first line of `before` belongs to
+    the previous stretch, and the last line of `data` to the next stretch.
     """
 
     path: str       # or a Source
-    number: int     # the number of the first line of `data` in the file
-    before: bytes   # the two lines before `data`; at the begin of a file, only
-                    # an empty line of context; b'' for other formats
+    number: int     # the number of the first line of `data`
+    before: bytes   # the two lines before `data`; at the begin of a file, an
+                    # empty line; b'' for other formats
     data: bytes
     is_wiki: bool   # True for WikiText's format
     is_first: bool  # True for the first stretch of a file
@@ -183,15 +166,17 @@ class Stretch(NamedTuple):
 
     def paragraphs(self):
         """Return the `Paragraphs` of these lines."""
-        lines = _decode_lines(self.path, self.number, self.data)
+        lines = text_files.decoded(self.path, self.data,
+                                   self.number).split('\n')
         articles = [0] if self.is_first else []
-        if not self.is_wiki:
-            return Paragraphs(
-                _plain_paragraphs(self.path, self.number, lines), articles,
-                is_tokenized=False)
-        before = self.before.decode().split('\n')[:-1]
-        return _wiki_paragraphs(self.path, self.number - len(before),
-                                before + lines, articles)
+        if self.is_wiki:
+            before = self.before.decode().split('\n')[:-1]
+            texts, titles = _wiki_paragraphs(
+                self.path, self.number - len(before), before + lines)
+            articles += titles
+        else:
+            texts = _plain_paragraphs(self.path, self.number, lines)
+        return Paragraphs(texts, articles, is_tokenized=self.is_wiki)
 
 
 def stretches_of(path, advance):
@@ -213,21 +198,21 @@ def paragraphs_of(path, advance):
 
 
 def has_title(data):
-    """True if the first bytes of a file have a heading of the first level."""
+    """True if the first bytes of a file have a title of WikiText's format."""
     if data.startswith(BOM):
         data = data[len(BOM):]
     data = b'\n\n' + data + b'\n\n'
-    for line_begin in (b'\n = ', b'\n= '):
-        found = data.find(line_begin)
+    for heading_begin in (b'\n = ', b'\n= '):
+        found = data.find(heading_begin)
         while found >= 0:
-            # data[begin:end] is three lines; the second may be a title
+            # data[begin:end] is the possible title and the lines around it
             begin = data.rfind(b'\n', 0, found) + 1
             end = data.index(b'\n', data.index(b'\n', found + 1) + 1)
             # Bytes that are not UTF-8 are reported later
             lines = data[begin:end].decode(errors='replace').split('\n')
             if _is_title(lines, 1):
                 return True
-            found = data.find(line_begin, found + 1)
+            found = data.find(heading_begin, found + 1)
     return False
 
 
@@ -241,76 +226,68 @@ def _wiki_stretches(path, blocks):
         stretch = Stretch(path, number, before, data, is_wiki=True,
                           is_first=is_first)
         yield stretch
-        # The last line of the block, and the line of context before it
-        before, is_first = _last_lines(stretch.all_bytes) + b'\n', False
+        before, is_first = _last_two_lines(stretch.all_bytes) + b'\n', False
 
 
 def _with_empty_block(blocks):
-    """Yield the (line number, bytes) of blocks, then an empty block."""
+    """Yield the blocks, then an empty block."""
     number, data = 1, b''
     for number, data in blocks:
         yield number, data
     yield number + data.count(b'\n') + 1, b''
 
 
-def _last_lines(data):
-    """The last two lines of bytes, or the only line."""
+def _last_two_lines(data):
     end = data.rfind(b'\n')
     return data[data.rfind(b'\n', 0, max(0, end)) + 1:]
 
 
-def _wiki_paragraphs(path, number, lines, articles):
-    """The `Paragraphs` of lines; the first and the last line are only context.
-
-    lines[0] is line `number` of the file. articles: a list, to which the index
-    of the first paragraph of each article is appended.
-    """
-    texts = []
+def _wiki_paragraphs(path, number, lines):
+    """(texts, articles) of lines[1:-1], as in `Paragraphs`."""
+    texts, articles = [], []
     for k in range(1, len(lines) - 1):
         line = lines[k]
         is_heading = _is_heading(line)
         if is_heading and _is_title(lines, k):
             articles.append(len(texts))
-        # Headings are left out. But by the book's rule a heading with ' . ' is
-        # a paragraph, too
+        # By the book's rule a heading with ' . ' is a paragraph, too
         if STOP in line or not is_heading:
             texts += _join_lines(path, number + k, [line])
-    return Paragraphs(texts, articles, is_tokenized=True)
+    return texts, articles
 
 
 # Other formats: blank lines separate paragraphs, the file is one article
 
 def _plain_stretches(path, blocks):
-    # held: blocks of lines since the last blank line, from line held_from on
-    held, held_from, is_first = [], 1, True
+    # held: blocks of lines since the last blank line
+    held, held_number, is_first = [], 1, True
 
     def make_stretch(parts):
-        return Stretch(path, held_from, b'', b'\n'.join(parts),
+        return Stretch(path, held_number, b'', b'\n'.join(parts),
                        is_wiki=False, is_first=is_first)
     for number, data in blocks:
         if not held:
-            held_from = number
+            held_number = number
         end_above, begin_below = _find_last_blank_line(data)
         if end_above is not None:
             yield make_stretch([*held, data[:end_above]])
             # The blank line may end with the line feed that the block lacks
-            held_from = number + (data + b'\n').count(b'\n', 0, begin_below)
+            held_number = number + (data + b'\n').count(b'\n', 0, begin_below)
             held, is_first, data = [], False, data[begin_below:]
         if data:
             held.append(data)
         if sum(map(len, held)) > MAX_BYTES:
-            _warn_of_split(path, held_from)
+            _warn_of_split(path, held_number)
             yield make_stretch(held)
             held, is_first = [], False
     yield make_stretch(held)
 
 
 def _find_last_blank_line(data):
-    """Find the last blank line of bytes: (end_above, begin_below).
+    """Find the last blank line: (end_above, begin_below), or (None, None).
 
     data[:end_above] is the text above this line, without its last line feed,
-    and data[begin_below:] is the text below it. Returns (None, None) if no
-    line is blank.
+    and data[begin_below:] is the text below it.
     """
     end = len(data)
     while end >= 0:
@@ -323,32 +300,29 @@ def _find_last_blank_line(data):
 
 
 def _plain_paragraphs(path, number, lines):
-    """The texts of the paragraphs in lines; lines[0] is line `number`."""
-    texts, held, held_from = [], [], number
+    texts, held, held_number = [], [], number
     # The added blank line ends the last paragraph
     for line_number, line in enumerate([*lines, ''], number):
         if line and not line.isspace():
             if not held:
-                held_from = line_number
+                held_number = line_number
             held.append(line)
         elif held:
-            texts += _join_lines(path, held_from, held)
+            texts += _join_lines(path, held_number, held)
             held = []
     return texts
 
 
 # Facts about files, such as a digest
 
-# The name of the cache's file of facts
 FACTS_FILE = 'unchanged.json'
 
 # Increase this when the meaning of a fact changes
-VERSION = 1
+FACTS_VERSION = 1
 
 # The coarsest time resolution of a file system, FAT's 2 seconds
 TIME_RESOLUTION_NS = 2 * 10 ** 9
 
-# The maximal number of facts to keep; the oldest ones are dropped
 MAX_FACTS = 1024
 
 
@@ -373,11 +347,11 @@ class FileFacts:
         if known is not None and known[0] == stamp:
             return known[1]
         fact = compute(path)
-        # Do not keep the fact if the file changed meanwhile, or just before:
-        # then a further change could leave the times in the stamp as they are
+        # Soon after a change, a further change may leave the times as they are
         _, modified_ns, changed_ns, _ = stamp
-        if (stamp == _stamp(path) and max(modified_ns, changed_ns)
-                < start_ns - TIME_RESOLUTION_NS):
+        is_settled = (max(modified_ns, changed_ns)
+                      < start_ns - TIME_RESOLUTION_NS)
+        if stamp == _stamp(path) and is_settled:
             self._new[key] = [stamp, fact]
         return fact
 
@@ -388,9 +362,9 @@ class FileFacts:
         # Read the facts again, as other processes may have stored some. Facts
         # that they store between this reading and the writing get lost
         stored = _read_facts(_facts_path())
-        facts = {key: value for key, value in stored.items()
-                 if key not in self._new}
-        facts = dict(list({**facts, **self._new}.items())[-MAX_FACTS:])
+        older = [(key, value) for key, value in stored.items()
+                 if key not in self._new]
+        facts = dict([*older, *self._new.items()][-MAX_FACTS:])
         self._stored, self._new = facts, {}
         with contextlib.suppress(OSError):
             _facts_path().parent.mkdir(parents=True, exist_ok=True)
@@ -408,13 +382,12 @@ def _stamp(path):
 
 
 def _facts_path():
-    """The path of FACTS_FILE in the cache."""
     return cache.root() / 'tokens' / FACTS_FILE
 
 
 def _with_checksum(facts):
-    """The content of FACTS_FILE: facts, a version and a checksum."""
-    return {'version': VERSION, 'facts': facts,
+    """The content of FACTS_FILE."""
+    return {'version': FACTS_VERSION, 'facts': facts,
             'sum': zlib.crc32(json.dumps(facts).encode())}
 
 

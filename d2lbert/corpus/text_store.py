@@ -1,8 +1,7 @@
 """A store is a folder with numbered texts and their vocabulary.
 
-It is in the cache, or temporary if the cache is not usable. The texts are a
-training text and possibly a held-out text. This module builds stores, checks
-that they are complete, and finds them in the cache.
+The texts are a training text and possibly a held-out text. A store is in the
+cache, or temporary if the cache is not usable.
 """
 import contextlib
 import errno
@@ -45,21 +44,17 @@ from d2lbert.texts.numbered_text import BLOCK_WORDS
 # Increase this when `build` writes other files for the same text
 VERSION = 4
 
-# Attempts to open a store that other processes may remove before it is open
+# Of `open_or_build`
 ATTEMPTS = 10
 
-# The files of a store, beside the folders of the texts. MANIFEST: the size and
-# checksum of each other file
-MANIFEST = 'manifest.json'
-# The tokens of the vocabulary (words or word pieces), one per line
-VOCAB = 'vocab.txt'
-# The frequencies of the tokens, if the vocabulary was built from the training
-# text and has whole words
-FREQS = 'freqs.npy'
-# The `Counts` of the texts
-COUNTS = 'counts.json'
+# The files of a store, beside the folders of the texts
+MANIFEST = 'manifest.json'  # the size and checksum of each other file
+VOCAB = 'vocab.txt'         # the tokens (words or word pieces), one per line
+FREQS = 'freqs.npy'         # their frequencies in the training text; missing
+                            # for a given vocabulary and for word pieces
+COUNTS = 'counts.json'      # the `Counts` of the texts
 
-# The number of words that `write_numbers` handles at a time
+# Of `write_numbers`
 WORDS_AT_A_TIME = 1 << 20
 
 
@@ -71,9 +66,8 @@ class Counts(NamedTuple):
     words: int              # words, or word pieces, of the used paragraphs
     left_out_words: int     # whole words of the left-out paragraphs
     unknown: int            # the number of <unk> among `words`
-    # The minimum frequency of a word in the vocabulary; None if the caller
-    # gave the vocabulary, or if it has word pieces
-    min_freq: Any
+    min_freq: Any           # the vocabulary's minimum frequency of a word;
+                            # None for a given vocabulary and for word pieces
 
 
 # The content of a store. In this section `cut` is a `CutText`, and `cutter` is
@@ -90,28 +84,27 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     uses_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     cutter = cutter_class(files, progress, lower=not uses_pieces)
 
-    def cut_files(sources):     # into pieces if `vocab` is by now a PieceVocab
+    def cut_files(sources, vocab):
         word_types = None
         if isinstance(vocab, PieceVocab):
             word_types = PieceTypes(vocab)
         return CutText(folder / 'cut', sources, cutter, progress, word_types)
-    cut = cut_files(files)
-    # Two lists of ranges of paragraphs
-    train, valid = split_held_out(cut, valid_share)
+    cut = cut_files(files, vocab)
+    train_ranges, valid_ranges = split_held_out(cut, valid_share)
     # `write_numbers` checks the same, but later: learning pieces from a text
     # without words would fail first
-    check_sentences('train', cut, join_adjacent(train), cutter)
+    check_sentences('train', cut, join_adjacent(train_ranges), cutter)
     if vocab is None and uses_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
-            count_words(cut, valid), pieces))
+            count_words(cut, valid_ranges), pieces))
         if cut.pruned_at:       # cut again: pruned words need pieces, too
             shutil.rmtree(cut.folder)
-            cut = cut_files(files)
+            cut = cut_files(files, vocab)
         else:
             split_into_pieces(cut, vocab)
     if vocab is None:
-        tokens, freqs, table, min_freq = build_vocab(cut, train, valid,
-                                                     min_freq, max_vocab)
+        tokens, freqs, table, min_freq = build_vocab(
+            cut, train_ranges, valid_ranges, min_freq, max_vocab)
         (folder / VOCAB).write_bytes(tokens)
         onp.save(folder / FREQS, freqs)
         table = narrow(table, len(freqs))
@@ -121,19 +114,18 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
         vocab.save(folder / VOCAB)
         table, min_freq = vocab_table(vocab, cut), None
     unk = UNK_ID if vocab is None else vocab.unk
-    # The sizes and checksums of the largest files, computed while writing
-    known_sums, unknown = write_numbers(folder / 'train', cut, train, table,
-                                        cutter, unk)
-    if valid:
+    known_sums, unknown = write_numbers(folder / 'train', cut, train_ranges,
+                                        table, cutter, unk)
+    if valid_ranges:
         valid_sums, valid_unknown = write_numbers(
-            folder / 'valid', cut, valid, table, cutter, unk)
+            folder / 'valid', cut, valid_ranges, table, cutter, unk)
         known_sums.update(valid_sums)
         unknown += valid_unknown    # the counts are of both parts of `files`
     counts = dict(train=_counts(cut, unknown, min_freq))
     shutil.rmtree(cut.folder)
     if valid_files:
         del cut, table          # frees memory for the held-out text
-        cut = cut_files(valid_files)
+        cut = cut_files(valid_files, vocab)
         valid_sums, unknown = write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
             vocab_table(vocab, cut), cutter, vocab.unk)
@@ -148,7 +140,6 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
 
 
 def _counts(cut, unknown, min_freq):
-    """The `Counts` of a `CutText`."""
     left_out, left_out_words = cut.left_out.tolist()
     return Counts(cut.num_paragraphs, left_out, cut.num_words, left_out_words,
                   unknown, min_freq)
@@ -191,7 +182,7 @@ def vocab_table(vocab, cut):
     """
     if isinstance(vocab, PieceVocab):
         return None
-    words = [*cut.word_types.names, UNK]     # pruned words become <unk>
+    words = [*cut.word_types.names, UNK]
     return narrow(onp.fromiter(
         map(vocab.token_to_idx.get, words, itertools.repeat(vocab.unk)),
         'int32', len(words)), len(vocab))
@@ -204,14 +195,16 @@ def check_sentences(part, cut, ranges, cutter):
     """
     sentence_ranges = [cut.sentence_and_word_range(begin, end)[0]
                        for begin, end in ranges]
-    # Each paragraph has at least one sentence. If there are as many paragraphs
-    # as sentences, each has exactly one
+    # Each paragraph has a sentence, so equal numbers mean exactly one in each
     num_sentences = sum(end - begin for begin, end in sentence_ranges)
     num_paragraphs = sum(end - begin for begin, end in ranges)
     if num_sentences == num_paragraphs:
-        raise ValueError(
-            f'{describe_files(cut.files)}: no paragraph has two sentences'
-            f'{_in_part(part, ranges, cut)}: {cutter.remedy}')
+        where = (' in the held-out share' if part == 'valid' else
+                 ' in the training part')
+        if ranges == [(0, cut.num_paragraphs)]:
+            where = ''
+        raise ValueError(f'{describe_files(cut.files)}: no paragraph has two '
+                         f'sentences{where}: {cutter.remedy}')
 
 
 def write_numbers(folder, cut, ranges, table, cutter, unk):
@@ -225,8 +218,8 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
     check_sentences(folder.name, cut, ranges, cutter)
     sentence_ranges, word_ranges = zip(*(
         cut.sentence_and_word_range(begin, end) for begin, end in ranges))
-    # tables[k] maps the numbers of `cut` from before pruning k to vocabulary
-    # numbers. The last table maps the final numbers
+    # tables[k] is for numbers that `cut` stored between prunings k - 1 and k,
+    # and the last table for all later numbers
     tables = [] if table is None else [
         *(table[cut.renumbering(k)] for k in range(len(cut.pruned_at))), table]
 
@@ -251,45 +244,42 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
             writer.write(numbers)
             unknown += int(onp.count_nonzero(numbers == unk))
     path.replace(folder / 'ids.npy')
-    _write_ends(folder / 'sentences.npy', cut, 'sentences', sentence_ranges)
-    _write_ends(folder / 'paragraphs.npy', cut, 'paragraphs', ranges)
-    # new_begin: the index of a range's first paragraph in the new text
-    articles, new_begin = [], 0
-    for begin, end in ranges:
-        inside = cut.articles[(cut.articles > begin) & (cut.articles < end)]
-        # The begin of a range counts as the begin of an article
-        articles += [new_begin, *(new_begin + inside - begin).tolist()]
-        new_begin += end - begin
-    onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
+    _write_offsets(folder / 'sentences.npy', cut, 'sentences', sentence_ranges)
+    _write_offsets(folder / 'paragraphs.npy', cut, 'paragraphs', ranges)
+    onp.save(folder / 'articles.npy', _articles_within(cut, ranges))
     return {folder / 'ids.npy': [writer.size, writer.crc]}, unknown
 
 
-def _write_ends(path, cut, name, ranges):
-    """Write a .npy file: 0, then the end of each sentence or paragraph.
+def _write_offsets(path, cut, name, ranges):
+    """Write the offsets of ranges of sentences or paragraphs as a .npy file.
 
-    name: 'sentences' or 'paragraphs', the unit of `ranges`. The end of a
-    sentence is the number of words up to it, and the end of a paragraph is
-    the number of sentences up to it. Only the ranges are counted.
+    name: 'sentences' or 'paragraphs'. The file has this array of
+    `numbered_text.TokenizedText` for a text of only these ranges.
     """
-    last = 0        # the last end written
+    last_end = 0
     with _open_npy(path, 'int64',
                    1 + sum(end - begin for begin, end in ranges)) as f:
         f.write(onp.zeros(1, 'int64'))
         for begin, end in ranges:
-            shift = last - cut.offsets(name, begin, begin + 1)[0]
+            shift = last_end - cut.offsets(name, begin, begin + 1)[0]
             for first in range(begin, end, BLOCK_WORDS):
                 ends = shift + cut.offsets(
                     name, first + 1, min(first + BLOCK_WORDS, end) + 1)
                 f.write(ends)
-                last = ends[-1]
+                last_end = ends[-1]
 
 
-def _in_part(part, ranges, cut):
-    """The words that name a part in a message; '' for a whole text."""
-    if ranges == [(0, cut.num_paragraphs)]:
-        return ''
-    return (' in the held-out share' if part == 'valid' else
-            ' in the training part')
+def _articles_within(cut, ranges):
+    """The begins of articles, as indices among the paragraphs of `ranges`.
+
+    The begin of a range counts as the begin of an article.
+    """
+    articles, num_earlier = [], 0
+    for begin, end in ranges:
+        inside = cut.articles[(cut.articles > begin) & (cut.articles < end)]
+        articles += [num_earlier, *(num_earlier + inside - begin).tolist()]
+        num_earlier += end - begin
+    return onp.array(articles, 'int64')
 
 
 def size_and_crc(path):
@@ -321,7 +311,7 @@ def is_complete(store):
 
 
 def file_names(store):
-    """The names of the files of a complete store."""
+    """The names of a complete store's files, except the manifest."""
     return set(read_json(store / MANIFEST))
 
 
@@ -340,18 +330,18 @@ def read_counts(store):
 def find_or_build(key, fill):
     """Find a store, or build it if it is missing or damaged.
 
-    key: the name of the store's folder. fill(folder): a function that builds
-    the store in an empty folder. Returns (store, temporary): the folder of the
-    store, and the folder that the caller must remove at the end, or None if
-    the store is in the cache.
+    key: the name of the store's folder. fill(folder) builds the store in an
+    empty folder. Returns (store, temporary): the folder of the store, and the
+    folder that the caller must remove after use, or None if the store is in
+    the cache.
     """
-    root = cache.root() / 'corpora'
-    temporary, store = None, root / key
+    root, temporary = cache.root() / 'corpora', None
     # A complete store can also be used in a cache that is read-only
-    uses_cache = cache.enabled() and (_is_writable(root) or is_complete(store))
+    uses_cache = cache.enabled() and (_is_writable(root)
+                                      or is_complete(root / key))
     if not uses_cache:
-        temporary = Path(tempfile.mkdtemp(prefix='d2lbert-'))
-        root, store = temporary, temporary / key
+        root = temporary = Path(tempfile.mkdtemp(prefix='d2lbert-'))
+    store = root / key
     try:
         if not is_complete(store):
             with locked(root / f'{key}.lock') as has_lock:
@@ -371,10 +361,10 @@ def find_or_build(key, fill):
 
 
 def open_or_build(key, fill, open_store):
-    """Return open_store(folder of a store), and the temporary folder or None.
+    """Return open_store(store), and the temporary folder or None.
 
-    key, fill: as for `find_or_build`. A store that another process removes
-    before it is open is built again.
+    key, fill, store, temporary folder: as for `find_or_build`. A store that
+    another process removes before it is open is built again.
     """
     for attempt in range(ATTEMPTS):
         store, temporary = find_or_build(key, fill)
@@ -400,7 +390,6 @@ def _build_and_rename(store, fill):
         fill(unfinished)
         cache.make_private(unfinished)
         if store.exists() and not is_complete(store):
-            # The new store needs the name of the damaged one
             store.rename(unfinished / 'damaged')
             shutil.rmtree(unfinished / 'damaged', ignore_errors=True)
         try:
@@ -415,6 +404,6 @@ def _build_and_rename(store, fill):
         raise OSError(
             f'no room left in {store.parent} for the words of the corpus, '
             'which take up to twice as much as the corpus itself: free some, '
-            'or let D2LBERT_CACHE name a folder on a larger disk') from error
+            'or set D2LBERT_CACHE to a folder on a larger disk') from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,8 +1,7 @@
 """`WordTypes` numbers the different words of a text, and counts them.
 
 Equal words have the same number, their type. Types are numbered from 0, in the
-order of first occurrence. `PieceTypes` numbers word pieces, and splits a word
-into pieces when it first occurs.
+order of first occurrence. `PieceTypes` splits words into numbered pieces.
 """
 import itertools
 
@@ -13,9 +12,8 @@ from d2lbert.kernels import draw
 from d2lbert.kernels.cut import SPARE, Names
 from d2lbert.texts.numbered_text import concat_ranges, line_ends
 
-# The largest number of different words, and of the letters of these words.
-# Above a limit the rarest words are pruned, down to half of each limit or
-# less. Pruned words become <unk>, except in `PieceTypes`. A pruned word that
+# The maximal numbers of different words and of their letters. Beyond them rare
+# words are pruned and become <unk>, except in `PieceTypes`. A pruned word that
 # occurs again is a new word, and its count begins at 0
 MAX_TYPES = 1 << 21
 MAX_LETTERS = 1 << 26
@@ -26,7 +24,7 @@ class PlainNames:
 
     def __init__(self):
         self._numbers = {}      # {word: number}
-        self.letters = 0        # the number of letters of all words
+        self.letters = 0
 
     def __len__(self):
         return len(self._numbers)
@@ -53,10 +51,7 @@ def _has_cpp():
 
 
 def look_up(table, types):
-    """Return table[types], by C++ where it is compiled.
-
-    types: int32; type -1 reads the last entry.
-    """
+    """Return table[types]; type -1 reads the last entry. types: int32."""
     if not _has_cpp():
         return table[types]
     return compiled.look_up(table, types)
@@ -65,9 +60,9 @@ def look_up(table, types):
 def expand(table, begins, lengths, types, ends, size):
     """Replace each k in types by table[begins[k]:begins[k] + lengths[k]].
 
-    Computed by C++ where it is compiled. ends: indices into types. size: the
-    length of the result. Returns the result, and `ends` as indices into the
-    result. Dtypes are as for `kernels.cut.spread`.
+    ends: indices into types. size: the length of the result. Returns the
+    result, and `ends` as indices into the result. Dtypes are as for
+    `kernels.cut.spread`.
     """
     if not _has_cpp():
         word_lengths = lengths[types]
@@ -77,7 +72,7 @@ def expand(table, begins, lengths, types, ends, size):
 
 
 def count_types(types, num_types, table=None):
-    """The frequency of each type: (num_types,); by C++ where it is compiled.
+    """The frequency of each type: (num_types,) int64.
 
     table: if not None, set types to table[types] in place, after counting.
     """
@@ -90,19 +85,18 @@ def count_types(types, num_types, table=None):
 
 
 def narrow(numbers, limit):
-    """Numbers below `limit` as a store has them: uint16 or int32."""
+    """Convert numbers below `limit` to uint16 if they fit, else to int32."""
     return numbers.astype('uint16' if limit <= 1 << 16 else 'int32')
 
 
 def grow(array, min_size):
     """Return `array`, or a longer copy if it has fewer than min_size entries.
 
-    The copy has 2 * min_size entries, so that a growing array is copied only
-    a few times. The new entries are 0.
+    The new entries are 0.
     """
     if min_size <= len(array):
         return array
-    # The system gives memory to the zeros only when they are overwritten
+    # Zeros take no memory until they are overwritten
     longer = onp.zeros(2 * min_size, array.dtype)
     longer[:len(array)] = array
     return longer
@@ -127,7 +121,6 @@ class WordTypes:
 
     @property
     def names(self):
-        """The words, a list."""
         return self.text().decode().split('\n')[:-1]
 
     def text(self, first=0):
@@ -146,27 +139,27 @@ class WordTypes:
         cut.types in place.
         """
         numbers = self.add(cut.names)
-        # After counting, `count_types` sets cut.types to numbers[cut.types]
-        counts = count_types(cut.types, len(numbers), numbers)
-        self.count(numbers, counts)
+        # Also sets cut.types to numbers[cut.types]
+        counts = count_types(cut.types, len(numbers), table=numbers)
+        self.add_counts(numbers, counts)
         return cut.types, cut.sentences
 
     def add(self, lines):
         """Return the numbers of different words, and add the new words.
 
-        lines: the words, one per line: bytes.
+        lines: bytes, one word per line.
         """
         numbers = self._names.add(lines)
         self._counts = grow(self._counts, len(self))
         return numbers
 
-    def count(self, numbers, counts):
-        """Add `counts` to the frequencies of different words, by number."""
+    def add_counts(self, numbers, counts):
+        """Add `counts` to the frequencies of words; all numbers differ."""
         self._counts[numbers] += counts
 
     @property
     def too_many(self):
-        """True if the words exceed a limit, so that some must be pruned."""
+        """True if the words exceed a limit, so that `prune` must follow."""
         return len(self) > MAX_TYPES or self._names.letters > MAX_LETTERS
 
     def prune(self):
@@ -191,11 +184,10 @@ class WordTypes:
 
 def _num_letters(lines):
     """The number of letters of each line of bytes: (lines,) int64."""
-    letters = onp.frombuffer(lines, 'uint8')
-    if letters.max(initial=0) > 0x7f:
-        # Keep only the first byte of each letter in UTF-8
-        letters = letters[(letters & 0xc0) != 0x80]
-    return onp.diff(line_ends(letters), prepend=-1) - 1
+    first_bytes = onp.frombuffer(lines, 'uint8')    # of the letters in UTF-8
+    if first_bytes.max(initial=0) > 0x7f:
+        first_bytes = first_bytes[(first_bytes & 0xc0) != 0x80]
+    return onp.diff(line_ends(first_bytes), prepend=-1) - 1
 
 
 class PieceTypes:
@@ -205,15 +197,13 @@ class PieceTypes:
     again when it occurs again, so no word is lost.
     """
 
-    #: For `CutText`: pieces never need new numbers, even if this class prunes
-    #: words.
+    #: `CutText` need not renumber pieces, even if words are pruned here.
     too_many = False
 
     def __init__(self, vocab):
         self._words, self._split_lines = WordTypes(), vocab.cutter()
-        # The pieces of word k are _ids[_begins[k]:_begins[k + 1]]. After the
-        # last piece are at least SPARE unused entries: `expand` copies entries
-        # in groups of this size
+        # The pieces of word k are _ids[_begins[k]:_begins[k + 1]]. At least
+        # SPARE unused entries follow, as `expand` requires
         self._ids = narrow(onp.zeros(SPARE, 'int32'), len(vocab))
         # int32 is enough: MAX_LETTERS limits the letters of all words, and a
         # letter becomes a few pieces at most
@@ -230,11 +220,9 @@ class PieceTypes:
         numbers = self._words.add(cut.names)
         self._add_pieces(self._words.text(num_known), num_known)
         counts = count_types(cut.types, len(numbers))
-        self._words.count(numbers, counts)
+        self._words.add_counts(numbers, counts)
         begins = self._begins[numbers]
         lengths = self._begins[numbers + 1] - begins
-        # A cut has few different words, so the pieces that `expand` reads stay
-        # in the CPU's cache
         pieces_and_ends = expand(
             self._ids, begins.astype('int64'), lengths, cut.types,
             cut.sentences, int(counts @ lengths))
@@ -245,18 +233,18 @@ class PieceTypes:
     def _add_pieces(self, lines, first):
         """Split new words, numbered from `first` on, and store their pieces.
 
-        lines: the words, one per line: bytes.
+        lines: bytes, one word per line.
         """
         ids, begins = self._split_lines(lines)
-        num_earlier = self._begins[first]   # the pieces of all earlier words
-        self._ids = grow(self._ids, num_earlier + len(ids) + SPARE)
-        self._ids[num_earlier:num_earlier + len(ids)] = ids
+        num_earlier_ids = self._begins[first]
+        num_ids = num_earlier_ids + len(ids)
+        self._ids = grow(self._ids, num_ids + SPARE)
+        self._ids[num_earlier_ids:num_ids] = ids
         stop = first + len(begins)
         self._begins = grow(self._begins, stop)
-        self._begins[first:stop] = num_earlier + begins
+        self._begins[first:stop] = num_earlier_ids + begins
 
     def _prune(self):
-        """Prune rare words, and drop their pieces."""
         kept_words = onp.flatnonzero(self._words.prune() >= 0)
         lengths = onp.diff(self._begins)[kept_words]
         self._ids = onp.append(

@@ -198,7 +198,7 @@ def test_the_same_words_are_pruned_by_both(monkeypatch, compiled):
             numbers = rng.randint(0, 70, 300).astype('int32')
             table = types.add(''.join(f'{name}\n' for name in names
                                       ).encode())
-            types.count(table, word_types.count_types(numbers, 70, table))
+            types.add_counts(table, word_types.count_types(numbers, 70, table))
             became.append(numbers.tolist())
             if types.too_many:
                 became.append(types.prune().tolist())
