@@ -1,8 +1,8 @@
-"""This module defines attention as the book's "Attention Mechanisms" does.
+"""Attention, as in the book's chapter "Attention Mechanisms".
 
-In shapes, letters are numbers. B: sequences of a batch. N: heads. A: B*N.
-T: tokens of a sequence. Q: queries. K: keys. H: hidden units. d: width of a
-query and of a key. D: width of a value.
+Letters in shapes: B sequences of a batch, N heads, A = B*N, T tokens of a
+sequence, Q queries, K keys, H hidden units, d the width of a query and of a
+key, D the width of a value.
 """
 import contextlib
 import math
@@ -14,11 +14,11 @@ from d2lbert.nn.variant import Variant
 
 
 def masked_softmax(X, valid_lens):
-    """Softmax over the last axis, with the weight 0 for padding.
+    """Softmax over the last axis, with weight 0 for padding: (A, Q, K).
 
     X (A, Q, K) float32; valid_lens: None, (A,) or (A, Q), the number of keys
-    before the padding. Returns an array like X. If a length is zero, all keys
-    get equal weight, as in the book.
+    before the padding. If a length is zero, all keys get equal weight, as in
+    the book.
     """
     if valid_lens is None:
         return npx.softmax(X)
@@ -34,11 +34,9 @@ def masked_softmax(X, valid_lens):
 class DotProductAttention(nn.Block):
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
 
-    attention_weights: the probabilities of the last call of `forward`,
-    (A, Q, K), before dropout; None before the first call. keeps_weights:
-    False makes `forward` set attention_weights to None. A `MultiHeadAttention`
-    sets keeps_weights to False; `keep_attention` sets it to True within a
-    `with` statement.
+    attention_weights: the weights of the last call, (A, Q, K), before dropout;
+    None if keeps_weights is False, as in a `MultiHeadAttention` outside of
+    `keep_attention`.
     """
 
     def __init__(self, dropout, **kwargs):
@@ -62,12 +60,11 @@ class DotProductAttention(nn.Block):
 class MultiHeadAttention(packed.Packable):
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
-    use_bias: True gives each of the four projections a bias. variant: a
-    `Variant`; only its fields precision and causal are used. in_units: the
-    width of queries, keys and values; with 0, the first call sets it.
+    use_bias: the four projections have biases. variant: a `Variant`; only its
+    fields precision and causal are used. in_units: the width of queries, keys
+    and values; with 0, the first call sets it.
     """
 
-    # A faster twin of `forward`, see `packed.Packable`
     packed_forward = packed.padded_attention
 
     def __init__(self, num_hiddens, num_heads, dropout, use_bias=False,
@@ -84,18 +81,18 @@ class MultiHeadAttention(packed.Packable):
         self.attention = DotProductAttention(dropout)
         self.attention.keeps_weights = False
 
-        def linear(input_width):
+        def projection(input_width):
             return Dense(num_hiddens, use_bias=use_bias,
                          precision=variant.precision, in_units=input_width)
-        self.W_q, self.W_k = linear(in_units), linear(in_units)
-        self.W_v, self.W_o = linear(in_units), linear(num_hiddens)
+        self.W_q, self.W_k = projection(in_units), projection(in_units)
+        self.W_v, self.W_o = projection(in_units), projection(num_hiddens)
 
     @property
     def packable(self):
-        """True if the fused operators of `nn.packed` can compute this block.
+        """True if the operators of `nn.packed` can compute this block.
 
-        These operators store no attention weights, and expect four linear
-        layers, all with a bias or all without.
+        They store no attention weights, and need linear projections that all
+        have a bias or all have none.
         """
         layers = self.W_q, self.W_k, self.W_v, self.W_o
         return not self.attention.keeps_weights and all(
@@ -111,21 +108,18 @@ class MultiHeadAttention(packed.Packable):
         padding. Returns (B, Q, H).
         """
         if self.causal:
-            valid_lens = _causal_lens(*queries.shape[:2], valid_lens,
-                                      queries.ctx)
-        return self._attend_by_head(
+            valid_lens = _causal_lens(queries, valid_lens)
+        return self._attend_projected(
             self.project_q(queries), *self.project_kv(keys, values),
             valid_lens)
 
     def attend(self, queries, keys, values, valid_lens):
-        """Attend from queries (B, Q, H) to projected keys and values.
+        """Like `forward`, with keys and values (B*N, K, H/N) by `project_kv`.
 
-        Unlike in `forward`, keys and values (B*N, K, H/N) are the results of
-        `project_kv`, and `causal` is ignored. valid_lens: as for `forward`.
-        Returns (B, Q, H).
+        Ignores `causal`.
         """
-        return self._attend_by_head(self.project_q(queries), keys, values,
-                                    valid_lens)
+        return self._attend_projected(self.project_q(queries), keys, values,
+                                      valid_lens)
 
     def project_q(self, queries):
         """Project queries (B, Q, H) and split heads: (B*N, Q, H/N)."""
@@ -136,12 +130,8 @@ class MultiHeadAttention(packed.Packable):
         return (transpose_qkv(self.W_k(keys), self.num_heads),
                 transpose_qkv(self.W_v(values), self.num_heads))
 
-    def _attend_by_head(self, queries, keys, values, valid_lens):
-        """Attend in each head, join the heads, and apply W_o: (B, Q, H).
-
-        The inputs are projected: queries (B*N, Q, H/N); keys, values (B*N, K,
-        H/N). valid_lens: as for `forward`.
-        """
+    def _attend_projected(self, queries, keys, values, valid_lens):
+        """Attend from (B*N, Q, H/N) to (B*N, K, H/N): (B, Q, H)."""
         if valid_lens is not None:
             valid_lens = valid_lens.repeat(self.num_heads, axis=0)
         output = self.attention(queries, keys, values,
@@ -149,13 +139,10 @@ class MultiHeadAttention(packed.Packable):
         return self.W_o(transpose_output(output, self.num_heads))
 
 
-def _causal_lens(B, Q, valid_lens, ctx):
-    """Return the number of keys that each query may attend to, (B, Q).
-
-    A query attends to its own key and to earlier keys. valid_lens: as for
-    `MultiHeadAttention.forward`.
-    """
-    lens = np.arange(1, Q + 1, ctx=ctx).reshape(1, Q)
+def _causal_lens(queries, valid_lens):
+    """Limit valid_lens to a query's own key and earlier keys: (B, Q)."""
+    B, Q = queries.shape[:2]
+    lens = np.arange(1, Q + 1, ctx=queries.ctx).reshape(1, Q)
     if valid_lens is None:
         return np.repeat(lens, B, axis=0)
     return np.minimum(lens, valid_lens.astype(lens.dtype).reshape(B, -1))
@@ -165,10 +152,9 @@ def _causal_lens(B, Q, valid_lens, ctx):
 def keep_attention(net):
     """Store the attention weights when `net` is called in this context.
 
-    `attention.attention_weights` of each `MultiHeadAttention` are then the
-    weights of its last call, (B*N, Q, K) before dropout. Outside of this
-    context, a `MultiHeadAttention` does not store weights, since they take
-    much memory.
+    For each `MultiHeadAttention`, `attention.attention_weights` then has the
+    weights of its last call, (B*N, Q, K), before dropout. Without this
+    context, they are not stored, since they take much memory.
     """
     old_settings = []       # (block, old keeps_weights of the block)
 

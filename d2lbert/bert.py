@@ -1,13 +1,12 @@
-"""This module defines the BERT model as the book's page "BERT" does.
+"""The BERT model of the book's page "BERT", and its variants.
 
-The default is the model of the book's editions 0.17 and 1.0, which learns
-positions. `positional='sinusoidal'` makes the model of the book's first
-edition. A `Variant` (nn/variant.py) describes other models, such as the
-published BERT (Devlin et al. 2018).
+The default is the model of editions 0.17 and 1.0, which learns positions.
+`positional='sinusoidal'` makes the model of the first edition. A `Variant`
+(nn/variant.py) describes other models, such as the published BERT.
 
-In shapes, letters are numbers. B: sequences of a batch. T: tokens of a
-sequence. P: predictions of a sequence. S: masked tokens of a batch. H: hidden
-units. V: size of the vocabulary. E: width of the embeddings.
+Letters in shapes: B sequences of a batch, T tokens of a sequence, P
+predictions of a sequence, S masked tokens of a batch, H hidden units, V tokens
+of the vocabulary, E the width of the embeddings.
 """
 import numpy as onp
 
@@ -36,10 +35,10 @@ from d2lbert.transformer import Blocks, PositionalEncoding
 
 
 def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
-    """Return two lists for a BERT input sequence: tokens and their segments.
+    """Return the tokens of a BERT input sequence, and their segments.
 
-    tokens_a, tokens_b: lists of tokens. Segment 0 has <cls>, tokens_a and
-    <sep>. If tokens_b is given, segment 1 has tokens_b and a second <sep>.
+    tokens_a, tokens_b: lists of tokens. <cls>, tokens_a and <sep> are segment
+    0. tokens_b, if given, and a second <sep> are segment 1.
     """
     tokens = [cls, *tokens_a, sep]
     segments = [0] * len(tokens)
@@ -53,13 +52,11 @@ class BERTEncoder(packed.Packable):
     """Token, segment and position embeddings, then Transformer blocks.
 
     `num_layers` (first edition and 0.17) and `num_blks` (1.0) are names of one
-    argument. variant: a `Variant`, the differences from the book's encoder.
-    Fields of the `Variant` can also be given as keywords, such as
-    activation='gelu'. Learned positions are the parameter `pos_embedding`, and
-    sinusoidal positions the block `pos_encoding`.
+    argument. variant: a `Variant`; its fields can also be given as keywords,
+    such as activation='gelu'. Learned positions are the parameter
+    `pos_embedding`, and sinusoidal positions the block `pos_encoding`.
     """
 
-    # A faster twin of `forward`, see `packed.Packable`
     packed_forward = packed.encode_padded
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -78,7 +75,7 @@ class BERTEncoder(packed.Packable):
         E = variant.embedding_size or num_hiddens
         self.vocab_size, self.max_len = vocab_size, max_len
         self.num_segments = variant.num_segments
-        self.quantized = None   # or a `QuantizedEncoder`, which then encodes
+        self.quantized = None   # or a `QuantizedEncoder` to call instead
         self.learns_positions = variant.learns_positions
         self._scale = num_hiddens ** 0.5 if variant.scale_embedding else None
         self.token_embedding = nn.Embedding(vocab_size, E)
@@ -94,9 +91,7 @@ class BERTEncoder(packed.Packable):
         if variant.embedding_size is not None:
             self.projection = Dense(num_hiddens, in_units=E,
                                     precision=variant.precision)
-        # In the first edition, which does not learn positions, the projections
-        # of attention have no bias
-        use_bias = variant.learns_positions
+        use_bias = variant.learns_positions     # False in the first edition
         self.blks = Blocks(num_layers, variant, num_hiddens, ffn_num_hiddens,
                            num_heads, dropout, use_bias)
         self.norm = None
@@ -143,26 +138,18 @@ class BERTEncoder(packed.Packable):
         return self.finish_embedding(X)
 
     def finish_embedding(self, X):
-        """Normalize and project the sum of embeddings (..., E): (..., H).
-
-        Dropout follows the normalization. Some variants lack the
-        normalization, the projection, or both.
-        """
+        """Apply LayerNorm, dropout and projection: (..., E) to (..., H)."""
         if self.embedding_norm is not None:
             X = self.embedding_dropout(self.embedding_norm(X))
         return X if self.projection is None else self.projection(X)
 
     def finish(self, X, layer):
-        """Apply the LayerNorm that pre-LN models have after the last layer.
-
-        X: the output of `layer`, counted as in `forward`. Returns X itself for
-        other models and for other layers.
-        """
+        """Normalize the last layer's X in a pre-LN model; else return X."""
         is_last = layer in (-1, self.blks.num_layers)
         return self.norm(X) if is_last and self.norm is not None else X
 
     def scale(self, X):
-        """Multiply X (..., E) by √H if variant.scale_embedding is True."""
+        """Multiply X (..., E) by √H if variant.scale_embedding."""
         return X if self._scale is None else X * self._scale
 
     def position_table(self, ctx):
@@ -194,10 +181,9 @@ class MaskLM(nn.Block):
     """The masked language model head: one hidden layer, then V scores.
 
     variant: a `Variant`; mlm_hidden=False leaves out the hidden layer, as in
-    XLM, and then num_hiddens must be H. in_units: H, the input width of the
-    hidden layer; with 0, the first call sets it. embedding: None, or the token
-    embedding, to tie weights. The last layer then uses the weight (V, E) of
-    the embedding, and has a separate bias.
+    XLM, and then num_hiddens must be H. in_units: H; with 0, the first call
+    sets it. embedding: None, or the token embedding; the last layer then has
+    the weight (V, E) of the embedding, and a bias of its own.
     """
 
     def __init__(self, vocab_size, num_hiddens, variant=None, in_units=0,
@@ -219,34 +205,26 @@ class MaskLM(nn.Block):
 
     @property
     def packable(self):
-        """True if the layers are of the kinds that `__init__` gives them.
-
-        For `loss`, the last one must have a bias and no activation.
-        """
+        """True if the layers are as in `__init__`, so that `loss` fits."""
         types = [type(layer) for layer in self.mlp]
         return types in ([Dense, LayerNorm, Dense], [Dense]) and (
             self.mlp[-1].bias is not None and self.mlp[-1].act is None)
 
     def forward(self, X, pred_positions):
-        """Score the vocabulary at pred_positions (B, P) of X (B, T, H).
-
-        Returns (B, P, V).
-        """
+        """Return scores (B, P, V) at pred_positions (B, P) of X (B, T, H)."""
         B, T, H = X.shape
         check_ids(pred_positions, T, 'prediction position')
         pred_positions = on_device(pred_positions, X.ctx, 'int32')
-        # The row of token 0 of each sequence in an array (B*T, H)
         first_rows = on_device(onp.arange(B)[:, None] * T, X.ctx, 'int32')
         rows = (pred_positions + first_rows).reshape(-1)    # (B*P,)
         masked_X = X.reshape(B * T, H).take(rows, axis=0)
         return self.mlp(masked_X.reshape(B, -1, H))
 
     def loss(self, masked_X, labels, weights):
-        """The weighted mean cross-entropy of masked tokens, a scalar.
+        """Return the weighted mean cross-entropy of masked tokens, a scalar.
 
-        masked_X (S, H): vectors of the masked tokens; labels (S,) int32;
-        weights (S,) float32. On a CPU with the fused operators, the scores
-        (S, V) are never stored.
+        masked_X (S, H), labels (S,) int32, weights (S,) float32. On a CPU with
+        the fused operators, the scores (S, V) are never stored.
         """
         *hidden_layers, output = self.mlp
         X = masked_X
@@ -270,14 +248,14 @@ class NextSentencePred(nn.Block):
 
     def __init__(self, num_hiddens=None, in_units=0, **kwargs):
         super().__init__(**kwargs)
-        if num_hiddens is None:
-            self.output = Dense(2, flatten=True, in_units=in_units)
-        else:
+        self._is_first_edition = num_hiddens is not None
+        if self._is_first_edition:
             self.mlp = nn.Sequential()
             self.mlp.add(Dense(num_hiddens, activation='tanh', flatten=True,
                                in_units=in_units),
                          Dense(2, flatten=True, in_units=num_hiddens))
-        self._is_first_edition = num_hiddens is not None
+        else:
+            self.output = Dense(2, flatten=True, in_units=in_units)
 
     def forward(self, X):
         """Return the scores (B, 2) of "is not next" and "is next"."""
@@ -289,11 +267,10 @@ class NextSentencePred(nn.Block):
 class BERTModel(Model):
     """The encoder and its two pretraining heads.
 
-    The arguments are as for `BERTEncoder`. `hidden` is the layer that the
-    published BERT calls its pooler. It is None if variant.heads lacks
-    'pooler'. It is also None in the first edition's model, whose `nsp`
-    includes this layer. In other models, `nsp` is None if variant.heads lacks
-    'nsp'.
+    The arguments are as for `BERTEncoder`. `hidden`, the pooler of the
+    published BERT, is None if variant.heads lacks 'pooler'; `nsp` is None if
+    it lacks 'nsp'. The first edition's model ignores variant.heads: its `nsp`
+    includes the hidden layer, and `hidden` is None.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -311,8 +288,7 @@ class BERTModel(Model):
         self.encoder = BERTEncoder(
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, variant=variant)
-        # The layers are made in the book's order, so that the same seed gives
-        # the same initial weights
+        # In the book's order, so that a seed gives the same initial weights
         self.mlm = MaskLM(
             vocab_size, num_hiddens, variant, num_hiddens,
             self.encoder.token_embedding if variant.tie_embeddings else None)
@@ -339,13 +315,11 @@ class BERTModel(Model):
         if pred_positions is not None:
             mlm_Y_hat = self.mlm(encoded_X, pred_positions)
         if self.has_pair_head:
-            # Token 0 is <cls>
-            nsp_Y_hat = self.score_pairs(encoded_X[:, 0, :])
+            nsp_Y_hat = self.score_pairs(encoded_X[:, 0, :])    # <cls>
         return encoded_X, mlm_Y_hat, nsp_Y_hat
 
     @property
     def has_pair_head(self):
-        """True if the model has a head for pairs of sentences."""
         return self.nsp is not None
 
     def score_pairs(self, cls_X):

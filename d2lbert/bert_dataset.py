@@ -1,14 +1,13 @@
-"""This module follows the book's page "The Dataset for Pretraining BERT".
+"""The book's page "The Dataset for Pretraining BERT".
 
-It reads paragraphs and makes pretraining examples: it pairs sentences for next
-sentence prediction (NSP), masks tokens for the masked language model (MLM),
-and pads. A column is the array of one field of all examples. `_read_wiki` to
-`_pad_bert_inputs` work on lists, as in the book. `load_data_wiki` turns the
-text into token ids once, and draws examples faster, with texts/examples.py.
-From the same random state, both ways make the examples of the book's code.
+The functions from `_read_wiki` to `_pad_bert_inputs` work on lists, as in the
+book. `load_data_wiki` draws examples faster, with texts/examples.py. From the
+same random state, both ways make the examples of the book's code. A column is
+the array of one field of all examples. NSP is next sentence prediction, MLM
+the masked language model.
 
-In shapes, letters are numbers. N: examples. T: tokens of a row (max_len).
-P: predictions of a row (15% of T).
+Letters in shapes: N examples, T tokens of a row (max_len), P predictions of a
+row (15% of T).
 """
 import random
 
@@ -37,11 +36,10 @@ from d2lbert.texts.numbered_text import (
 
 
 def _read_wiki(data_dir=None, rng=random):
-    """Return the shuffled paragraphs of wiki.train.tokens in `data_dir`.
+    """Return the shuffled paragraphs of wiki.train.tokens.
 
     A paragraph is a list of lower-case sentences (strings). data_dir: as for
-    `load_data_wiki`. If it is left out, as in the book's living edition,
-    `hub.wikitext2_dir` finds or fetches WikiText-2.
+    `load_data_wiki`; the book's living edition gives none.
     """
     paragraphs = numbered_text.paragraphs_of_lines(numbered_text.read_lines(
         hub.wikitext2_dir(data_dir) / hub.TRAIN_FILE))
@@ -64,9 +62,9 @@ def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
                                  rng=random):
     """Return a list of NSP examples (tokens, segments, is_next).
 
-    paragraph: a list of sentences, which are lists of tokens; each sentence
-    but the last begins an example. Random second sentences come from
-    `paragraphs`. Examples of more than `max_len` tokens are dropped.
+    paragraph: a list of sentences, which are lists of tokens. Random second
+    sentences come from `paragraphs`. Examples of more than `max_len` tokens
+    are dropped.
     """
     examples = []
     special = special_of(vocab)
@@ -86,9 +84,8 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
     """Mask up to `num_mlm_preds` tokens, at random candidate positions.
 
     A masked token becomes <mask> with probability 0.8, and a random token with
-    probability 0.1. Otherwise it stays unchanged, but is predicted, too.
-    Returns the new tokens and a list of (position, original token). Shuffles
-    `candidate_pred_positions` in place.
+    probability 0.1; else it stays. Returns the new tokens and a list of
+    (position, original token). Shuffles `candidate_pred_positions` in place.
     """
     mask = special_of(vocab).mask
     mlm_input_tokens = list(tokens)
@@ -106,10 +103,7 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
 
 
 def _get_mlm_data_from_tokens(tokens, vocab, rng=random):
-    """Mask about 15% of the tokens; return (ids, masked positions, labels).
-
-    The labels are the ids of the original tokens.
-    """
+    """Mask about 15% of the tokens: (ids, masked positions, original ids)."""
     # The `Vocab` of the book's package has no `never_masked`
     never_masked = getattr(vocab, 'never_masked', Vocab.never_masked)
     candidates = [position for position, token in enumerate(tokens)
@@ -147,12 +141,11 @@ class _WikiTextDataset(gluon.data.Dataset):
     """Pretraining examples, drawn from paragraphs.
 
     paragraphs: lists of sentences (strings). Words that occur less than
-    min_freq times become <unk>. The columns are attributes, NumPy arrays:
-    all_token_ids (N, T), all_segments (N, T), valid_lens (N,),
-    all_pred_positions (N, P), all_mlm_weights (N, P), all_mlm_labels (N, P),
-    nsp_labels (N,). `columns` is a `Batch` of the same seven arrays. An item
-    is one example, a tuple of seven MXNet arrays. Raises ValueError if no
-    example can be made.
+    min_freq times become <unk>. `columns` is a `Batch` of NumPy arrays, which
+    are also attributes: all_token_ids (N, T), all_segments (N, T), valid_lens
+    (N,), all_pred_positions (N, P), all_mlm_weights (N, P), all_mlm_labels
+    (N, P), nsp_labels (N,). An item is one example, a tuple of MXNet arrays.
+    Raises ValueError if no example can be made.
     """
 
     def __init__(self, paragraphs, max_len, min_freq=MIN_FREQ, rng=random):
@@ -160,22 +153,18 @@ class _WikiTextDataset(gluon.data.Dataset):
         tokenized = numbered_text.tokens_of_paragraphs(paragraphs)
         # The paragraphs are shuffled already, so they keep their order
         order = onp.arange(len(paragraphs), dtype='int32')
-        self._draw(NumberedText.of_tokens(tokenized, order, min_freq), order,
-                   max_len, rng)
+        self._set_columns(NumberedText.of_tokens(tokenized, order, min_freq),
+                          order, max_len, rng)
 
     @classmethod
     def of_text(cls, text, order, max_len, rng=random):
-        """Make a data set of a `NumberedText`.
-
-        order: as for `draw_examples`.
-        """
+        """Make a data set of a `NumberedText`; order: see `draw_examples`."""
         check_max_len(max_len)
         dataset = cls.__new__(cls)
-        dataset._draw(text, order, max_len, rng)
+        dataset._set_columns(text, order, max_len, rng)
         return dataset
 
-    def _draw(self, text, order, max_len, rng):
-        """Set all attributes of this data set, by `draw_examples`."""
+    def _set_columns(self, text, order, max_len, rng):
         self.vocab = text.vocab
         self.columns = draw_examples(text, order, max_len, rng)
         (self.all_token_ids, self.all_segments, self.valid_lens,
@@ -195,9 +184,8 @@ class BatchLoader:
     """An iterable of batches of a data set; each epoch shuffles the rows.
 
     dataset: an object of length N whose `columns` are NumPy arrays of N rows.
-    A batch is a `Batch` of MXNet arrays on the CPU; the last batch may be
-    smaller. rng: the random generator that shuffles the rows, by default
-    NumPy's global generator, as in Gluon's DataLoader.
+    A batch is a `Batch` of MXNet arrays; the last batch may be smaller. The
+    default rng is NumPy's global generator, as in Gluon's `DataLoader`.
     """
 
     def __init__(self, dataset, batch_size, rng=onp.random):
@@ -219,8 +207,8 @@ class BatchLoader:
 def get_dataloader_workers():
     """Return the number of processes for a Gluon `DataLoader`: 0.
 
-    The book returns 4. Here a data set only reads a row of each column, which
-    is so fast that worker processes would cost more time than they save.
+    The book returns 4. Here an item is read so fast that worker processes
+    would cost more time than they save.
     """
     return 0
 
@@ -229,8 +217,8 @@ def load_data_wiki(batch_size, max_len, data_dir=None, min_freq=MIN_FREQ,
                    rng=random, shuffle_rng=onp.random):
     """Return a `BatchLoader` of WikiText-2 for pretraining, and its `Vocab`.
 
-    data_dir: the folder that holds wiki.train.tokens, or wikitext-2/ with it.
-    Without data_dir, `hub.wikitext2_dir` finds or fetches the text. The other
+    data_dir: the folder of wiki.train.tokens or wikitext-2/wiki.train.tokens;
+    by default `hub.wikitext2_dir` finds or fetches the text. The other
     arguments are as for `load_data`. From the same seeds of `random` and
     NumPy, the book's code makes the same vocabulary and the same examples in
     the same order.
@@ -257,13 +245,10 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
     check_batch_size(batch_size)
     check_max_len(max_len)
     tokenized = numbered_text.read_tokens(path)
-    # tokenized.paragraphs has the start of each paragraph, and the end of the
-    # last paragraph
     num_paragraphs = len(tokenized.paragraphs) - 1
     try:
         order = shuffled_paragraphs(num_paragraphs, rng)
-        # `order` also decides which of two equally frequent words comes first
-        # in the vocabulary
+        # `order` also sorts equally frequent words in the vocabulary
         text = NumberedText.of_tokens(tokenized, order, min_freq)
         dataset = _WikiTextDataset.of_text(text, order, max_len, rng)
     except ValueError as error:

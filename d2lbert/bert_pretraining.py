@@ -1,4 +1,4 @@
-"""This module trains and uses a BERT as the book's "Pretraining BERT" does.
+"""The book's page "Pretraining BERT": train a BERT, and encode texts.
 
 A shard is the part of a batch that one device computes.
 """
@@ -26,11 +26,10 @@ from d2lbert.texts.examples import Batch
 
 
 def _get_batch_bert(batch, ctx):
-    """Spread the seven fields of a batch over the devices in `ctx`.
+    """Split a batch over the devices in the list `ctx`.
 
-    ctx: a list of devices. Returns a `Batch` whose fields are lists with an
-    array for each shard. If there are fewer examples than devices, the last
-    devices get no shard.
+    Returns a `Batch` whose fields are lists with an array for each shard. If
+    there are fewer examples than devices, the last devices get no shard.
     """
     (tokens_X, segments_X, valid_lens_x, pred_positions_X, mlm_weights_X,
      mlm_Y, nsp_y) = batch
@@ -60,10 +59,9 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
                      valid_lens_x_shards, pred_positions_X_shards,
                      mlm_weights_X_shards, mlm_Y_shards, nsp_y_shards):
         check_labels(net, vocab_size, shard.mlm_Y, shard.nsp_y)
-        if (is_unmodified(net) and is_plain_cross_entropy(loss)
-                and predicts_real_tokens(shard)):
-            # Faster than the page's code, by fused operators without padding.
-            # `losses` also returns counts, which only `pretrain` uses
+        can_omit_padding = (is_unmodified(net) and is_plain_cross_entropy(loss)
+                            and predicts_real_tokens(shard))
+        if can_omit_padding:    # faster than the page's code
             (mlm_l, _), (nsp_l, _) = MaskedTokens.of(net, shard).losses(net)
         else:
             mlm_l, nsp_l = _page_losses(net, loss, vocab_size, *shard)
@@ -85,10 +83,9 @@ def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
 
 
 def train_step(batch, net, loss, vocab_size, devices, trainer):
-    """Take a training step; return the MLM and NSP losses of each shard.
+    """Take a training step; return the MLM losses and NSP losses of shards.
 
-    The losses are two lists of scalars on the devices. Reading a loss waits
-    for the step.
+    A loss is a scalar on a device. Reading a loss waits for the step.
     """
     shards = _get_batch_bert(batch, devices)
     with autograd.record():
@@ -115,23 +112,22 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     losses since step 1 are recorded and shown. Sets net.vocab to the
     vocabulary of `train_iter`, if it has one. Prints the book's two lines
     after training, and returns a `History`. A notebook shows the losses as a
-    figure. A script shows a progress bar, or lines of text if standard error
-    is not a terminal, and writes losses.png and losses.csv at the end. out:
-    the folder for these files, by default runs/<date-time>. If `out` is given,
-    a notebook writes the files, too.
+    figure, a script as a progress bar, or as lines of text if standard error
+    is not a terminal. out: the folder for losses.png and losses.csv; by
+    default runs/<date-time> in a script, and no files in a notebook.
     """
-    devices, log_interval, num_steps, learning_rate = _book_arguments(
+    devices, log_interval, num_steps, learning_rate = _resolve_arguments(
         ctx, args, devices, log_interval, num_steps, learning_rate)
     net.vocab = vocabulary_of(train_iter) or getattr(net, 'vocab', None)
     trainer = gluon.Trainer(net.collect_params(), optimizer,
                             {'learning_rate': learning_rate})
 
     def steps():
-        """Yield (function that reads the losses, number of pairs) per step."""
+        """Take steps; yield the arguments of `History.add`."""
         for batch in _repeat_epochs(train_iter):
             mlm_ls, nsp_ls = train_step(batch, net, loss, vocab_size,
                                         devices, trainer)
-            yield (functools.partial(_means_over_devices, mlm_ls, nsp_ls),
+            yield (functools.partial(_means_over_shards, mlm_ls, nsp_ls),
                    len(batch[0]))
     history = History()
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, num_steps],
@@ -149,12 +145,11 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     return history
 
 
-def _book_arguments(ctx, args, devices, log_interval, num_steps,
-                    learning_rate):
-    """Validate the arguments of `train_bert`, in either order of the book.
+def _resolve_arguments(ctx, args, devices, log_interval, num_steps,
+                       learning_rate):
+    """Return (devices, log_interval, num_steps, learning_rate), checked.
 
-    args: the positional arguments after the devices. Returns (devices,
-    log_interval, num_steps, learning_rate).
+    The arguments are those of `train_bert`, in either order of the book.
     """
     if ctx is not None and devices is not None:
         raise TypeError('give the devices once, as ctx or as devices')
@@ -188,28 +183,24 @@ def _book_arguments(ctx, args, devices, log_interval, num_steps,
 
 def _repeat_epochs(batches):
     """Yield the batches of one epoch after another, without end."""
-    num_batches = 0     # of all epochs
+    step = 0
     while True:
-        num_before = num_batches
+        step_before_epoch = step
         for batch in batches:
-            num_batches += 1
+            step += 1
             yield batch
-        if not num_batches:
-            raise ValueError('train_iter gave no batch in an epoch: it must '
-                             'be a list or a data loader of at least one '
-                             'batch')
-        if num_batches == num_before:   # it can be read only once
+        if step == 0:
+            raise ValueError('train_iter gave no batch: it must be a list or '
+                             'a data loader of at least one batch')
+        if step == step_before_epoch:
             raise ValueError(
-                f'train_iter is used up after step {num_batches}, as a '
-                'generator is, which can be read only once: give a list or a '
-                f'data loader, or lower num_steps to {num_batches}')
+                f'train_iter is used up after step {step}, as a generator '
+                'is, which can be read only once: give a list or a data '
+                f'loader, or lower num_steps to {step}')
 
 
-def _means_over_devices(*loss_lists):
-    """Return the mean of each list, which has a loss for each shard.
-
-    Reading a loss waits for its device.
-    """
+def _means_over_shards(*loss_lists):
+    """Return the mean of each list; waits for the devices."""
     return [sum(map(float, losses)) / len(losses) for losses in loss_lists]
 
 
@@ -229,11 +220,11 @@ def vocabulary_of(loader):
 def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     """Encode a text, or a pair of texts, as token vectors (1, T, H).
 
-    tokens_a, tokens_b: lists of tokens. T: the number of tokens, with <cls>
-    and <sep>. H: the number of hidden units. vocab: by default net.vocab,
-    which `train_bert` and `load_run` set. Unknown tokens become <unk>.
-    Gradients are not recorded, and dropout is off. Raises TypeError for a text
-    that is not a list of strings, and ValueError without a vocabulary.
+    tokens_a, tokens_b: lists of tokens; T counts <cls> and <sep>, too. vocab:
+    by default net.vocab, which `train_bert` and `load_run` set. Unknown tokens
+    become <unk>. Gradients are not recorded, and dropout is off. Raises
+    TypeError for a text that is not a list of strings, and ValueError without
+    a vocabulary.
     """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
@@ -242,8 +233,9 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     _check_strings('tokens_a', tokens_a)
     if tokens_b is not None:
         _check_strings('tokens_b', tokens_b)
-    _, _, cls, sep = special_of(vocab)
-    tokens, segments = get_tokens_and_segments(tokens_a, tokens_b, cls, sep)
+    special = special_of(vocab)
+    tokens, segments = get_tokens_and_segments(tokens_a, tokens_b,
+                                               special.cls, special.sep)
     device = next(iter(net.collect_params().values())).list_ctx()[0]
     with autograd.pause():
         encoded_X, _, _ = net(
@@ -256,8 +248,7 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
 def _check_strings(name, tokens):
     """Raise TypeError if `tokens` is a string or has a non-string item.
 
-    Without this check, a string would be encoded letter by letter, and an item
-    that is not a string as <unk>.
+    A string would be encoded letter by letter, other items as <unk>.
     """
     if isinstance(tokens, str):
         raise TypeError(f'{name} must be a list of tokens, not the string '
