@@ -46,8 +46,8 @@ class FineTuning(Objective):
 
     settings: a dictionary of all settings in finetuning/settings.py.
     run_folder: the folder of the run to resume, which has the tokenizer and
-    the config of the net; None for a new run. model: a `ModelInMemory`
-    (datasets.py) that replaces the setting `model`, or None.
+    the config of the net; None for a new run. model_in_memory: a
+    `ModelInMemory` (datasets.py) that replaces the setting `model`, or None.
     """
 
     # `Objective` (objectives/objective.py) documents the members
@@ -56,7 +56,7 @@ class FineTuning(Objective):
     change_causes = {'fingerprint': ('the data', 'a file of the task, or how '
                                      'it is read')}
 
-    def __init__(self, settings, run_folder=None, model=None):
+    def __init__(self, settings, run_folder=None, model_in_memory=None):
         self.settings = s = settings
         ops.check_precision(s['precision'])
         task = TASKS[s['task']]
@@ -65,73 +65,68 @@ class FineTuning(Objective):
         # folder lacks. MXNet's seed is a C int
         mx.random.seed(s['seed'] % 2 ** 31)
         if run_folder is None:
-            bert, self.tokenizer = self._load_pretrained(task, model)
+            bert, self.tokenizer = self._load_pretrained(task, model_in_memory)
             dropout = dropout_of(bert, task.kind)
         else:
             self._net, self.tokenizer = load_net_and_tokenizer(run_folder)
             dropout = self._net.about.dropout
-        train_data, dev_data = self._read(task, data_folder)
+        train_data, self.dev_data = self._read_data(task, data_folder)
         self.about = About(
             task.name, task.kind, pair=train_data.has_pairs,
             labels=train_data.labels_names, metrics=task.metrics,
             max_len=s['max_len'], stride=s['stride'],
             null=train_data.impossible, dropout=dropout)
         if run_folder is None:
-            check_kind(bert, task)
+            check_family_has_head(bert, task)
             self._net = FineTuned(bert, task.kind, self.about.num_scores,
                                   self.about.dropout)
             self._net.about = self.about
         elif self._net.about != self.about:
-            changes = ', '.join(
-                f'{name} was {before!r} and is {now!r}'
-                for name, before, now in zip(About._fields, self._net.about,
-                                             self.about) if before != now)
-            raise RunError(
-                f'the data of {run_folder} have changed since the run began '
-                f'({changes}): resume with the original data')
-        check_max_len(self._net, self.about)
+            raise changed_data_error(run_folder, self._net.about, self.about)
+        check_len_fits(self._net, self.about)
         self._codec = CODECS[task.kind](self.about, self.tokenizer)
-        # `self.train` and `self.dev` are encoded data, `Inputs` (batches.py)
-        self.train = self._codec.inputs(train_data, training=True)
-        self.dev_data, self.dev = dev_data, self._codec.inputs(dev_data)
-        if not self.train.tokens:
+        self.train_inputs = self._codec.inputs(train_data, training=True)
+        self.dev_inputs = self._codec.inputs(self.dev_data)
+        if not self.train_inputs.tokens:
             raise ValueError(f'{train_data.path} has no example to train on')
-        for data, inputs in (train_data, self.train), (dev_data, self.dev):
-            # Only for 'span': `_read` raised an error for other kinds
+        for data, inputs in ((train_data, self.train_inputs),
+                             (self.dev_data, self.dev_inputs)):
+            # Only for 'span': `_read_data` raises an error for other kinds
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
-        # `Run` calls vocab.save, which here saves all files of the tokenizer
         self.vocab = TokenizerFiles(self.tokenizer)
         self.Figures = figures_type(self.about)
-        self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
-        # An epoch has this many steps, and ends with an evaluation
-        self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
-        self.num_steps = s['num_epochs'] * self.eval_every
+        self.fingerprint = (f'{digest(self.train_inputs)}-'
+                            f'{digest(self.dev_inputs)}')
+        self._steps_per_epoch = math.ceil(
+            len(self.train_inputs.tokens) / s['batch_size'])
+        self.eval_every = self._steps_per_epoch
+        self.num_steps = s['num_epochs'] * self._steps_per_epoch
 
-    def _load_pretrained(self, task, model):
-        """Return (pretrained net, tokenizer); model: as for the class."""
-        if model is not None:
-            bert, tokenizer = model.copy_to_train()
+    def _load_pretrained(self, task, model_in_memory):
+        """Return (pretrained net, tokenizer)."""
+        if model_in_memory is not None:
+            bert, tokenizer = model_in_memory.copy_to_train()
         else:
             heads = ('pooler',) if task.kind in TEXT_KINDS else ()
             bert, tokenizer = load_named_model(self.settings['model'], heads)
         set_precision(bert, self.settings['precision'])
         return bert, tokenizer
 
-    def _read(self, task, data_folder):
-        """Read the training part and the development part of the data."""
+    def _read_data(self, task, data_folder):
+        """Read the training part and the development part."""
         s = self.settings
         train = read_part(task, data_folder, 'train', s['columns'],
                           self.tokenizer)
-        names = train.labels_names
-        if names is not None and len(names) == 1:
+        label_names = train.labels_names
+        if label_names is not None and len(label_names) == 1:
             raise ValueError(
-                f'{train.path} has the label {name_list(names)} alone, so '
-                'that there is nothing to tell apart: give examples of two '
+                f'{train.path} has the label {name_list(label_names)} alone, '
+                'so that there is nothing to tell apart: give examples of two '
                 'classes or more')
         dev = read_part(task, data_folder, 'dev', s['columns'],
-                        self.tokenizer, names)
+                        self.tokenizer, label_names)
         return first_examples(train, s['num_examples']), dev
 
     def config_entries(self, history):
@@ -148,32 +143,26 @@ class FineTuning(Objective):
         return entries
 
     def _epoch_of(self, step):
-        return math.ceil(step / self.eval_every)
+        return math.ceil(step / self._steps_per_epoch)
 
     def net(self, devices):
         """The net with pretrained weights and a new head, on all devices.
 
         In a resumed run, weights are random until `Run` loads a checkpoint.
         """
-        net = self._net
-        # 4 float32 numbers of 4 bytes for each weight: the weight, the
-        # gradient and the two moments of Adam
-        require_memory(16 * num_parameters(net), 'fine-tuning this model',
-                       'choose a smaller one')
-        net.begin(devices)
-        return net
+        # 16 bytes a weight: float32 weight, gradient, two moments of Adam
+        require_memory(16 * num_parameters(self._net),
+                       'fine-tuning this model', 'choose a smaller one')
+        self._net.begin(devices)
+        return self._net
 
     def batches(self, epoch, start):
-        """Yield (next position, `Batch`) of an epoch from position `start`.
-
-        A position is (the index of a batch, 0); only other objectives use its
-        second number.
-        """
+        """Yield (next position, `Batch`); a position is (batch index, 0)."""
         s = self.settings
-        batches = shuffled_batches(self.train.lens, s['batch_size'],
+        batches = shuffled_batches(self.train_inputs.lens, s['batch_size'],
                                    s['bucket'], s['seed'], epoch)
         for k in range(start[0], len(batches)):
-            yield (k + 1, 0), batch_of(self.train, batches[k])
+            yield (k + 1, 0), batch_of(self.train_inputs, batches[k])
 
     def counts(self, batch):
         """(number of examples,); for 'tag' (number of words with a tag,)."""
@@ -188,16 +177,16 @@ class FineTuning(Objective):
 
     def evaluate(self, net, devices):
         """The loss and metrics of a net on the development part."""
-        return evaluate(net, self._codec, self.dev, self.dev_data, devices)
+        return evaluate(net, self._codec, self.dev_inputs, self.dev_data,
+                        devices)
 
     def score(self, figures):
         """The first metric of the task, which selects the best epoch."""
-        return figures[1]   # after the loss
+        return figures[1]   # figures[0] is the loss
 
     def line(self, figures):
         """The loss and the metrics as a line to print."""
-        return 'dev ' + ', '.join(f'{name} {value:.4f}' for name, value
-                                  in figures._asdict().items())
+        return f'dev {super().line(figures)}'
 
     def summary(self, history, devices):
         """The lines printed last: figures of the saved weights, and speed."""
@@ -211,8 +200,8 @@ def evaluate(net, codec, inputs, data, devices, progress_title=None):
     """Evaluate a net on data: return a named tuple of the loss and metrics.
 
     codec: an object of a class in `CODECS` (task_kinds.py). inputs: the result
-    of codec.inputs(data). data: as `read_task` returns it. progress_title: the
-    text beside a progress bar; None: no progress bar.
+    of codec.inputs(data). data: as `read_task` returns it. progress_title:
+    None for no progress bar.
     """
     with bar(len(inputs.tokens), progress_title or '', 'examples',
              quiet=progress_title is None) as progress:
@@ -240,19 +229,16 @@ def first_examples(data, count):
 
 
 def dropout_of(bert, kind):
-    """The rate of dropout before the new output layer for a kind of task.
-
-    The rate is from config.json of the folder that the model was loaded from,
-    or else the default of the family, or else the rate of the encoder.
-    """
+    """The rate of dropout before the new output layer for a kind of task."""
+    # Each a field of config.json and its default; either may be None
     text_dropout, token_dropout = family_of(bert.config).dropouts
-    # The field of config.json or None, and the family's default or None
-    field, dropout = text_dropout if kind in TEXT_KINDS else token_dropout
-    loaded_folder = bert.pretrained     # None: not from a folder
-    if (loaded_folder is not None
-            and loaded_folder.fields.get(field) is not None):
-        dropout = loaded_folder.fields[field]
-    return bert.config['dropout'] if dropout is None else dropout
+    field, default_rate = text_dropout if kind in TEXT_KINDS else token_dropout
+    is_from_folder = bert.pretrained is not None
+    folder_rate = bert.pretrained.fields.get(field) if is_from_folder else None
+    for rate in folder_rate, default_rate:
+        if rate is not None:
+            return rate
+    return bert.config['dropout']
 
 
 def load_net_and_tokenizer(folder):
@@ -266,8 +252,16 @@ def load_net_and_tokenizer(folder):
     return tuned_of_config(config, folder)
 
 
-def check_kind(bert, task):
-    """Raise ValueError if `Family.finetuned` lacks the kind of the task."""
+def changed_data_error(run_folder, about_before, about_now):
+    changes = ', '.join(
+        f'{name} was {before!r} and is {now!r}' for name, before, now
+        in zip(About._fields, about_before, about_now) if before != now)
+    return RunError(
+        f'the data of {run_folder} have changed since the run began '
+        f'({changes}): resume with the original data')
+
+
+def check_family_has_head(bert, task):
     family = family_of(bert.config)
     if task.kind not in family.finetuned:
         scored = 'several endings' if task.kind == 'choice' else 'each token'
@@ -277,8 +271,7 @@ def check_kind(bert, task):
             'another relative (--model)')
 
 
-def check_max_len(net, about):
-    """Raise ValueError if the task's max_len exceeds the model's positions."""
+def check_len_fits(net, about):
     if about.max_len > net.encoder.max_len:
         raise ValueError(
             f'max_len={about.max_len} is more than the {net.encoder.max_len} '
@@ -286,14 +279,11 @@ def check_max_len(net, about):
 
 
 class TokenizerFiles:
-    """The files that store a tokenizer in a run folder.
-
-    They are vocab.txt and, for a subword tokenizer, tokenizer_config.json and
-    either tokenizer.json or the older files that the tokenizer was read from.
-    """
+    """The files of a tokenizer in a run folder, for `Objective.vocab`."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
+        # A tokenizer with `files` was read from them, not from tokenizer.json
         self.files = (VOCAB,) if isinstance(tokenizer, WholeWords) else (
             VOCAB, CONFIG, *(tokenizer.files or (TOKENIZER,)))
 

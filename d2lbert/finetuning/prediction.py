@@ -52,12 +52,12 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
             show_progress: Optional[bool] = None) -> List[Prediction]:
     """Return a list with a `Prediction` for each text or pair of texts.
 
-    net, tokenizer: as `load_finetuned` returns them. texts: strings; for a
-    model of tags, strings with spaces between words, or lists of words; for a
-    model of answers, the questions.
+    net, tokenizer: as `load_finetuned` returns them. texts: strings; for
+    tagging, strings with spaces between words, or lists of words; for question
+    answering, the questions.
 
-    pairs: the second texts; for a model of answers, the texts to search; for
-    a model of choices, equally long lists of endings, one for each text.
+    pairs: the second texts; for question answering, the texts to search; for
+    multiple choice, equally long lists of endings, one list for each text.
     show_progress: as for `encode` (pretrained/encoding.py). Raises ValueError
     or TypeError for texts that the model cannot take.
     """
@@ -67,6 +67,7 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
                          'fine-tune it with d2l.finetune or d2lbert finetune')
     texts = items_of(texts)
     pairs = None if pairs is None else items_of(pairs, 'pairs')
+    _check_counts(about, texts, pairs)
     data = _unlabelled_data(about, texts, pairs)
     _check_no_text_is_empty('texts', texts)
     _check_no_text_is_empty('pairs', pairs or ())
@@ -79,10 +80,7 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
 
 
 def _check_no_text_is_empty(name, texts):
-    """Raise ValueError for a blank text, or for an empty list of words.
-
-    name: 'texts' or 'pairs', for the message.
-    """
+    """Raise ValueError for a blank text, or for an empty list of words."""
     for k, text in enumerate(texts):
         content = text.strip() if isinstance(text, str) else text
         if not content:
@@ -90,54 +88,53 @@ def _check_no_text_is_empty(name, texts):
                              'some words')
 
 
-def _unlabelled_data(about, texts, pairs):
-    """Convert texts to the type that `read_task` returns, without labels.
-
-    about: the model's task. texts, pairs: as for `predict`.
-    """
-    path = 'the texts'      # for messages, in place of the path of a file
+def _check_counts(about, texts, pairs):
+    """Raise ValueError if there are too few or too many texts for the task."""
     has_pairs = pairs is not None
-    # about.pair is None if the model takes both single texts and pairs
-    if about.pair is not None and about.pair != has_pairs:
+    takes_both = about.pair is None     # pairs and single texts
+    if not takes_both and about.pair != has_pairs:
         owner = f'task {about.task}' if about.task else 'this model'
         raise ValueError(
-            f'{owner} has ' + (
+            f'{owner} takes ' + (
                 'pairs of texts: give the second texts, too' if about.pair
-                else 'one text each: give no second texts'))
+                else 'single texts: give no second texts'))
     if has_pairs and len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '
                          f'{len(texts)} first texts: give equally many')
     if not texts:
         raise ValueError('there is no text: give at least one')
+
+
+def _unlabelled_data(about, texts, pairs):
+    """Convert texts to the type that `read_task` returns, without labels."""
+    labels, num_skipped = None, 0
+    path = 'the texts'      # for messages, in place of the path of a file
     if about.kind == 'choice':
-        return Choices(texts, _checked_endings(pairs), None, 0, path)
+        return Choices(texts, _checked_endings(pairs), labels, num_skipped,
+                       path)
     if about.kind == 'tag':
         words = [text.split() if isinstance(text, str) else list(text)
                  for text in texts]
-        return Sentences(words, None, about.labels, 0, path)
+        return Sentences(words, labels, about.labels, num_skipped, path)
     if about.kind == 'span':
-        ids = list(map(str, range(len(texts))))
-        return Questions(texts, pairs, None, ids, about.null, 0, path)
-    return Examples(texts, pairs, None, about.labels, 0, path)
+        answers, ids = None, list(map(str, range(len(texts))))
+        return Questions(texts, pairs, answers, ids, about.null, num_skipped,
+                         path)
+    return Examples(texts, pairs, labels, about.labels, num_skipped, path)
 
 
-def _checked_endings(pairs):
-    """Convert the endings of each text to a tuple; return a list of tuples.
-
-    pairs: as for `predict`. Raises ValueError if a text has fewer than two
-    endings, if an ending is empty or no string, or if two texts have different
-    numbers of endings.
-    """
-    for endings in pairs:
+def _checked_endings(endings_of_texts):
+    """Return the endings of each text as a tuple, or raise ValueError."""
+    for endings in endings_of_texts:
         if isinstance(endings, str) or len(endings) < 2 or not all(
                 isinstance(ending, str) and ending.strip()
                 for ending in endings):
-            raise ValueError('each text needs a list of two or more texts '
-                             f'that may follow it, not {short_repr(endings)}')
-    if len({len(endings) for endings in pairs}) > 1:
+            raise ValueError('each text needs a list of two or more '
+                             f'endings, not {short_repr(endings)}')
+    if len(set(map(len, endings_of_texts))) > 1:
         raise ValueError('all texts need equally many endings: predict texts '
                          'with more or fewer endings in another call')
-    return [tuple(endings) for endings in pairs]
+    return list(map(tuple, endings_of_texts))
 
 
 def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
@@ -157,13 +154,12 @@ def evaluations(folder, data=None, devices='auto', part='dev',
                 precision=None):
     """Yield (name, figures) of a run's task, then of each of its extra tests.
 
-    Arguments are as for `evaluate_finetuned`, which returns the first figures.
-    Raises `RunError` if the run's own development part is to be evaluated and
-    has changed since training.
+    Arguments are as for `evaluate_finetuned`. Raises `RunError` if the run's
+    own development part is to be evaluated and has changed since training.
 
-    Only MNLI has extra tests: the mismatched part and the diagnostic set. An
-    extra test without a file is left out. All are left out if `data` is a
-    file, or if the run read a table with `columns`.
+    Only MNLI has extra tests. An extra test without a file is left out. All
+    are left out if `data` is a file, or if the run read a table with
+    `columns`.
     """
     device_list = parse_devices(devices)
     net, tokenizer = load_finetuned(folder, device_list, trainable=False,
@@ -177,8 +173,9 @@ def evaluations(folder, data=None, devices='auto', part='dev',
             IndexError) as error:
         raise RunError(f'{Path(folder) / "config.json"} does not describe a '
                        f'run: {error!r}') from None
-    source = data_folder_of(net.about.task, run_data) if data is None else data
-    examples = read_part(net.about.task, source, part, columns, tokenizer,
+    data_path = (data_folder_of(net.about.task, run_data) if data is None
+                 else data)
+    examples = read_part(net.about.task, data_path, part, columns, tokenizer,
                          net.about.labels)
     codec = CODECS[net.about.kind](net.about, tokenizer)
     inputs = codec.inputs(examples)
@@ -190,12 +187,8 @@ def evaluations(folder, data=None, devices='auto', part='dev',
                        'trained: name a folder or file with --data')
     yield net.about.task, evaluate(net, codec, inputs, examples, device_list,
                                    'evaluating')
-    # Files of extra tests have GLUE's layout and are near the data folder, see
-    # `find_file_nearby`. `data_path` is None if the run downloaded SNLI, which
-    # has no extra tests
-    data_path = run_data if data is None else data
-    if (columns is not None or data_path is None
-            or Path(data_path).is_file()):
+    # The files of extra tests have GLUE's layout, not `columns`
+    if columns is not None or Path(data_path).is_file():
         return
     _, *extra_tests = with_extra_tests(net.about.task)
     for test in extra_tests:
@@ -219,7 +212,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
 
     Arguments are as for `d2lbert predict`. print_row: a function that prints
     a dictionary, called for each of the `_rows`; None: print lines of text.
-    With `out`, nothing is printed and print_row is ignored.
+    With `out`, nothing is printed.
     """
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
@@ -238,7 +231,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
     about = net.about
     if file is None:
         if about.kind == 'choice':
-            raise UsageError('this model chooses among several texts: give '
+            raise UsageError('this model chooses among several endings: give '
                              '--file FILE with a text and its possible '
                              'endings on each line, and a tab before each '
                              'ending')
@@ -246,20 +239,13 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
                               None if pair is None else [pair])
         _print_prediction(about, text, prediction, top, print_row)
         return
-    if is_csv(file) and about.kind in ('classify', 'regress'):
-        if skip_empty or text_field is not None:
-            raise UsageError('--skip-empty and --text-field are for texts on '
-                             f'lines, and {file} is a table: leave them out')
-        texts, pairs = _read_csv(file, Path(folder))
-    else:
-        texts, pairs = _read_text_lines(
-            file, about.pair, skip_empty, text_field,
-            has_choices=about.kind == 'choice')
+    texts, pairs = _read_file(file, folder, about, skip_empty, text_field)
     predictions = predict(net, tokenizer, texts, pairs, show_progress=True)
-    if out is not None and Path(out).suffix.lower() in TABLE_EXTENSIONS:
+    extension = '' if out is None else Path(out).suffix.lower()
+    if extension in TABLE_EXTENSIONS:
         with writing(out, force) as partial_path:
-            write_rows(partial_path, Path(out).suffix.lower(), _rows(
-                about, texts, predictions))
+            write_rows(partial_path, extension,
+                       _rows(about, texts, predictions))
         return
     if out is None and print_row is not None:
         for row in _rows(about, texts, predictions,
@@ -289,15 +275,15 @@ def _print_prediction(about, text, prediction, top, print_row):
 def _rows(about, texts, predictions, with_shares=False, top=None):
     """Yield a dictionary for each prediction, or for 'tag' for each word.
 
-    with_shares: True to add the probabilities of the `top` likeliest labels,
-    if the task has classes or endings; top None: of all labels.
+    with_shares: if the task has classes or endings, add the probabilities of
+    the `top` likeliest (None: of all).
     """
-    for number, (text, prediction) in enumerate(zip(texts, predictions), 1):
+    for text_number, (text, prediction) in enumerate(
+            zip(texts, predictions), 1):
         label = prediction.label
         if about.kind == 'tag':
-            # Here the value of `text` is the number of the sentence, from 1
             for word, tag in zip(text.split(), label):
-                yield dict(text=number, word=word, tag=tag)
+                yield dict(text=text_number, word=word, tag=tag)
         elif about.kind == 'regress':
             yield dict(text=text, value=float(label))
         elif about.kind == 'span':
@@ -316,16 +302,13 @@ def _likeliest(prediction, top):
 
 
 def _labels_and_probs(prediction, top):
-    """For each of the `_likeliest` labels, a str: label, tab, probability."""
+    """`_likeliest` as strings 'LABEL<tab>PROBABILITY'."""
     return [f'{name}\t{prob:.4f}' for name, prob in _likeliest(prediction,
                                                                top)]
 
 
 def _lines_of_all(about, texts, predictions, top):
-    """The `_lines` of all texts.
-
-    For 'tag', an empty line ends each sentence, as in CoNLL files.
-    """
+    # As in CoNLL files, an empty line ends each sentence
     sentence_end = [''] if about.kind == 'tag' else []
     lines = []
     for text, prediction in zip(texts, predictions):
@@ -336,8 +319,8 @@ def _lines_of_all(about, texts, predictions, top):
 def _lines(about, text, prediction, top=None):
     """The lines that show a text's `Prediction`.
 
-    top, for a task with classes or endings: the number of labels to show with
-    probabilities, on one line; None: the predicted label with its probability.
+    top: if the task has classes or endings, the number of labels to show, on
+    one line; None: only the predicted label.
     """
     label = prediction.label
     if about.kind == 'tag':
@@ -345,20 +328,28 @@ def _lines(about, text, prediction, top=None):
     if about.kind == 'regress':
         return [f'{label:.4f}']
     if about.kind == 'span':
-        # Put an answer of several lines on one line
-        return [' '.join(label.split())]
+        return [' '.join(label.split())]    # an answer may have line breaks
     if top is not None and prediction.shares:
         return ['\t'.join(_labels_and_probs(prediction, top))]
     return [f'{label}\t{prediction.score:.4f}']
 
 
-def _read_csv(file, folder):
-    """Read a CSV file: return the texts, and the second texts or None.
+def _read_file(file, folder, about, skip_empty, text_field):
+    """Read the texts to predict: return them, and second texts or None."""
+    if not is_csv(file) or about.kind not in ('classify', 'regress'):
+        return _read_text_lines(file, about, skip_empty, text_field)
+    if skip_empty or text_field is not None:
+        raise UsageError('--skip-empty and --text-field are for texts on '
+                         f'lines, and {file} is a table: leave them out')
+    return _read_csv(file, Path(folder))
 
-    The file has the same columns as the training data of the run in `folder`.
+
+def _read_csv(file, folder):
+    """`_read_file` for a table with the columns of the training data.
+
     Labels are not read, and may be missing.
     """
-    # The folder of a model that was not trained here has no columns
+    # A released model has no columns
     columns = (dict(read_config(folder)['training']).get('columns')
                if is_run(folder) else None)
     if columns is None:
@@ -372,15 +363,13 @@ def _read_csv(file, folder):
     return examples.texts_a, examples.texts_b
 
 
-def _read_text_lines(file, has_pairs, skip_empty, text_field, has_choices):
-    """Read a text from each line: return texts, and second texts or None.
+def _read_text_lines(file, about, skip_empty, text_field):
+    """`_read_file` for a text, a pair, or a text and its endings on each line.
 
-    has_pairs: an `About.pair`; True if a line also has a tab and a second
-    text, False if a line is one text. None: as True if any line has a tab, so
-    that all lines need one; else as False. has_choices, only with has_pairs
-    True: True if a line has two or more second texts, each after a tab.
-    skip_empty, text_field: as for `Lines` (texts/text_sources.py).
+    Tabs separate the texts of a line. If the model takes both pairs and
+    single texts, all lines are pairs if any line has a tab.
     """
+    has_pairs = about.pair
     if has_pairs and text_field is not None:
         raise UsageError('--text-field is for one text, and this model takes '
                          'pairs: give lines with a tab between two texts')
@@ -391,21 +380,21 @@ def _read_text_lines(file, has_pairs, skip_empty, text_field, has_choices):
     expected = 'two texts with one tab between them'
     if has_pairs is None:
         has_pairs = any('\t' in line.text for line in lines)
-        expected += (', in all lines if any line has a tab; in single texts '
-                     'put spaces for tabs')
+        expected += ' in each line, or no tab in any line'
     if not has_pairs:
         return [line.text for line in lines], None
-    for place, text in lines:   # place: the file and the line, for messages
+    has_endings = about.kind == 'choice'
+    for name, text in lines:
         num_tabs = text.count('\t')
-        if has_choices and num_tabs < 2:
-            raise ValueError(f'{place} has {num_tabs} tabs: expected '
-                             'a text and two or more that may follow it, '
-                             'with a tab before each of these')
-        if not has_choices and num_tabs != 1:
-            raise ValueError(f'{place} has {num_tabs} tabs: expected '
+        if has_endings and num_tabs < 2:
+            raise ValueError(f'{name} has {num_tabs} tabs: expected a text '
+                             'and two or more endings, with a tab before each '
+                             'ending')
+        if not has_endings and num_tabs != 1:
+            raise ValueError(f'{name} has {num_tabs} tabs: expected '
                              f'{expected}')
     cells = [line.text.split('\t') for line in lines]
-    if has_choices:
+    if has_endings:
         return [a for a, *_ in cells], [endings for _, *endings in cells]
     return [a for a, _ in cells], [b for _, b in cells]
 
@@ -416,11 +405,9 @@ def write_submission(folder, data, out, devices='auto', force=False,
                      precision=None):
     """Predict the test part of a run's task, and write a file for GLUE.
 
-    The extra tests of the task are predicted, too, if `data` is a folder and
-    their files exist: for MNLI the mismatched part and the diagnostic set. A
-    file has the examples of a single test, the task's own. Each submission
-    file is a table with the columns `index` and `prediction`. Labels are
-    written as in the training files (Wang et al. 2018).
+    If `data` is a folder, predict the extra tests of the task, too, if their
+    files exist. Each submission file is a table with the columns `index` and
+    `prediction`.
 
     folder: a run of a task of GLUE. data: the folder with the test files, or
     the file of the task's test part. out: a folder for the submission files,
@@ -442,9 +429,10 @@ def write_submission(folder, data, out, devices='auto', force=False,
     if out.exists() and not out.is_dir():
         raise ValueError(f'--out {out} is a file: with --data name a folder, '
                          'where the files of the submission go')
+    tasks = ([main_task] if Path(data).is_file()
+             else with_extra_tests(main_task))
     tasks_and_examples = []
-    for task in ([main_task] if Path(data).is_file()
-                 else with_extra_tests(main_task)):
+    for task in tasks:
         path = (find_file(task, data, 'test') if task is main_task
                 else find_file_nearby(task, data, 'test'))
         if path is None:
@@ -473,7 +461,6 @@ def write_submission(folder, data, out, devices='auto', force=False,
 
 
 def _submission_lines(net, codec, task, examples):
-    """The lines of a submission file, the first of which is a header."""
     # Some test files have labels, which are not needed here
     inputs = codec.inputs(examples._replace(labels=None))
     with bar(len(inputs.tokens), f'predicting {task.name}', 'examples'
@@ -487,7 +474,7 @@ def _submission_lines(net, codec, task, examples):
 
 
 def _submitted_label(task, label):
-    """A predicted label as GLUE's training files write it."""
+    """A label as GLUE's training files write it (Wang et al. 2018)."""
     if task.kind == 'regress':      # STS-B's similarities are from 0 to 5
         return f'{min(max(label, 0.0), 5.0):.3f}'
     if task.file_labels is not None:

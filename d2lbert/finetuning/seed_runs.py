@@ -1,8 +1,6 @@
 """Carry out runs that differ only in their seed, and average their metrics.
 
-With small data, a metric in percent varies by several points from seed to
-seed. The runs are in subfolders seed-1, seed-2, ... of one folder. Beside
-them, seeds.json has the settings and, when all runs are finished, the metrics.
+The runs are in subfolders seed-1, seed-2, ... of one folder.
 """
 import contextlib
 import json
@@ -27,11 +25,12 @@ from d2lbert.training.interrupts import Stopped
 from d2lbert.training.run_folder import DATA, move_aside
 from d2lbert.training.saved_runs import RunError, is_finetuned, read_config
 
+#: The file beside the runs with their `state`: a dict with `settings` and
+#: `seeds` and, when all runs are finished, `figures` and `summary`
 SEEDS_FILE = 'seeds.json'
 
-#: The progress of a run: FINISHED with final weights, BEGUN if it can be
-#: resumed from a checkpoint
-FINISHED, BEGUN = 'finished', 'begun'
+#: Results of `_progress_of`
+FINISHED, RESUMABLE = 'finished', 'resumable'
 
 
 def has_seed_runs(path):
@@ -49,27 +48,15 @@ def begin(run_once, settings, num_seeds, out, force, devices,
     examples in memory to the folder, and sets settings['data'] to their path;
     None: all examples are in files.
     """
-    # The missing parent folders, to remove again if no run starts
     new_parents = missing_folders(RUNS if out is None else Path(out).parent)
-    if out is None:
-        out = new_run_folder()
-    else:
-        out = Path(out)
-        has_runs = has_seed_runs(out)
-        may_reuse = force and has_runs
-        if out.exists() and not may_reuse:
-            raise RunError(f'{out} exists already{_resume_hint(out)}: choose '
-                           'another --out' + (
-                               ', or give --force to move its runs aside'
-                               if has_runs else ''))
-        _make_folder(out)
-    state = dict(settings=settings, seeds=[
-        settings['seed'] + k for k in range(num_seeds)])
+    out = _make_folder(out, force)
     is_new = not has_seed_runs(out)
     try:
         if write_data is not None:
             write_data(out)
-        with _new_state(out, state):
+        state = dict(settings=settings, seeds=[
+            settings['seed'] + k for k in range(num_seeds)])
+        with _replacing_state(out, state):
             return _carry_out(run_once, out, state, devices, force=force)
     except BaseException:
         # Remove a new folder if no run has started
@@ -82,18 +69,28 @@ def begin(run_once, settings, num_seeds, out, force, devices,
         raise
 
 
-def _make_folder(out):
-    """Create the folder; raises `RunError` if that fails."""
+def _make_folder(out, force):
+    """Return the folder for new runs; make it if it is missing."""
+    if out is None:
+        return new_run_folder()
+    out = Path(out)
+    has_runs = has_seed_runs(out)
+    may_reuse = force and has_runs
+    if out.exists() and not may_reuse:
+        raise RunError(f'{out} exists already{_resume_hint(out)}: choose '
+                       'another --out' + (
+                           ', or give --force to move its runs aside'
+                           if has_runs else ''))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f'{out} cannot be made ({error.strerror}): choose '
                        'another --out') from None
+    return out
 
 
 def _resume_hint(out):
     """A hint to resume `out`, for a message; '' without unfinished runs."""
-    # SEEDS_FILE gets the entry `figures` after the last run
     if not has_seed_runs(out) or 'figures' in _read_state(out):
         return ''
     return (', with runs that are not finished (to go on with them: --resume '
@@ -115,9 +112,9 @@ def resume(run_once, out, keywords, devices):
                          f'{", ".join(CHANGEABLE_ON_RESUME)} and devices')
     settings = dict(state['settings'], **keywords)
     if settings != state['settings']:
-        # Without figures, which SEEDS_FILE gets when the longer runs end
+        # The figures of the earlier settings are left out
         state = dict(settings=settings, seeds=state['seeds'])
-        with _new_state(out, state):
+        with _replacing_state(out, state):
             return _carry_out(run_once, out, state, devices, is_resumed=True)
     return _carry_out(run_once, out, state, devices, is_resumed=True)
 
@@ -125,56 +122,57 @@ def resume(run_once, out, keywords, devices):
 def _carry_out(run_once, out, state, devices, force=False, is_resumed=False):
     """Carry out the runs, print their metrics, and return `out`.
 
-    state: the content of SEEDS_FILE, a dict with `settings` and `seeds`.
     force: as for `finetune`. is_resumed: True to go on with the runs in `out`.
     """
+    num_runs = len(state['seeds'])
     for k, seed in enumerate(state['seeds'], 1):
         folder = out / f'seed-{k}'
         settings = dict(state['settings'], seed=seed)
         progress = _progress_of(folder, settings) if is_resumed else None
         if progress == FINISHED:
             continue
-        print(f'seed {seed}, run {k} of {len(state["seeds"])}', flush=True)
+        print(f'seed {seed}, run {k} of {num_runs}', flush=True)
         try:
-            if progress == BEGUN:
+            if progress == RESUMABLE:
                 changeable = {name: settings[name]
                               for name in CHANGEABLE_ON_RESUME}
                 run_once(out=None, force=False, resume=folder,
                          devices=devices, keywords=changeable)
             else:
-                # On resume, progress is None here: a folder without a usable
-                # run is replaced
+                # On resume, a folder without a usable run is replaced
                 replaces_run = (is_resumed or force) and folder.exists()
                 run_once(out=folder, force=replaces_run, resume=None,
                          devices=devices, keywords=settings)
         except Stopped as stopped:
-            raise Stopped(f'stopped in run {k} of {len(state["seeds"])}; go '
-                          f'on with: d2lbert finetune --resume '
-                          f'{quote(str(out))}', stopped.signal) from None
-    figures = [read_config(out / f'seed-{k}')['figures']
-               for k in range(1, len(state['seeds']) + 1)]
-    summary = {name: dict(mean=mean, spread=deviation) for name, (
-        mean, deviation) in means_and_deviations(figures).items()}
-    _write_state(out, dict(state, figures=figures, summary=summary))
-    _move_extra_runs(out, len(state['seeds']))
-    for name, value in summary.items():
-        print(f'{name} {value["mean"]:.4f} ± {value["spread"]:.4f} ('
-              + ', '.join(f'{run[name]:.4f}' for run in figures) + ')')
+            raise Stopped(f'stopped in run {k} of {num_runs}; go on with: '
+                          f'd2lbert finetune --resume {quote(str(out))}',
+                          stopped.signal) from None
+    _finish(out, state)
     return out
 
 
-def _progress_of(folder, settings):
-    """FINISHED, BEGUN, or None if `folder` has no run that can be used.
+def _finish(out, state):
+    """Write and print the metrics, and move left-over runs aside."""
+    num_runs = len(state['seeds'])
+    figures = [read_config(out / f'seed-{k}')['figures']
+               for k in range(1, num_runs + 1)]
+    summary = {name: dict(mean=mean, spread=deviation) for name, (
+        mean, deviation) in means_and_deviations(figures).items()}
+    _write_state(out, dict(state, figures=figures, summary=summary))
+    _move_extra_runs(out, num_runs)
+    for name, value in summary.items():
+        print(f'{name} {value["mean"]:.4f} ± {value["spread"]:.4f} ('
+              + ', '.join(f'{run[name]:.4f}' for run in figures) + ')')
 
-    A run can be used if its settings equal `settings`, apart from
-    CHANGEABLE_ON_RESUME. It is FINISHED if it has final weights, after
-    settings['num_epochs'] epochs or more. Otherwise it is BEGUN if it has a
-    checkpoint.
+
+def _progress_of(folder, settings):
+    """FINISHED, RESUMABLE, or None if the run in `folder` has to start again.
+
+    settings: the settings that the run should have.
     """
     if not is_finetuned(folder):
         return None
     run_settings = read_json(folder / 'config.json').get('training', {})
-    # The caller will replace a run that has other settings
     if any(run_settings.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None
@@ -182,14 +180,14 @@ def _progress_of(folder, settings):
     if ((folder / 'model.params').is_file()
             and run_settings['num_epochs'] >= settings['num_epochs']):
         return FINISHED
-    return BEGUN if checkpoints.all_of(folder) else None
+    return RESUMABLE if checkpoints.all_of(folder) else None
 
 
-def _move_extra_runs(out, num_seeds):
-    """Move aside runs above number num_seeds, left by an earlier call."""
+def _move_extra_runs(out, num_runs):
+    """Move aside runs above number num_runs, left by an earlier call."""
     for folder in out.glob('seed-*'):
         number = folder.name[len('seed-'):]
-        if (number.isdigit() and int(number) > num_seeds
+        if (number.isdigit() and int(number) > num_runs
                 and is_finetuned(folder)):
             move_aside(folder)
 
@@ -213,23 +211,23 @@ def means_and_deviations(figures):
 
 
 @contextlib.contextmanager
-def _new_state(out, state):
-    """Context of runs with a new state, which is written to SEEDS_FILE first.
+def _replacing_state(out, state):
+    """Write SEEDS_FILE on entry; restore its earlier content after an error.
 
-    If an error ends the context before it changes a run in `out`, SEEDS_FILE
-    gets its previous content back, if it had one. An interruption keeps the
-    new state, so that the runs can be resumed with it.
+    It is not restored if a run in `out` has changed, nor after an
+    interruption: then the runs can be resumed with the new state.
     """
-    previous, runs = None, _files_of_runs(out)
-    if has_seed_runs(out):
-        previous = (out / SEEDS_FILE).read_bytes()
+    earlier_content = ((out / SEEDS_FILE).read_bytes() if has_seed_runs(out)
+                       else None)
+    runs_before = _files_of_runs(out)
     _write_state(out, state)
     try:
         yield
     except Exception:
-        if previous is not None and _files_of_runs(out) == runs:
+        if (earlier_content is not None
+                and _files_of_runs(out) == runs_before):
             with replacing(out / SEEDS_FILE) as temporary:
-                temporary.write_bytes(previous)
+                temporary.write_bytes(earlier_content)
         raise
 
 
@@ -241,7 +239,6 @@ def _files_of_runs(out):
 
 
 def _write_state(out, state):
-    """Write SEEDS_FILE; state: as for `_carry_out`."""
     path = out / SEEDS_FILE
     try:
         write_text(path, json.dumps(state, indent=2) + '\n')
@@ -251,7 +248,6 @@ def _write_state(out, state):
 
 
 def _read_state(out):
-    """Read SEEDS_FILE: return the state, as for `_carry_out`."""
     path = out / SEEDS_FILE
     try:
         state = dict(read_json(path))

@@ -1,20 +1,16 @@
 """Define the settings of fine-tuning, and check and complete their values.
 
-`_as_in_pretrain` makes settings with the meaning and the check that they have
-in pretraining (training/settings.py). `python -m d2lbert.finetuning.settings`
-prints a table of all settings, which the manual contains.
+`python -m d2lbert.finetuning.settings` prints the table of the manual.
 """
 from d2lbert.finetuning.tasks.catalog import TASKS
 from d2lbert.training import settings as pretraining_settings
 from d2lbert.training.settings import PATHS, Setting, checked_values, table
 
 
-def _as_in_pretrain(name, default, **changed):
-    """A setting of `pretrain`, with `default` and the fields in `changed`.
-    """
-    # learn: the default in the recipe 'learn', which only pretraining has
+def _as_in_pretrain(name, default, **changes):
+    """A setting of `pretrain` with changed fields, without recipe 'learn'."""
     return pretraining_settings.SETTINGS[name]._replace(
-        default=default, learn=None, **changed)
+        default=default, learn=None, **changes)
 
 
 #: {title of a group in the help text: its settings}
@@ -67,18 +63,15 @@ GROUPS = {
     ),
 }
 
-#: {name: `Setting`}
 SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 
-#: {name: default}
 DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
 
-#: The argument `seeds` of `finetune`, which is no setting of a single run.
+#: An argument of `finetune`, but no setting of a single run
 SEEDS = Setting('seeds', int, 1, 'number of seeds: one run each, reported '
                 'as mean ± standard deviation', least=1)
 
-#: Settings that may change on resume.
 CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
                         if setting.changeable]
 
@@ -88,10 +81,9 @@ _REQUIRED = {'task': 'a task, as sst2 (--task sst2)',
 
 
 def complete(keywords):
-    """Check the settings `keywords`, and add defaults for missing settings.
+    """Check the settings `keywords`; return a dict of all settings.
 
-    A missing seed is drawn at random. Returns a dict of all settings of a
-    fine-tuning run. Raises TypeError or ValueError.
+    A missing seed is drawn at random. Raises TypeError or ValueError.
     """
     values = checked_values(SETTINGS, DEFAULTS, keywords)
     needed = [what_to_give for name, what_to_give in _REQUIRED.items()

@@ -146,10 +146,10 @@ def test_the_weights_of_the_best_epoch_are_kept(given, tmp_path, monkeypatch):
 
 def test_the_first_examples_alone(given, tmp_path):
     run = prepared(given, num_examples=11)
-    assert len(run.objective.train.tokens) == 11
+    assert len(run.objective.train_inputs.tokens) == 11
     assert run.schedule.num_steps == 4
-    whole = prepared(given).objective.train
-    for a, b in zip(run.objective.train.tokens, whole.tokens):
+    whole = prepared(given).objective.train_inputs
+    for a, b in zip(run.objective.train_inputs.tokens, whole.tokens):
         onp.testing.assert_array_equal(a, b)
 
 
@@ -186,7 +186,7 @@ def test_each_example_is_trained_on_once_in_an_epoch(given):
             tuple(tokens[:n]) for _, batch in
             run.objective.batches(epoch, (0, 0))
             for tokens, n in zip(batch.tokens_X, batch.valid_lens_x))
-        assert rows == sorted(map(tuple, run.objective.train.tokens))
+        assert rows == sorted(map(tuple, run.objective.train_inputs.tokens))
 
 
 def test_the_batches_of_two_epochs_differ(given):

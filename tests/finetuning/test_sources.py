@@ -45,17 +45,17 @@ def test_the_books_model_learns_snli_by_name_alone(here, tmp_path):
 
 def test_the_inputs_are_those_of_the_page(here):
     # The two cut long texts at different words
-    objective = FineTuning(complete(dict(SETTINGS, max_len=64)))
+    inputs = FineTuning(complete(dict(SETTINGS, max_len=64))).train_inputs
     bert, vocab = d2l.load_pretrained_model('bert.small')
     page = d2l.SNLIBERTDataset(
         d2l.read_snli(d2l.download_extract('SNLI'), True), 64, vocab)
-    assert len(page) == len(objective.train.tokens)
-    for k, (tokens, segments) in enumerate(zip(objective.train.tokens,
-                                               objective.train.segments)):
+    assert len(page) == len(inputs.tokens)
+    for k, (tokens, segments) in enumerate(zip(inputs.tokens,
+                                               inputs.segments)):
         n = int(page.valid_lens[k])
         assert tokens.tolist() == page.all_token_ids[k][:n].tolist()
         assert segments.tolist() == page.all_segments[k][:n].tolist()
-        assert objective.train.labels[k] == page.labels[k]
+        assert inputs.labels[k] == page.labels[k]
 
 
 def test_word_pieces_get_the_sentences_as_they_are_written(here):
