@@ -1,13 +1,12 @@
 """Codecs: each encodes the data of a kind of task, and decodes the outputs.
 
-The method `inputs` turns the data that `read_task` (tasks/catalog.py) returns
-into `Inputs` (batches.py). Three methods take the outputs of the net, a list
-of arrays as `outputs_of` (batches.py) returns it: `loss` returns the mean
-loss, `guesses` the predicted labels, and `predictions` a `Prediction` for each
-text. The functions of metrics.py compare the guesses with `true_labels`.
+`inputs` encodes `data`, as `read_task` (tasks/catalog.py) returns it. `loss`,
+`guesses` and `predictions` decode `outputs`, as `outputs_of` (batches.py)
+returns them. The loss is the mean, as training computes it. The functions of
+metrics.py compare `guesses` with `true_labels`. N, C, T, K: as in batches.py.
 
-A method has the same arguments in all codecs, although some codecs ignore
-`training`, `inputs` or `data`.
+All codecs have these methods, with the same arguments, although some codecs
+ignore `training`, `inputs` or `data`.
 """
 from typing import Any, NamedTuple
 
@@ -43,36 +42,48 @@ class Prediction(NamedTuple):
                         # or the index of the chosen ending
 
 
-class TextCodec:
-    """For texts or pairs with a class ('classify') or a number ('regress').
-
-    about: in all codecs, the `About` (pretrained/heads.py) of the task.
-    """
+class _Codec:
+    """The base class; about: the `About` (pretrained/heads.py) of the task."""
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
+
+    def _warn_of_truncation(self, data, encoded, unit='examples'):
+        """Warn of the entries of `encoded` that were truncated, if any.
+
+        encoded: a list of the `Encoded` of `data`. unit: the word for its
+        entries in the warning.
+        """
+        max_len = self.about.max_len
+        # Only full entries may have been truncated: encode these again
+        full = [k for k, one in enumerate(encoded) if len(one.ids) >= max_len]
+        num_truncated = sum(
+            len(self._encode_untruncated(data, k).ids) > max_len for k in full)
+        if num_truncated:
+            warn(f'{data.path}: {num_truncated:,} of {len(encoded):,} {unit} '
+                 f'were cut to {max_len} tokens (max_len)')
+
+
+class TextCodec(_Codec):
+    """For texts or pairs with a class ('classify') or a number ('regress')."""
 
     def inputs(self, data, training=False):
         """The `Inputs` of `Examples` (tasks/tables.py)."""
         encoded = self.tokenizer.encode_batch(data.texts_a, data.texts_b,
                                               self.about.max_len)
-        warn_of_cut(self, data, encoded)
+        self._warn_of_truncation(data, encoded)
         labels = data.labels
         if labels is not None:
-            labels = onp.array(labels, 'float64' if self.about.kind
-                               == 'regress' else 'int32')
+            dtype = 'float64' if self.about.kind == 'regress' else 'int32'
+            labels = onp.array(labels, dtype)
         return inputs_of(encoded, labels)
 
-    def encode_untruncated(self, data, k):
-        """The `Encoded` of example k, for `warn_of_cut`."""
+    def _encode_untruncated(self, data, k):
         return self.tokenizer.encode(
             data.texts_a[k], data.texts_b and data.texts_b[k])
 
     def loss(self, outputs, inputs):
-        """The mean loss, as training computes it.
-
-        outputs: (N, K) scores of K classes for N examples, or (N, 1) numbers.
-        """
+        """outputs: (N, K) scores of classes, or (N, 1) numbers."""
         outputs = onp.array(outputs, 'float64')
         if self.about.kind == 'regress':
             return float(((outputs[:, 0] - inputs.labels) ** 2).mean())
@@ -86,7 +97,6 @@ class TextCodec:
 
     @staticmethod
     def true_labels(data):
-        """A class index or a number for each example."""
         return data.labels
 
     def predictions(self, outputs, inputs, data):
@@ -103,11 +113,8 @@ class TextCodec:
         return predictions
 
 
-class EndingCodec:
+class EndingCodec(_Codec):
     """For texts with several endings, one of them right ('choice')."""
-
-    def __init__(self, about, tokenizer):
-        self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
         """The `Inputs` of `Choices` (tasks/formats.py).
@@ -119,24 +126,17 @@ class EndingCodec:
             [text for text in data.texts for _ in range(C)],
             [ending for endings in data.endings for ending in endings],
             self.about.max_len)
-        warn_of_cut(self, data, encoded, 'pairs')
+        self._warn_of_truncation(data, encoded, 'pairs')
         return choice_inputs(encoded, C, None if data.labels is None
                              else onp.array(data.labels, 'int32'))
 
-    def encode_untruncated(self, data, k):
-        """The `Encoded` of pair k, for `warn_of_cut`.
-
-        Pair k is ending k % C of example k // C.
-        """
+    def _encode_untruncated(self, data, k):
         example, ending = divmod(k, len(data.endings[0]))
         return self.tokenizer.encode(data.texts[example],
                                      data.endings[example][ending])
 
     def loss(self, outputs, inputs):
-        """The mean loss, as training computes it.
-
-        outputs: (N, C) scores of the C endings of N examples.
-        """
+        """outputs: (N, C) scores of the endings."""
         return _mean_cross_entropy(onp.array(outputs, 'float64'),
                                    inputs.labels)
 
@@ -146,11 +146,10 @@ class EndingCodec:
 
     @staticmethod
     def true_labels(data):
-        """The index of the right ending for each example."""
         return data.labels
 
     def predictions(self, outputs, inputs, data):
-        """A `Prediction` for each text; its `label` is the chosen ending."""
+        """A `Prediction` for each text."""
         predictions = []
         for endings, scores in zip(data.endings, outputs):
             probs = onp.exp(log_softmax(scores.astype('float64')))
@@ -163,38 +162,28 @@ class EndingCodec:
         return predictions
 
 
-class TagCodec:
+class TagCodec(_Codec):
     """For sentences with a tag for each word ('tag').
 
     The tag is predicted at the word's first token.
     """
 
-    def __init__(self, about, tokenizer):
-        self.about, self.tokenizer = about, tokenizer
-
     def inputs(self, data, training=False):
-        """The `Inputs` of `Sentences` (tasks/formats.py).
-
-        The label of a token is -1 if no word begins there.
-        """
+        """The `Inputs` of `Sentences` (tasks/formats.py)."""
         encoded = [self.tokenizer.encode_words(
             words, max_len=self.about.max_len) for words in data.words]
-        warn_of_cut(self, data, encoded)
+        self._warn_of_truncation(data, encoded)
         labels = None
         if data.labels is not None:
-            labels = [onp.array(labels_of_tokens(one, indices), 'int32')
-                      for one, indices in zip(encoded, data.labels)]
+            labels = [onp.array(labels_of_tokens(sentence, tags), 'int32')
+                      for sentence, tags in zip(encoded, data.labels)]
         return inputs_of(encoded, labels, sources=encoded)
 
-    def encode_untruncated(self, data, k):
-        """The `Encoded` of sentence k, for `warn_of_cut`."""
+    def _encode_untruncated(self, data, k):
         return self.tokenizer.encode_words(data.words[k])
 
     def loss(self, outputs, inputs):
-        """The mean loss, as training computes it.
-
-        outputs: (T, K) scores of K tags for the T tokens of each sentence.
-        """
+        """outputs: (T, K) scores of the tags for each sentence."""
         scores = onp.concatenate(outputs).astype('float64')
         labels = onp.concatenate(inputs.labels)
         has_label = labels >= 0
@@ -208,46 +197,37 @@ class TagCodec:
 
     @staticmethod
     def true_labels(data):
-        """A list of tag names for each sentence."""
         return data.tags
 
     def predictions(self, outputs, inputs, data):
         """A `Prediction` for each sentence.
 
-        A word has no token if it was cut off, or if the tokenizer drops it.
-        Then its tag is O, or the first tag if the task has no O, with the
-        probability 0.
+        A word without a token, because it was cut off or the tokenizer drops
+        it, has the tag O, or else the first tag, with probability 0.
         """
         names = self.about.labels
         default = names.index('O') if 'O' in names else 0
         predictions = []
         for words, scores, encoded in zip(data.words, outputs, inputs.sources):
             probs = onp.exp(log_softmax(scores.astype('float64')))
-            indices = values_of_words(encoded, probs.argmax(axis=1),
-                                      len(words), default)
+            tags = values_of_words(encoded, probs.argmax(axis=1), len(words),
+                                   default)
             tag_probs = values_of_words(encoded, probs.max(axis=1),
                                         len(words), 0.0)
-            predictions.append(Prediction([names[k] for k in indices],
+            predictions.append(Prediction([names[k] for k in tags],
                                           list(map(float, tag_probs))))
         return predictions
 
 
-class AnswerCodec:
-    """For questions about a text ('span').
-
-    An answer is a span of the text. Some questions have no answer.
-    """
-
-    def __init__(self, about, tokenizer):
-        self.about, self.tokenizer = about, tokenizer
+class AnswerCodec(_Codec):
+    """For questions that are answered by a span of a text ('span')."""
 
     def inputs(self, data, training=False):
         """The `Inputs` of `Questions` (tasks/formats.py).
 
-        An example is a `Window` (batches.py). Its label is the positions of
-        the answer's first and last token: (0, 0) if there is no answer or the
-        window does not have all of it, (-1, -1) if the position of the answer
-        in the context is unknown. Training leaves out windows with (-1, -1).
+        An example is a `Window` (batches.py). Its label is the window's
+        `target`, or (-1, -1) for None. Training leaves out windows whose
+        target is None.
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,
@@ -261,10 +241,10 @@ class AnswerCodec:
         return inputs_of(windows, labels, sources=windows)
 
     def loss(self, outputs, inputs):
-        """The mean loss, as training computes it.
+        """outputs: (T, 2) scores of the tokens of each window.
 
-        outputs: (T, 2) scores of the T tokens of each window as first and
-        last token of the answer. Windows whose label is (-1, -1) do not count.
+        The scores are for the first and for the last token of an answer.
+        Windows with the label (-1, -1) do not count.
         """
         # Each entry is two losses, of the first and of the last token
         losses = [-log_softmax(scores.T.astype('float64'))[[0, 1], target]
@@ -282,7 +262,7 @@ class AnswerCodec:
         return data.answers
 
     def predictions(self, outputs, inputs, data):
-        """A `Prediction` for each question."""
+        """A `Prediction` for each question, which may have many windows."""
         best = best_answers(
             inputs.sources, [scores[:, 0] for scores in outputs],
             [scores[:, 1] for scores in outputs], data.contexts,
@@ -292,28 +272,9 @@ class AnswerCodec:
 
 
 def _mean_cross_entropy(scores, labels):
-    """The mean cross-entropy of scores (N, K) and class indices (N,)."""
+    """scores: (N, K). labels: class indices (N,)."""
     log_probs = log_softmax(scores)[onp.arange(len(labels)), labels]
     return float(-log_probs.mean())
-
-
-def warn_of_cut(codec, data, encoded, unit='examples'):
-    """Log a warning with the number of truncated examples, if there are any.
-
-    codec: a codec that has `encode_untruncated`. encoded: a list of the
-    `Encoded` of the data, truncated to max_len tokens. unit: the word for the
-    entries of `encoded` in the warning.
-    """
-    max_len = codec.about.max_len
-    # Only entries with max_len tokens may have been truncated. Encoding them
-    # again without truncation shows which ones were
-    candidates = [k for k, one in enumerate(encoded)
-                  if len(one.ids) >= max_len]
-    num_cut = sum(len(codec.encode_untruncated(data, k).ids) > max_len
-                  for k in candidates)
-    if num_cut:
-        warn(f'{data.path}: {num_cut:,} of {len(encoded):,} {unit} were cut '
-             f'to {max_len} tokens (max_len)')
 
 
 #: {kind of task: class}

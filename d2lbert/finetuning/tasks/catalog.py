@@ -38,8 +38,8 @@ class Task(NamedTuple):
     kind: str
     pair: Optional[bool]        # True: pairs of texts; False: single texts;
                                 # None: the user's `Columns` decide
-    labels: Optional[tuple]     # names of classes; None: the file has them, or
-                                # the kind has no classes
+    labels: Optional[tuple]     # names of classes; None: the names in the
+                                # file, or no classes
     metrics: tuple              # keys of METRICS in ../metrics.py; the first
                                 # metric selects the best epoch
 
@@ -47,8 +47,8 @@ class Task(NamedTuple):
     folders: tuple = ()         # possible names of the task's folder
     files: tuple = ()           # for each of PARTS possible names of its file,
                                 # by priority
-    text_columns: tuple = ()    # names of the columns of the texts
-    label_column: str = ''      # name of the column of labels
+    text_columns: tuple = ()    # one name, or two names for pairs
+    label_column: str = ''
     file_labels: Optional[tuple] = None     # `labels` as files write them;
                                             # None: the same
     no_label: Optional[str] = None      # a missing label as files write it;
@@ -58,9 +58,7 @@ class Task(NamedTuple):
     synonyms: tuple = ()        # pairs (name of a column in some headers, its
                                 # name in text_columns or label_column)
 
-    # For GLUE's leaderboard
-    submission: str = ''        # name of the submission file; '': none
-
+    submission: str = ''        # file name for GLUE's leaderboard; '': none
     extra_tests: tuple = ()     # names in EXTRA_TESTS: more test sets for a
                                 # model of this task
 
@@ -69,9 +67,8 @@ def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
           kind='classify', more_files=((), (), ()), **layout):
     """A `Task` in the layout of GLUE.
 
-    folder: the name of the task's folder. orders: column_orders as strings
-    with commas. more_files: for each of PARTS, other names of its file. Other
-    arguments are fields of `Task`.
+    orders: `column_orders`, each a string with commas. more_files: for each of
+    PARTS, other names of its file. layout: other fields of `Task`.
     """
     return Task(
         name, kind, len(text_columns) == 2, labels, metrics, (folder, name),
@@ -82,11 +79,7 @@ def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
 
 
 def _mnli(name, variant, submission):
-    """MNLI as a `Task`.
-
-    variant: 'matched' or 'mismatched', the variant of the development part and
-    of the test part. There is only one training part.
-    """
+    """MNLI; variant: 'matched' or 'mismatched', of its dev and test parts."""
     columns = ('index,promptID,pairID,genre,sentence1_binary_parse,'
                'sentence2_binary_parse,sentence1_parse,sentence2_parse,'
                'sentence1,sentence2')
@@ -177,17 +170,15 @@ EXTRA_TESTS = {task.name: task for task in (
                    ('Label', 'label')), submission='AX.tsv'),
 )}
 
-#: The tasks of TASKS also accept files whose name is a stem and an extension,
-#: as valid.csv. STEMS has the stems for each of PARTS, and EXTENSIONS is
-#: {kind of task: extensions}.
+#: Tasks of TASKS also accept files named by a stem and an extension, such as
+#: valid.csv. STEMS: for each of PARTS. EXTENSIONS: {kind of task: extensions}.
 STEMS = ('train',), ('dev', 'valid', 'validation', 'val'), ('test',)
 EXTENSIONS = {'classify': ('.tsv', '.csv', '.txt'),
               'regress': ('.tsv', '.csv', '.txt'), 'choice': ('.csv',),
               'tag': ('.conll', '.txt', '.bio', '.iob', '.iob2', '.tsv'),
               'span': ('.json',)}
 
-#: {kind of task: for each of PARTS the names of the published files}, for
-#: CoNLL-2003 and SQuAD
+#: {kind of task: for each of PARTS file names}, of CoNLL-2003 and SQuAD
 PUBLISHED_FILES = {
     'tag': (('eng.train',), ('eng.testa',), ('eng.testb',)),
     'span': (('train-v1.1.json', 'train-v2.0.json'),
@@ -195,14 +186,12 @@ PUBLISHED_FILES = {
 
 
 def task_of(name_or_task):
-    """The `Task` of a name; a `Task` is returned unchanged."""
     if isinstance(name_or_task, Task):
         return name_or_task
-    name = name_or_task
     try:
-        return EXTRA_TESTS[name] if name in EXTRA_TESTS else TASKS[name]
+        return {**TASKS, **EXTRA_TESTS}[name_or_task]
     except (KeyError, TypeError):
-        raise TaskError(f'there is no task {name!r}: choose one of '
+        raise TaskError(f'there is no task {name_or_task!r}: choose one of '
                         f'{", ".join(TASKS)}') from None
 
 
@@ -232,15 +221,14 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
     folder: the task's folder, for example SST-2, or its parent folder, or the
     file of this part. part: 'train', 'dev' or 'test'; 'test' may lack labels.
 
-    columns: the columns of a table whose layout is not the task's, see
-    `Columns.parse`.
-    For 'tag', the columns of words (`text`) and tags (`label`). For 'span' and
-    SWAG, columns raise an error.
+    columns: the columns of a table in another layout than the task's, see
+    `Columns.parse`. For 'tag', the columns of words (`text`) and tags
+    (`label`). 'span' and SWAG accept no columns.
 
     labels: names of the classes or tags; other labels in the file raise an
-    error. To read another part than the training part, give the names of the
-    training part. None: the task's `labels`, or else the sorted names in the
-    file. Tasks without classes or tags ignore `labels`.
+    error. For 'dev' and 'test', give the names of the training part. None: the
+    task's `labels`, or else the sorted names in the file. Tasks without
+    classes or tags ignore `labels`.
 
     Returns `Examples`; for 'tag' `Sentences`, for 'span' `Questions` and for
     SWAG `Choices`. In GLUE's tables, tabs separate columns and quotes are
@@ -248,10 +236,9 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
     `Examples`, lines with missing or extra columns, or with the task's
     `no_label`, are skipped with a warning.
 
-    MRPC is read in the layout of GLUE, or from msr_paraphrase_*.txt. In the
-    latter case the development part is the examples that dev_ids.tsv lists. If
-    dev_ids.tsv is missing, the development part is the test part. Raises
-    `TaskError`, a ValueError.
+    MRPC is read from GLUE's files, or from msr_paraphrase_*.txt. The dev part
+    of the latter is the examples that dev_ids.tsv lists, or the test part if
+    dev_ids.tsv is missing. Raises `TaskError`, a ValueError.
     """
     task = task_of(task)
     if part not in PARTS:
@@ -272,12 +259,11 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
 
 def _check_no_columns(task, columns):
     if columns is not None:
-        raise TaskError(f'task {task.name} has a layout of its own, in which '
-                        'no columns can be chosen: leave out --columns')
+        raise TaskError(f'task {task.name} has a layout of its own: leave '
+                        'out --columns')
 
 
 def _read_tags(path, part, columns, labels):
-    """The `Sentences` of a file; columns: a `Columns`, or None."""
     if columns is None:
         return read_conll(path, names=labels)
     if (columns.pair is not None or columns.header
@@ -287,16 +273,13 @@ def _read_tags(path, part, columns, labels):
                         'if there are no tags')
     if columns.label is None and part != 'test':
         raise TaskError(f'--columns has no label, which part {part} needs')
-    return read_conll(path, columns.label, columns.text, labels)
+    return read_conll(path, tag_column=columns.label,
+                      word_column=columns.text, names=labels)
 
 
 # Tables
 
 def _read_table(task, path, part, columns, labels):
-    """The `Examples` of a table; arguments are as for `read_task`.
-
-    path: of the part's file. columns: a `Columns`, or None.
-    """
     keep_row = None     # keeps all rows
     if columns is None and (tables.uncompressed_name(path)
                             == 'msr_paraphrase_train.txt'):
@@ -326,9 +309,9 @@ def _read_table(task, path, part, columns, labels):
             and _has_class_names(first_rows, indices, labels)):
         file_labels = None
     if file_labels and set(labels) <= set(task.labels):
-        # In the order of `labels`, which the caller may have chosen
-        written = dict(zip(task.labels, file_labels))
-        file_labels = [written[name] for name in labels]
+        # The caller's `labels` may have another order
+        file_label_of = dict(zip(task.labels, file_labels))
+        file_labels = [file_label_of[name] for name in labels]
     return tables.examples_of(path, indices, task.kind, labels, file_labels,
                               task.no_label, keep_row)
 
@@ -341,16 +324,15 @@ def _has_class_names(first_rows, indices, names):
 
 
 def _original_mrpc(path, part):
-    """Return (path to read, filter of rows) for a part of the original MRPC.
+    """Return (path to read, keep_row) for a part of the original MRPC.
 
-    path: of msr_paraphrase_train.txt, or of this file compressed. The filter
-    is a function of the cells of a row, which returns True for a row of this
-    part. A filter None keeps all rows.
+    path: of msr_paraphrase_train.txt, which may be compressed. keep_row: as
+    for `tables.examples_of`.
     """
     dev_ids = path.with_name('dev_ids.tsv')
     if dev_ids.is_file():
-        # A pair of ids names an example. It is in columns 0 and 1 of dev_ids,
-        # and in columns 1 and 2 of the training file
+        # The ids of both sentences identify an example. They are columns 0
+        # and 1 of dev_ids.tsv, and columns 1 and 2 of the training file
         held_out = {tuple(cells[:2]) for _, cells in tables.rows_of(dev_ids)}
         return path, lambda cells: (
             (tuple(cells[1:3]) in held_out) == (part == 'dev'))
@@ -377,8 +359,7 @@ def _column_indices(task, path, first_rows, part):
     has_header = set(task.text_columns) <= set(names)
     if not has_header:
         # Of two orders with equal length, the first is for labelled parts
-        # and the second for the test part. In the dictionary, the later of
-        # two such orders replaces the earlier one
+        # and the second for the test part. The dictionary keeps the later one
         order_of_length = {len(order): order for order in (
             orders if part == 'test' else reversed(orders))}
         names = next((order_of_length[len(cells)] for _, cells in first_rows
@@ -402,7 +383,7 @@ def _column_indices(task, path, first_rows, part):
 def find_file(task, folder, part):
     """The path of a part's file; raises `TaskError` if it is missing.
 
-    task: a `Task`. folder: as for `read_task`; a file is returned as it is.
+    folder: as for `read_task`.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -419,10 +400,9 @@ def find_file(task, folder, part):
         for name in names:
             if (task_folder / name).is_file():
                 return task_folder / name
-    expected = [name for name in names if not name.endswith(
-        tuple(compression.ending for compression in COMPRESSIONS))]
-    if task.files:      # list only task.files, which come first
-        expected = expected[:len(task.files[PARTS.index(part)])]
+    endings = tuple(compression.ending for compression in COMPRESSIONS)
+    expected = (task.files[PARTS.index(part)] if task.files
+                else [name for name in names if not name.endswith(endings)])
     raise TaskError(
         f'{folder} has no {part} part of task {task.name}: expected '
         f'{" or ".join(expected)} in it'

@@ -27,13 +27,13 @@ class Sentences(NamedTuple):
     labels: Optional[list]          # lists of indices into labels_names; None:
                                     # not given
     labels_names: Optional[tuple]   # the tags, by index
-    skipped: int                    # always 0: no sentence is left out
+    skipped: int                    # always 0
     path: str                       # of the file, for messages
     impossible = has_pairs = False  # as in `Questions` and `Examples`
 
     @property
     def tags(self):
-        """The tags by name, lists of str; None: not given."""
+        """A list of tag names for each sentence; None: not given."""
         if self.labels is None:
             return None
         return [[self.labels_names[k] for k in indices]
@@ -46,10 +46,9 @@ def read_conll(path, tag_column=-1, word_column=0, names=None):
     Spaces or tabs separate columns. Empty lines, and lines whose first word is
     -DOCSTART-, separate sentences.
 
-    tag_column: the column of the tags, from 0; negative numbers count from the
-    end; None: no tags. word_column: likewise, the column of the words. names:
-    the allowed tags; None: the sorted tags of the file. Tags of any scheme are
-    kept unchanged.
+    tag_column, word_column: numbers of columns, from 0; -1 is the last column.
+    tag_column=None reads no tags. names: the allowed tags; None: the sorted
+    tags of the file.
 
     Raises `TaskError` for a tag that is not allowed, for wrong columns, and
     for a file without words.
@@ -57,9 +56,8 @@ def read_conll(path, tag_column=-1, word_column=0, names=None):
     if tag_column is not None and tag_column == word_column:
         raise TaskError(f'column {word_column} cannot be both words and tags')
     words = []      # a list for each sentence
-    tags = []       # likewise; its entries are (line number, tag), or None if
-                    # tag_column is None
-    width = None    # number of columns, once it is known
+    tags = []       # likewise, of (line number, tag) or, without tags, None
+    width = None    # number of columns
     begins_sentence = True
     for number, line in enumerate(text_files.lines(path), 1):
         # Not str.split: other kinds of space may be part of a word
@@ -113,14 +111,13 @@ def read_conll(path, tag_column=-1, word_column=0, names=None):
 
 
 class Answer(NamedTuple):
-    """An answer, and the position of the answer in the context."""
+    """An answer, which is context[begin:end] unless `begin` is None."""
 
     text: str
-    begin: Optional[int]    # of the first character, None if unknown
+    begin: Optional[int]    # None: unknown
 
     @property
     def end(self):
-        """The position after the last character, or None."""
         return None if self.begin is None else self.begin + len(self.text)
 
 
@@ -133,8 +130,8 @@ class Questions(NamedTuple):
                                 # None: the file has no answers
     ids: list                   # str
     impossible: bool            # True if questions may be unanswerable
-    skipped: int                # number of questions that have answers, but no
-                                # answer at its given position
+    skipped: int                # number of questions with answers, of which
+                                # none has a known position
     path: str                   # of the file, for messages
     labels_names, has_pairs = None, True    # as in `Examples`
 
@@ -143,8 +140,7 @@ def read_squad(path):
     """The `Questions` of a file of SQuAD 1.1 or 2.0.
 
     An answer that the context does not have at the given position is kept
-    without a position, for scoring only. A warning gives the number of
-    questions that have only such answers. Raises `TaskError` if the file has
+    without a position, for scoring only. Raises `TaskError` if the file has
     another structure.
     """
     try:
@@ -159,7 +155,7 @@ def read_squad(path):
     reader = _JSONReader(path)
     questions, contexts, answers, ids = [], [], [], []
     impossible = False
-    # at_...: the name of an object, as for `_JSONReader`
+    # at_...: see `at` in `_JSONReader`
     for article, at_article in reader.objects(content, 'data', 'the file'):
         for paragraph, at_paragraph in reader.objects(article, 'paragraphs',
                                                       at_article):
@@ -173,11 +169,11 @@ def read_squad(path):
                 answers.append(reader.answers(qa, context, at_qa))
     if not questions:
         raise TaskError(f'{path} has no questions')
-    if len(set(ids)) < len(ids):
-        seen = set()    # `seen.add` returns None, which is false
-        repeated = next(i for i in ids if i in seen or seen.add(i))
-        raise TaskError(f'{path} has two questions with the id {repeated!r}')
-    # A question's answers may be [] or None
+    seen = set()
+    for qa_id in ids:
+        if qa_id in seen:
+            raise TaskError(f'{path} has two questions with the id {qa_id!r}')
+        seen.add(qa_id)
     skipped = sum(bool(accepted) and all(a.begin is None for a in accepted)
                   for accepted in answers)
     if skipped:
@@ -196,15 +192,14 @@ def read_squad(path):
 class _JSONReader:
     """Reads values of SQuAD's JSON; raises `TaskError` for invalid values.
 
-    path: of the file, for messages. at: in all methods, a name for the JSON
-    object that is read, such as 'qas 3 of paragraphs 1 of data 2'.
+    at: in all methods, a name in messages for the JSON object that is read,
+    such as 'qas 3 of paragraphs 1 of data 2'.
     """
 
     def __init__(self, path):
         self.path = path
 
     def _raise_error(self, at, problem):
-        """Raise `TaskError`; problem: words such as "has no text 'id'"."""
         raise TaskError(f'{self.path}: {at} {problem}: SQuAD\'s layout has '
                         'data, paragraphs, context, qas, question, id, and '
                         'answers with text and answer_start')
@@ -236,10 +231,7 @@ class _JSONReader:
         return value
 
     def answers(self, qa, context, at):
-        """The `Answer`s of `qa`, an object of the list 'qas'.
-
-        Returns [] for an unanswerable question, and None without 'answers'.
-        """
+        """`Answer`s of `qa`; [] if unanswerable, None without 'answers'."""
         if qa.get('is_impossible') is True:
             return []
         if 'answers' not in qa:
@@ -267,7 +259,7 @@ class Choices(NamedTuple):
     texts: list             # str
     endings: list           # equally long tuples of str
     labels: Optional[list]  # index of the right ending; None: not given
-    skipped: int            # always 0: no line is left out
+    skipped: int            # always 0
     path: str               # of the file, for messages
     labels_names, impossible, has_pairs = None, False, True # as in `Examples`
 
@@ -275,24 +267,22 @@ class Choices(NamedTuple):
 def read_swag(path, part='train'):
     """The `Choices` of a file of SWAG.
 
-    Each ending is the column `sent2` followed by a column of `ENDINGS`. The
-    columns are found by their names in the first line. part: 'train', 'dev' or
-    'test'; only 'test' may lack labels. Raises `TaskError`, a ValueError.
+    Each ending is the column `sent2` followed by a column of `ENDINGS`. part:
+    'train', 'dev' or 'test'; only 'test' may lack labels. Raises `TaskError`.
     """
     rows = tables.rows_of(path)
     _, first_row = next(rows, (1, []))
     column_names = [name.strip() for name in first_row]
+    has_labels = LABEL in column_names
     needed = [FIRST, SECOND, *ENDINGS]
-    if part != 'test':
+    if has_labels or part != 'test':
         needed.append(LABEL)
     missing = [name for name in needed if name not in column_names]
     if missing:
         raise TaskError(
             f'{path} is not laid out as task swag: its first line has no '
             f'column {", ".join(missing)}; expected the CSV file as published')
-    has_labels = LABEL in column_names      # may be true for 'test', too
-    column_of = {name: column_names.index(name) for name in (
-        [*needed, LABEL] if has_labels else needed)}
+    column_of = {name: column_names.index(name) for name in needed}
     texts, endings = [], []
     lines_labels = []       # (line number, label) of each example
     for number, cells in rows:
