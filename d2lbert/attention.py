@@ -156,17 +156,18 @@ def keep_attention(net):
     weights of its last call, (B*N, Q, K), before dropout. Without this
     context, they are not stored, since they take much memory.
     """
-    old_settings = []       # (block, old keeps_weights of the block)
+    old_settings = {}       # {block: its old keeps_weights}
 
     def keep_weights_of(block):
         if isinstance(block, DotProductAttention):
-            old_settings.append((block, block.keeps_weights))
+            # `apply` visits a block twice if it is the child of two blocks
+            old_settings.setdefault(block, block.keeps_weights)
             block.keeps_weights = True
     net.apply(keep_weights_of)
     try:
         yield net
     finally:
-        for block, old_value in old_settings:
+        for block, old_value in old_settings.items():
             block.keeps_weights = old_value
 
 

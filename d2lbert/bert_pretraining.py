@@ -174,11 +174,18 @@ def _resolve_arguments(ctx, args, devices, log_interval, num_steps,
     step_settings.setdefault('log_interval', 1)
     for name in ('log_interval', 'num_steps'):
         value = step_settings.get(name)
-        if value is None or int(value) != value or value < 1:
+        if not _is_positive_integer(value):
             raise ValueError(f'{name} must be a whole number of at least 1, '
                              f'not {value}')
     return (devices, step_settings['log_interval'],
             step_settings['num_steps'], learning_rate)
+
+
+def _is_positive_integer(value):
+    try:
+        return int(value) == value >= 1
+    except (OverflowError, TypeError, ValueError):  # infinity, None, NaN
+        return False
 
 
 def _repeat_epochs(batches):

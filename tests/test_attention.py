@@ -4,7 +4,7 @@ import pytest
 import reference
 
 import d2lbert as d2l
-from d2lbert.machine.backend import autograd, init, np
+from d2lbert.machine.backend import autograd, init, nn, np
 
 LENGTHS = {'no lengths': None, 'a length a row': [3, 1, 5],
            'a length a query': [[1, 2, 3, 4, 5], [5, 3, 1, 5, 2],
@@ -110,6 +110,14 @@ def test_the_weights_of_every_head_can_be_looked_at(multi_head, draw, path):
         expected, _ = reference.attention(Q[..., columns], K[..., columns],
                                           X, valid_lens)
         onp.testing.assert_allclose(weights[head::3], expected, atol=2e-6)
+
+
+def test_a_block_with_two_parents_stops_keeping_weights(multi_head):
+    net = nn.Block()
+    net.once, net.again = multi_head, multi_head
+    with d2l.keep_attention(net):
+        assert multi_head.attention.keeps_weights
+    assert not multi_head.attention.keeps_weights
 
 
 def test_transpose_qkv_gives_each_head_its_columns(draw):
