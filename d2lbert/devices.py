@@ -1,4 +1,4 @@
-"""This module lists devices, as the book's page "GPUs" of chapter 5 does."""
+"""Find devices; `try_gpu` and `try_all_gpus` are of the book's page "GPUs"."""
 import warnings
 from collections.abc import Iterable
 
@@ -6,14 +6,13 @@ from d2lbert.machine import backend
 from d2lbert.machine.arguments import short_repr, split_devices
 from d2lbert.machine.backend import mx, npx
 
-# The GPUs that warnings have named so far
 _warned_gpus = set()
 
 
 def _usable_gpus():
     """Return the indices of the GPUs that MXNet can compute on.
 
-    Warns once in a process of each GPU that mxnet-cu112 cannot use. MXNet's
+    Warn once in a process about each GPU that mxnet-cu112 cannot use. MXNet's
     `num_gpus` counts such a GPU, too, but the first operator on it fails.
     """
     usable = []
@@ -46,37 +45,38 @@ def try_all_gpus():
     return [npx.gpu(i) for i in _usable_gpus()] or [npx.cpu()]
 
 
-def device_list(devices, user):
-    """Return the devices that a function takes, an iterable, as a list.
+def device_list(devices, caller):
+    """Return, as a list, the argument `devices` of the function `caller`.
 
-    user: the name of the function. Raises ValueError for None and for an empty
-    iterable, and TypeError for anything else that has no devices.
+    Raises ValueError for None or an empty iterable, and TypeError for a single
+    device and for anything else.
     """
-    found = [] if devices is None else _items(devices)
-    is_list = not isinstance(devices, mx.Context) and _are_devices(found)
-    if found and is_list:
-        return found
-    raise (TypeError if found else ValueError)(
-        f'{user} needs a list of at least one device, as try_all_gpus() '
+    items = _as_list(devices)
+    is_single = isinstance(devices, mx.Context)
+    if items and not is_single and _are_devices(items):
+        return items
+    raise (TypeError if items else ValueError)(
+        f'{caller} needs a list of at least one device, as try_all_gpus() '
         f'gives, not {short_repr(devices)}')
 
 
 def devices_of_net(ctx):
-    """Return a list of the devices on which a net is loaded.
+    """Return, as a list, the argument `ctx` of a function that loads a net.
 
     ctx: a device or an iterable of devices, the CPU if None or empty. Raises
     TypeError for anything else.
     """
-    found = [] if ctx is None else _items(ctx)
-    if not _are_devices(found):
+    items = _as_list(ctx)
+    if not _are_devices(items):
         raise TypeError('a net can be loaded on a device or a list of '
                         'devices, as try_gpu() or try_all_gpus() gives, not '
                         f'on {short_repr(ctx)}')
-    return found or [npx.cpu()]
+    return items or [npx.cpu()]
 
 
-def _items(devices):
-    """The items of an iterable as a list; for anything else, [devices]."""
+def _as_list(devices):
+    if devices is None:
+        return []
     return list(devices) if isinstance(devices, Iterable) else [devices]
 
 
@@ -92,20 +92,19 @@ def parse_devices(text):
     for any other text, for a GPU that is not usable or named twice, and for
     'gpu' if no GPU is usable.
     """
-    # numbers: [2] for 'cpu:2', [0, 1] for 'gpu:0,1', [] without a colon
-    kind, numbers = split_devices(text)
+    kind, numbers = split_devices(text)     # numbers after the colon, or []
     if kind == 'auto':
         return try_all_gpus()
     if kind == 'cpu':
-        return [npx.cpu(i) for i in range(numbers[0] if numbers else 1)]
+        num_devices, = numbers or [1]
+        return [npx.cpu(i) for i in range(num_devices)]
     usable = _usable_gpus()
-    wanted = numbers or usable
-    missing = [i for i in wanted if i not in usable]
-    if missing or not usable:
-        names = ', '.join(f'gpu:{i}' for i in usable) or 'none'
+    indices = numbers or usable
+    if not usable or not set(indices) <= set(usable):
+        usable_names = ', '.join(f'gpu:{i}' for i in usable) or 'none'
         raise ValueError(f'devices are {text!r}, and MXNet can use these '
-                         f"GPUs here: {names}; choose 'cpu', or let "
+                         f"GPUs here: {usable_names}; choose 'cpu', or let "
                          '`d2lbert doctor` explain')
-    if len(set(wanted)) < len(wanted):
+    if len(set(indices)) < len(indices):
         raise ValueError(f'devices are {text!r}, which names a GPU twice')
-    return [npx.gpu(i) for i in wanted]
+    return [npx.gpu(i) for i in indices]

@@ -1,10 +1,10 @@
 """Make batches of encoded examples, score them, and decode the predictions.
 
-A long text that is searched for an answer is cut into overlapping windows, and
-each window is an example (Devlin et al. 2018, sections 4.2 and 4.3, and the
-published code). A tag is predicted at the first token of a word (section 5.3).
-'choice', 'tag' and 'span' are kinds of tasks, see `Task` (tasks/catalog.py).
-An `Encoded` is the result of a tokenizer (pretrained/tokenizers/).
+A long context of a question is cut into overlapping windows, and each window
+is an example (Devlin et al. 2018, sections 4.2 and 4.3, and the published
+code). A tag is predicted at the first token of a word (section 5.3). 'choice',
+'tag' and 'span' are kinds of tasks, see `Task` (tasks/catalog.py). An
+`Encoded` is the result of a tokenizer (pretrained/tokenizers/).
 
 Numbers: N examples, B examples in a batch, T tokens in an example or in the
 longest example of a batch, C texts to choose from, K scores of a text or of a
@@ -19,11 +19,10 @@ from d2lbert.nn.checks import on_device
 from d2lbert.pretrained.heads import TEXT_KINDS
 from d2lbert.texts.examples import derive_seed, pad_rows
 
-#: Maximum numbers of examples and of tokens in a batch for scoring. Padding
-#: of shorter examples does not count.
+#: Limits of a batch for scoring, see `scoring_batches`
 MAX_EXAMPLES, MAX_TOKENS = 64, 1 << 12
 
-#: The number that marks a token without a label, in place of a class index
+#: The label of a token that has no tag
 IGNORED = -1
 
 
@@ -44,10 +43,7 @@ class Inputs(NamedTuple):
 
     @property
     def lens(self):
-        """The number of tokens of each example, (N,).
-
-        For 'choice', the number includes all C texts and their padding.
-        """
+        """(N,) numbers of tokens; for 'choice' of all C texts with padding."""
         return onp.array([ids.size for ids in self.tokens], dtype='int64')
 
 
@@ -62,10 +58,7 @@ class Batch(NamedTuple):
 
 
 def inputs_of(encoded, labels=None, sources=None):
-    """The `Inputs` of a list with an `Encoded` or `Window` for each example.
-
-    labels, sources: as in `Inputs`.
-    """
+    """Make `Inputs` of an `Encoded` or a `Window` for each example."""
     return Inputs([onp.array(one.ids, dtype='int32') for one in encoded],
                   [onp.array(one.segments, dtype='int32') for one in encoded],
                   labels, sources)
@@ -87,19 +80,18 @@ def choice_inputs(encoded, num_choices, labels=None):
 
 
 def batch_of(inputs, indices):
-    """The `Batch` of some examples of `Inputs`; indices: their indices."""
+    """The `Batch` of the examples at `indices` of `Inputs`."""
     if inputs.choice_lens is not None:
         return _batch_of_choices(inputs, indices)
     lens = onp.array([len(inputs.tokens[k]) for k in indices], dtype='int32')
-    # Padding is token 0, which every vocabulary has. Padding changes no score
+    # Padding changes no score, and every vocabulary has token 0
     tokens = pad_rows([inputs.tokens[k] for k in indices])
     segments = pad_rows([inputs.segments[k] for k in indices])
     labels = None
     if inputs.labels is not None:
         labels = [inputs.labels[k] for k in indices]
         is_array = onp.ndim(labels[0]) > 0      # for 'tag' and 'span'
-        # Only the labels of 'tag' differ in length, and need padding
-        if is_array and len({len(tags) for tags in labels}) > 1:
+        if is_array and len(set(map(len, labels))) > 1:     # only for 'tag'
             labels = [onp.pad(tags, (0, tokens.shape[1] - len(tags)),
                               constant_values=IGNORED) for tags in labels]
         labels = onp.array(labels)
@@ -107,36 +99,32 @@ def batch_of(inputs, indices):
 
 
 def _batch_of_choices(inputs, indices):
-    """`batch_of` for 'choice'."""
     T = max(inputs.tokens[k].shape[1] for k in indices)
 
-    def stacked(arrays):
-        """Pad the arrays of the batch to (C, T); return (B, C, T)."""
+    def pad_and_stack(arrays):      # to (B, C, T)
         return onp.stack([
             onp.pad(arrays[k], ((0, 0), (0, T - arrays[k].shape[1])))
             for k in indices])
     labels = None
     if inputs.labels is not None:
         labels = onp.array([inputs.labels[k] for k in indices])
-    return Batch(stacked(inputs.tokens), stacked(inputs.segments),
+    return Batch(pad_and_stack(inputs.tokens), pad_and_stack(inputs.segments),
                  onp.stack([inputs.choice_lens[k] for k in indices]), labels)
 
 
 def shuffled_batches(lens, batch_size, bucket, *seed):
     """The batches of an epoch, each an array of example indices.
 
-    lens (N,): the number of tokens of each example. Every example is in one
-    batch. The examples are shuffled and divided into groups of `bucket` *
-    batch_size. If bucket > 1, each group is sorted by length. Groups are cut
-    into batches of batch_size, where only the last batch of the last group may
-    be smaller. Finally the batches are shuffled. seed: any values; equal
-    arguments give equal batches.
+    lens (N,): the number of tokens of each example. Only one batch may be
+    smaller than batch_size. bucket: the number of batches whose examples are
+    sorted by length together; 1: no sorting. seed: any values; equal arguments
+    give equal batches.
     """
     rng = onp.random.RandomState(derive_seed('epoch', *seed))
     order = rng.permutation(len(lens))
-    batches = []
-    for begin in range(0, len(order), bucket * batch_size):
-        group = order[begin:begin + bucket * batch_size]
+    batches, group_size = [], bucket * batch_size
+    for begin in range(0, len(order), group_size):
+        group = order[begin:begin + group_size]
         if bucket > 1:
             group = group[onp.argsort(lens[group], kind='stable')]
         batches += [group[k:k + batch_size]
@@ -149,14 +137,13 @@ def scoring_batches(lens):
 
     lens (N,): the number of tokens of each example. The examples are sorted by
     length, so that batches need little padding. A batch has at most
-    MAX_EXAMPLES examples and MAX_TOKENS tokens. An example with more tokens
-    forms a batch alone.
+    MAX_EXAMPLES examples, whose lens sum to at most MAX_TOKENS. A longer
+    example is a batch alone.
     """
     order, begin = onp.argsort(lens, kind='stable'), 0
     while begin < len(order):
-        # Entry k is the number of tokens in a batch of k + 1 examples
-        batch_tokens = onp.cumsum(lens[order[begin:begin + MAX_EXAMPLES]])
-        size = max(1, int(onp.searchsorted(batch_tokens, MAX_TOKENS, 'right')))
+        total_tokens = onp.cumsum(lens[order[begin:begin + MAX_EXAMPLES]])
+        size = max(1, int(onp.searchsorted(total_tokens, MAX_TOKENS, 'right')))
         yield order[begin:begin + size]
         begin += size
 
@@ -164,10 +151,7 @@ def scoring_batches(lens):
 # Answers in texts
 
 class Window(NamedTuple):
-    """A question with a part of its context, encoded as an input of the net.
-
-    m: the number of tokens of this part.
-    """
+    """A question and a part of its context, encoded as inputs of the net."""
 
     question_index: int
     ids: Any                # list of T token ids
@@ -179,12 +163,12 @@ class Window(NamedTuple):
                             # this window for the token
     target: Optional[tuple]     # positions in ids of the answer's first and
                                 # last token; (0, 0): there is no answer, or
-                                # this window does not have all of it; None:
-                                # the answer is unknown
+                                # this window lacks a part of it; None: the
+                                # position of the answer is unknown
 
     @property
     def has_answer(self):
-        """True if the answer is known and wholly in this window."""
+        """True if the whole answer is known to be in this window."""
         return self.target not in (None, (0, 0))
 
 
@@ -195,8 +179,8 @@ class Guess(NamedTuple):
     begin: int          # in characters of the context; 0 for no answer
     end: int            # likewise, the position after the last character
     score: float        # begin score + end score of the best span
-    null_score: float   # score of no answer: the lowest sum, among the
-                        # windows, of begin and end score of position 0
+    null_score: float   # score of no answer: the lowest begin score + end
+                        # score of position 0 among the windows
 
 
 class _TextTokens(NamedTuple):
@@ -215,17 +199,17 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     The first answer with a known position is the target.
 
     max_len: maximum of T. stride: number of context tokens from the start of a
-    window to the start of the next window. Windows with room for `stride`
-    context tokens or fewer do not overlap. max_question: maximum number of
-    tokens of a question; the rest is cut off. Raises ValueError for a stride
-    or max_question below 1, or if max_len leaves no tokens for the context.
+    window to the start of the next, or less if windows have room for fewer.
+    max_question: maximum number of tokens of a question; the rest is cut off.
+    Raises ValueError for a stride or max_question below 1, or if max_len
+    leaves no tokens for the context.
     """
     if stride < 1 or max_question < 1:
         raise ValueError(f'stride {stride} and max_question {max_question} '
                          'must be at least 1')
     template = _PairTemplate(tokenizer)
-    question_tokens = _tokens_of(tokenizer, questions)
-    context_tokens = _tokens_of(tokenizer, contexts)
+    question_tokens = _tokens_by_text(tokenizer, questions)
+    context_tokens = _tokens_by_text(tokenizer, contexts)
     windows = []
     for k, (question, context) in enumerate(zip(questions, contexts)):
         span = None if answers is None else _answer_span(
@@ -236,11 +220,11 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
     return windows
 
 
-def _tokens_of(tokenizer, texts):
+def _tokens_by_text(tokenizer, texts):
     """{text: `_TextTokens`} of a list of texts."""
     # Several questions may share a context, which is encoded once
     texts = list(dict.fromkeys(texts))
-    tokens_of_text = {}
+    tokens_by_text = {}
     # In chunks, so that few of the large `Encoded` are in memory at once
     for k in range(0, len(texts), 1024):
         chunk = texts[k:k + 1024]
@@ -248,26 +232,25 @@ def _tokens_of(tokenizer, texts):
             # The word of a special token is None
             positions = [t for t, word in enumerate(encoded.words)
                          if word is not None]
-            tokens_of_text[text] = _TextTokens(
+            tokens_by_text[text] = _TextTokens(
                 [encoded.ids[t] for t in positions],
                 onp.array([encoded.offsets[t] for t in positions],
                           'i4').reshape(-1, 2))
-    return tokens_of_text
+    return tokens_by_text
 
 
 def _answer_span(answers, offsets):
     """The indices of the first and the last context token of the answer.
 
-    Returns () if `answers` is empty. Returns None if the position is unknown,
-    or if the tokenizer dropped all characters of the answer. answers: a list
-    of `Answer`. offsets: as in `_TextTokens`.
+    Returns () if `answers`, a list of `Answer`, is empty. Returns None if the
+    position is unknown, or if the tokenizer dropped all characters of the
+    answer. offsets: as in `_TextTokens`.
     """
     if not answers:
         return ()
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None
-    # Tokens not wholly before the answer, and tokens not wholly after it
     not_before = onp.flatnonzero(offsets[:, 1] > answer.begin)
     not_after = onp.flatnonzero(offsets[:, 0] < answer.end)
     if not len(not_before) or not len(not_after):
@@ -279,30 +262,28 @@ def _answer_span(answers, offsets):
 class _PairTemplate:
     """The special tokens and the segments with which a pair is encoded.
 
-    special: a list of three (ids, segments), for the special tokens before,
-    between and after the two texts. num_special: the number of all special
-    tokens. text_segments: the segment of each text, two numbers.
+    special: three (ids, segments) of the special tokens before, between and
+    after the two texts. text_segments: the segment of each text.
     """
 
     def __init__(self, tokenizer):
         encoded = tokenizer.encode('a', 'a')
         is_text = [word is not None for word in encoded.words]
-        # a, b: where the first and the second text begin
-        a = is_text.index(True)
-        a_end = is_text.index(False, a)
-        b = is_text.index(True, a_end)
-        b_end = is_text.index(False, b)
-        self.special = [(encoded.ids[i:j], encoded.segments[i:j])
-                        for i, j in ((0, a), (a_end, b), (b_end, None))]
-        self.text_segments = encoded.segments[a], encoded.segments[b]
+        begin_a = is_text.index(True)
+        end_a = is_text.index(False, begin_a)
+        begin_b = is_text.index(True, end_a)
+        end_b = is_text.index(False, begin_b)
+        self.special = [
+            (encoded.ids[i:j], encoded.segments[i:j])
+            for i, j in ((0, begin_a), (end_a, begin_b), (end_b, None))]
+        self.text_segments = [encoded.segments[i] for i in (begin_a, begin_b)]
         self.num_special = sum(len(ids) for ids, _ in self.special)
 
     def windows(self, k, question, context, span, max_len, stride):
         """Yield the `Window`s of question k.
 
         question: token ids. context: `_TextTokens`. span: as `_answer_span`
-        returns it, or None if the answers are unknown. max_len, stride: as for
-        `answer_windows`.
+        returns it. max_len, stride: as for `answer_windows`.
         """
         M = len(context.ids)
         max_context = max_len - self.num_special - len(question)
@@ -311,9 +292,9 @@ class _PairTemplate:
                 f'max_len {max_len} leaves no place for the context beside '
                 f'{self.num_special} special tokens and a question of '
                 f'{len(question)} tokens: raise max_len')
-        # With a longer step, windows would not cover every token
+        # A longer step would leave tokens in no window
         step = min(stride, max_context)
-        # No window follows the first one that reaches the end of the context
+        # The first window that reaches the end of the context is the last one
         begins = onp.arange(0, max(M - max_context, 0) + step, step)
         ends = onp.minimum(begins + max_context, M)
         window_of_token = _central_windows(begins, ends, M)
@@ -323,7 +304,7 @@ class _PairTemplate:
         for w, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist())):
             target = None if span is None else (0, 0)
             if span and begin <= span[0] and span[1] < end:
-                # Positions in the context become positions in ids
+                # From positions in the context to positions in ids
                 target = tuple(context_begin - begin + t for t in span)
             yield Window(
                 k,
@@ -340,17 +321,15 @@ def _central_windows(begins, ends, M):
     """The index of the window with most context around each token, (M,).
 
     Window w has the context tokens begins[w] to ends[w] - 1; begins and ends
-    are (W,). As published, the score of a window for a token is min(before,
-    after) + 0.01 * length: the window has `length` context tokens, `before` of
-    them before the token and `after` of them after it. The window with the
-    highest score is chosen; in a tie, the first.
+    are (W,). As published, the chosen window has the highest score min(before,
+    after) + 0.01 * length; in a tie, it is the first.
     """
     tokens = onp.arange(M)
     before = tokens - begins[:, None]                       # (W, M)
     after = ends[:, None] - 1 - tokens
     scores = onp.minimum(before, after) + .01 * (ends - begins)[:, None]
-    is_outside = (before < 0) | (after < 0)     # of the window
-    # The other scores are above 0, so -1 is never the highest
+    is_outside = (before < 0) | (after < 0)
+    # Each token is in a window, with a score above 0, so -1 is never highest
     return onp.where(is_outside, -1, scores).argmax(0)
 
 
@@ -365,13 +344,11 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
     an answer. A span must begin at a token for which `Window.is_central` is
     True.
 
-    null: True if a question may have no answer. The answer is then '' if the
-    lowest score of position 0 among the question's windows is above the score
-    of the best span plus `threshold`. A context without tokens has no span,
-    and the answer is always ''.
+    null: True if a question may have no answer. The answer is then '' if
+    `Guess.null_score` is above `Guess.score` + threshold. To a context without
+    tokens, the answer is always ''.
     """
-    # For each question the score of the best span so far, and (in characters)
-    # its begin and end
+    # Best span so far of each question: score, and begin and end in characters
     best = [(-onp.inf, 0, 0)] * len(contexts)
     null_scores = [onp.inf] * len(contexts)
     for window, begin_row, end_row in zip(windows, begin_scores, end_scores):
@@ -379,11 +356,10 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
         null_scores[k] = min(null_scores[k],
                              float(begin_row[0] + end_row[0]))
         in_context = slice(window.context_begin, window.context_begin + m)
-        # The score of each context token as first and as last token of a span
         first_scores = onp.where(window.is_central, onp.asarray(
             begin_row[in_context], 'f8'), -onp.inf)
         last_scores = onp.asarray(end_row[in_context], 'f8')
-        # distance: from the first to the last token; 0 for a single token
+        # distance: from the first to the last token of a span
         for distance in range(min(max_answer, m)):
             scores = first_scores[:m - distance] + last_scores[distance:]
             first = int(scores.argmax())
@@ -406,33 +382,30 @@ def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
 
 # Tags of words
 
-def labels_of_tokens(encoded, labels):
-    """The label of each token: the label of the word that begins there.
+def labels_of_tokens(encoded, word_labels):
+    """The label of the word that begins at each token; `IGNORED` if none does.
 
-    encoded: the `Encoded` of a list of words. labels: a number for each word.
-    Returns T numbers, `IGNORED` where no word begins.
+    encoded: the `Encoded` of a list of words.
     """
-    return [IGNORED if word is None else labels[word]
-            for word in _words_by_first_token(encoded)]
+    return [IGNORED if word is None else word_labels[word]
+            for word in _word_beginnings(encoded)]
 
 
-def values_of_words(encoded, values, num_words, default):
-    """The value of each word: the value of the first token of the word.
+def values_of_words(encoded, token_values, num_words, default):
+    """The value of the first token of each word.
 
-    encoded: the `Encoded` of a list of `num_words` words. values: a number for
-    each token. default: the value of a word without a token, because the word
-    was cut off or the tokenizer drops it. Returns `num_words` numbers.
+    encoded: the `Encoded` of a list of `num_words` words. default: the value
+    of a word that was cut off or that the tokenizer drops.
     """
     word_values = [default] * num_words
-    for value, word in zip(values, _words_by_first_token(encoded)):
+    for value, word in zip(token_values, _word_beginnings(encoded)):
         if word is not None:
             word_values[word] = value
     return word_values
 
 
-def _words_by_first_token(encoded):
-    """Yield for each token the index of the word that begins there, or None.
-    """
+def _word_beginnings(encoded):
+    """Yield the index of the word that begins at each token, or None."""
     previous = None
     for word in encoded.words:
         yield None if word == previous else word
@@ -446,8 +419,8 @@ def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
 
     net: a `FineTuned` (pretrained/heads.py). The scores are (K,) for a whole
     text, (C,) for 'choice' and (T, K) for tokens. Dropout is off. On the same
-    devices, equal inputs have bitwise equal outputs. advance: a function that
-    is called after each batch with the number of its examples.
+    devices, equal inputs have bitwise equal outputs. advance is called after
+    each batch.
     """
     outputs = [None] * len(inputs.tokens)
     batches = list(scoring_batches(inputs.lens))
@@ -458,10 +431,10 @@ def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
                 (indices, *_score(net, batch_of(inputs, indices), device))
                 for indices, device in zip(
                     batches[begin:begin + len(devices)], devices)]
-            for indices, scores, bounds in pending:
+            for indices, scores, split_rows in pending:
                 scores = scores.asnumpy()
-                parts = (scores if bounds is None
-                         else onp.split(scores, bounds[1:-1]))
+                parts = (scores if split_rows is None
+                         else onp.split(scores, split_rows))
                 for k, part in zip(indices, parts):
                     outputs[k] = part
                 advance(len(indices))
@@ -469,25 +442,21 @@ def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
 
 
 def _score(net, batch, device):
-    """Score a `Batch`: return the scores, on the device, and bounds.
+    """Return the scores of a `Batch`, on the device, and the rows to split at.
 
-    Example b has the rows scores[bounds[b]:bounds[b + 1]]. If bounds is None,
-    example b has the row scores[b].
+    `onp.split` at these rows gives the scores of each example. If they are
+    None, example b has the row scores[b].
     """
     X, begins, lens = run_encoder(net, batch, device)
     if net.kind in TEXT_KINDS:
         return net.score_texts(X, begins, len(batch.tokens_X)), None
-    bounds = onp.concatenate([[0], onp.cumsum(lens)])
     rows = onp.concatenate([onp.arange(begin, begin + length)
                             for begin, length in zip(begins, lens)])
-    return net.score(X, rows), bounds
+    return net.score(X, rows), onp.cumsum(lens)[:-1]
 
 
 def run_encoder(net, batch, device):
-    """Call `FineTuned.encode` for a `Batch`; return (X, begins, lens).
-
-    X, begins: as `FineTuned.encode` returns them. lens: `Batch.valid_lens_x`.
-    """
+    """Return X and begins of `FineTuned.encode`, and `Batch.valid_lens_x`."""
     def put(A):
         return on_device(A, device, 'int32')
     X, begins = net.encode(put(batch.tokens_X), put(batch.segments_X),

@@ -1,8 +1,8 @@
 """Load the pretrained model and the labelled data of a fine-tuning run.
 
-A program may give the model, the data or both in memory, in place of files.
-Examples in memory are written to the run folder, in formats that `read_task`
-(tasks/catalog.py) reads, so that the run can be resumed and evaluated.
+The model, the data or both may be in memory instead. Examples in memory are
+written to the run folder, in formats that `read_task` (tasks/catalog.py)
+reads, so that the run can be resumed and evaluated.
 """
 import csv
 import io
@@ -29,16 +29,11 @@ from d2lbert.texts.numbered_text import tree_words
 from d2lbert.training.load import load
 from d2lbert.training.run_folder import DATA
 
-#: The columns of SNLI for whole-word tokenizers. In the parse trees, spaces
-#: separate words from punctuation marks.
+#: In SNLI's parse trees, spaces separate words from punctuation marks
 SNLI_TREES = dict(text='sentence1_binary_parse', pair='sentence2_binary_parse',
                   label='gold_label')
 
-#: Tasks whose examples can be given in memory.
 TASKS_IN_MEMORY = 'classify', 'regress', 'tag'
-
-#: The value of the setting `model` for a net that was not loaded from a folder
-IN_MEMORY = 'a net in memory'
 
 
 def load_named_model(model, heads):
@@ -46,8 +41,7 @@ def load_named_model(model, heads):
 
     model: a folder as for `load_model`, but not a run of `finetune`; or the
     book's bert.small or bert.base, which is downloaded unless a file or folder
-    has that name. heads: heads that a folder should have; a warning names the
-    missing ones.
+    has that name. heads: as for `load_pretrained`.
     """
     if model not in SIZES or Path(model).exists():
         loaded = load(model, heads=heads, precision='fp32', task_head=False)
@@ -65,8 +59,7 @@ def load_named_model(model, heads):
 def data_folder_of(task, data):
     """Return the folder of a task's files: `data`, or the downloaded SNLI.
 
-    SNLI is downloaded if `data` is None. Raises ValueError if `data` is None
-    for another task, or if it is a file.
+    Raises ValueError if `data` is a file, or is None and the task is not SNLI.
     """
     if data is None and task_of(task).name == 'snli':
         return hub.download_extract('SNLI')
@@ -82,9 +75,8 @@ def data_folder_of(task, data):
 def read_part(task, data, part, columns, tokenizer, labels=None):
     """Read a part of a task's data; arguments and result as for `read_task`.
 
-    data: the argument `folder` of `read_task`. For a whole-word tokenizer,
-    SNLI is read from `SNLI_TREES`, as on the book's page, unless `columns`
-    are given.
+    data: the argument `folder` of `read_task`. For a whole-word tokenizer and
+    without `columns`, SNLI is read from its trees, as on the book's page.
     """
     uses_trees = (task_of(task).name == 'snli' and columns is None
                   and isinstance(tokenizer, WholeWords))
@@ -106,7 +98,7 @@ class ModelInMemory(NamedTuple):
 
     @classmethod
     def of(cls, model):
-        """Check a model and wrap it; raises TypeError or ValueError.
+        """Check and wrap a model; raises TypeError or ValueError.
 
         model: a pair (net, tokenizer), such as a `TextModel`, or a net that
         has a `vocab`.
@@ -122,16 +114,16 @@ class ModelInMemory(NamedTuple):
         check_model(net, tokenizer)
         if net.kind is not None:
             raise ValueError('this model is fine-tuned already: give the '
-                             'pretrained model that it was made of')
+                             'pretrained model that it was made from')
         if net.encoder.quantized is not None:
             raise ValueError('a model of eight bits cannot be trained: load '
                              "it with precision='fp32'")
         loaded_folder = net.pretrained
-        return cls(net, tokenizer, IN_MEMORY if loaded_folder is None
+        return cls(net, tokenizer, 'a net in memory' if loaded_folder is None
                    else str(loaded_folder.folder))
 
     def copy_to_train(self):
-        """Return a float32 copy of the net to train, and the tokenizer."""
+        """Return a float32 copy of the net, and the tokenizer."""
         copy = net_of({**self.net.config, 'precision': 'fp32'})
         params = copy._collect_params_with_prefix()
         for name, param in self.net._collect_params_with_prefix().items():
@@ -166,14 +158,12 @@ class DataInMemory(NamedTuple):
                              'choose the best epoch')
         parts = {'train': _checked_lists('train', train),
                  'valid': _checked_lists('valid', valid)}
-        num_lists = len(parts['train'])
-        if len(parts['valid']) != num_lists:
+        has_pairs = len(parts['train']) == 3
+        if (len(parts['valid']) == 3) != has_pairs:
             raise ValueError('train and valid must both have second texts, '
                              'or none')
-        has_pairs = num_lists == 3
-        *_, train_labels = parts['train']
-        first_label = train_labels[0]
         if task is None:
+            first_label = parts['train'][-1][0]
             task = ('tag' if isinstance(first_label, (list, tuple)) else
                     'regress' if isinstance(first_label, (float, onp.floating))
                     else 'classify')
@@ -183,16 +173,17 @@ class DataInMemory(NamedTuple):
                 f'valid in memory choose {", ".join(TASKS_IN_MEMORY)}')
         if task == 'tag':
             return cls(task, None, {
-                f'{FILE_STEMS[name]}.txt': _conll_text(name, lists)
-                for name, lists in parts.items()})
+                f'{FILE_STEMS[argument]}.txt': _conll_text(argument, lists)
+                for argument, lists in parts.items()})
         # The columns of the CSV file are named by their roles
         header = [role for role in ROLES if role != 'pair' or has_pairs]
         return cls(task, ','.join(header), {
-            f'{FILE_STEMS[name]}.csv': _csv_text(name, task, header, lists)
-            for name, lists in parts.items()})
+            f'{FILE_STEMS[argument]}.csv': _csv_text(argument, lists, header,
+                                                     task)
+            for argument, lists in parts.items()})
 
     def write(self, folder):
-        """Write the files to `folder`/data; returns this path as a str."""
+        """Write the files to `folder`/data; return this path as a str."""
         data_folder = Path(folder, DATA)
         data_folder.mkdir(exist_ok=True)
         for name, text in self.files.items():
@@ -205,50 +196,48 @@ def is_task(name):
     return isinstance(name, str) and name in TASKS
 
 
-def _checked_lists(name, value):
-    """The texts, any second texts, and the labels: lists of equal length > 0.
+def _checked_lists(argument, value):
+    """Texts, any second texts, and labels: lists of equal length > 0.
 
-    name: 'train' or 'valid', an argument of `finetune`. value: the value of
-    this argument. Raises TypeError or ValueError.
+    argument: 'train' or 'valid', also in the functions below. Raises TypeError
+    or ValueError.
     """
     if not isinstance(value, (tuple, list)) or len(value) not in (2, 3):
-        raise TypeError(f'{name} must be a pair (texts, labels), or (texts, '
-                        f'second texts, labels), not {short_repr(value)}')
+        raise TypeError(f'{argument} must be a pair (texts, labels), or '
+                        '(texts, second texts, labels), not '
+                        f'{short_repr(value)}')
     titles = (['texts', 'labels'] if len(value) == 2
               else ['texts', 'second texts', 'labels'])
-    lists = [items_of(items, f'the {title} of {name}', title)
+    lists = [items_of(items, f'the {title} of {argument}', title)
              for items, title in zip(value, titles)]
     lens = list(map(len, lists))
     if len(set(lens)) > 1 or not lens[0]:
         found = ' and '.join(f'{length} {title}' for length, title
                              in zip(lens, titles))
-        raise ValueError(f'{name} has {found}: give equally many of each, and '
-                         'at least one')
+        raise ValueError(f'{argument} has {found}: give equally many of each, '
+                         'and at least one')
     return lists
 
 
-def _csv_text(name, task, header, lists):
-    """The text of a CSV file with a header.
-
-    name: 'train' or 'valid', for messages. lists: as `_checked_lists` returns
-    them.
-    """
+def _csv_text(argument, lists, header, task):
+    """Check and format texts and labels; raises TypeError or ValueError."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
     writer.writerow(header)
-    for k, row in enumerate(zip(*lists)):
-        *texts, label = row
+    for k, (*texts, label) in enumerate(zip(*lists)):
         for text in texts:
             if not isinstance(text, str) or not text.strip():
-                raise TypeError(f'text {k} of {name} is {short_repr(text)}: '
-                                'expected a string with at least a word')
-        if task == 'regress' and (isinstance(label, (str, bool))
-                                  or not hasattr(label, '__float__')):
-            raise TypeError(f'label {k} of {name} is {short_repr(label)}: '
+                raise TypeError(f'text {k} of {argument} is '
+                                f'{short_repr(text)}: expected a string that '
+                                'is not blank')
+        is_number = (hasattr(label, '__float__')
+                     and not isinstance(label, (str, bool)))
+        if task == 'regress' and not is_number:
+            raise TypeError(f'label {k} of {argument} is {short_repr(label)}: '
                             'expected a number')
         if _is_missing(label):
-            raise ValueError(f'label {k} of {name} is missing ({label!r}): '
-                             'leave this example out')
+            raise ValueError(f'label {k} of {argument} is missing '
+                             f'({label!r}): leave this example out')
         writer.writerow([*texts, repr(float(label)) if task == 'regress'
                          else f'{label}'.strip()])
     return file.getvalue()
@@ -259,35 +248,35 @@ def _is_missing(label):
     try:
         # NaN and NaT are not equal to themselves
         return label is None or bool(label != label) or not f'{label}'.strip()
-    except TypeError:   # pandas.NA is neither equal to itself nor unequal
+    except TypeError:   # bool(pandas.NA) raises it
         return True
 
 
-def _conll_text(name, lists):
-    """The text of a file with a word and its tag on each line.
+def _conll_text(argument, lists):
+    """Check words and tags, and format a word and its tag on each line.
 
-    name: 'train' or 'valid', for messages. lists: a list of texts and a list
-    of their tags; a text and its tags are each a list or a str with spaces.
+    A text and its tags are each a list, or a str to split at white space.
+    Raises TypeError or ValueError.
     """
     if len(lists) == 3:
-        raise ValueError('task tag has one text each: give no second texts')
+        raise ValueError("task 'tag' takes no second texts")
     lines = []
     for k, (words, tags) in enumerate(zip(*lists)):
         words = words.split() if isinstance(words, str) else items_of(
-            words, f'text {k} of {name}', 'words')
+            words, f'text {k} of {argument}', 'words')
         tags = tags.split() if isinstance(tags, str) else items_of(
-            tags, f'labels {k} of {name}', 'tags')
+            tags, f'labels {k} of {argument}', 'tags')
         if len(words) != len(tags) or not words:
-            raise ValueError(f'text {k} of {name} has {len(words)} words and '
-                             f'{len(tags)} tags: give a tag for each word')
+            raise ValueError(f'text {k} of {argument} has {len(words)} words '
+                             f'and {len(tags)} tags: give a tag for each word')
         for entry in (*words, *tags):
             if not isinstance(entry, str) or not entry or any(
                     space in entry for space in ' \t\r\n'):
-                raise TypeError(f'text {k} of {name} has {entry!r}: expected '
-                                'words and tags without blanks')
+                raise TypeError(f'text {k} of {argument} has {entry!r}: '
+                                'expected words and tags without blanks')
         if DOCUMENT in words:
-            raise ValueError(f'text {k} of {name} has the word {DOCUMENT}, '
-                             'which marks documents in files of tags: leave '
+            raise ValueError(f'text {k} of {argument} has the word {DOCUMENT},'
+                             ' which marks documents in files of tags: leave '
                              'it out')
         lines += [f'{word}\t{tag}\n' for word, tag in zip(words, tags)]
         lines.append('\n')

@@ -48,11 +48,9 @@ def accuracy(labels, guesses):
 
 
 def f1(labels, guesses, positive=1):
-    """F1 of the class `positive`: 2 hits / (predicted + actual).
+    """F1 of the class `positive`; 0 without a true positive.
 
-    labels, guesses: (N,). hits, predicted and actual are the numbers of true
-    positives, predicted positives and actual positives. Returns 0 without a
-    hit, even if predicted + actual is 0.
+    labels, guesses: (N,).
     """
     labels, guesses = _checked_arrays(labels, guesses)
     is_actual, is_predicted = labels == positive, guesses == positive
@@ -61,7 +59,7 @@ def f1(labels, guesses, positive=1):
 
 
 def _f1(hits, predicted, actual):
-    """F1 of three counts, defined in `f1`."""
+    """F1 of the numbers of true positives, predicted and actual positives."""
     return float(2 * hits / (predicted + actual)) if hits else 0.0
 
 
@@ -76,13 +74,11 @@ def matthews(labels, guesses):
     classes = onp.union1d(labels, guesses)[:, None]
     is_actual, is_predicted = classes == labels, classes == guesses  # (C, N)
     N, hits = labels.size, float((labels == guesses).sum())
-    # The numbers of labels and of guesses of each class, (C,)
-    actual = is_actual.sum(1).astype('f8')
+    actual = is_actual.sum(1).astype('f8')                          # (C,)
     predicted = is_predicted.sum(1).astype('f8')
     # The covariance of labels and guesses, times N^2
     covariance = N * hits - actual @ predicted
-    # The product of their variances, times N^4. Its square root has the factor
-    # N^2, too, which cancels in the quotient
+    # The product of their variances, times N^4. After the root, N^2 cancels
     variances = (N * N - actual @ actual) * (N * N - predicted @ predicted)
     return float(covariance / variances ** 0.5) if variances else 0.0
 
@@ -92,8 +88,8 @@ def matthews(labels, guesses):
 def pearson(labels, guesses):
     """Pearson's correlation coefficient of numbers, (N,).
 
-    The coefficient is undefined if all labels or all guesses are equal; then
-    this returns 0. It returns nan if a number is not finite.
+    Returns 0 if all labels or all guesses are equal, and nan if a number is
+    not finite.
     """
     arrays = [x.astype('f8') for x in _checked_arrays(labels, guesses)]
     if not all(onp.isfinite(x).all() for x in arrays):
@@ -110,8 +106,8 @@ def pearson(labels, guesses):
 def spearman(labels, guesses):
     """Spearman's correlation coefficient: `pearson` of the `ranks`.
 
-    As with `pearson`, the result is 0 for constant input and nan for input
-    with nan. Infinities have ranks like other numbers.
+    Returns 0 if all labels or all guesses are equal, and nan if a number is
+    nan. Infinities have ranks like other numbers.
     """
     arrays = [x.astype('f8') for x in _checked_arrays(labels, guesses)]
     if any(onp.isnan(x).any() for x in arrays):
@@ -122,8 +118,7 @@ def spearman(labels, guesses):
 def ranks(x):
     """Ranks (N,) of the numbers x (N,), from 1; ties get their mean rank."""
     _, inverse, counts = onp.unique(x, return_inverse=True, return_counts=True)
-    # The k-th distinct number has counts[k] ranks, the last of which is the
-    # cumulative sum of the counts
+    # The last rank of the k-th distinct number is onp.cumsum(counts)[k]
     mean_ranks = onp.cumsum(counts) - (counts - 1) / 2
     return mean_ranks[inverse.reshape(-1)]
 
@@ -135,9 +130,9 @@ def ranks(x):
 # words, too
 
 #: {letter of the schemes BILOU or BMES: letter of BIOES with this meaning}
-LETTERS = {'L': 'E', 'U': 'S', 'M': 'I'}
+BIOES_LETTERS = {'L': 'E', 'U': 'S', 'M': 'I'}
 #: {value of the argument `scheme` of `entities`: letters of the scheme}
-SCHEMES = {'IOB2': 'BIO', 'BIOES': 'BIOES'}
+SCHEMES = {'IOB2': {*'BIO'}, 'BIOES': {*'BIOES'}}
 
 
 def entities(tags, scheme=None):
@@ -147,18 +142,17 @@ def entities(tags, scheme=None):
     each word.
 
     scheme None: the rules of conlleval, for IOB1, IOB2, BIOES, BILOU and BMES.
-    An entity begins at B or S, at a change of type, and at an I or E that does
-    not continue an entity. An entity ends at E or S, before O or the next
-    entity, and with the sentence. A tag outside these schemes, for example a
-    part of speech, is an entity of one word.
+    An entity begins at B or S, and at an I or E that does not continue an
+    entity of its type. It ends at E or S, before O or the next entity, and
+    with the sentence. A tag outside these schemes, for example a part of
+    speech, is an entity of one word.
 
     scheme 'IOB2' or 'BIOES': strict rules. An entity in IOB2 is B-X I-X ...;
     in BIOES it is S-X or B-X I-X ... E-X. Other sequences are no entities.
-    Letters of BILOU and BMES are replaced first, see `LETTERS`. After that, a
-    tag outside the scheme raises ValueError.
+    BILOU and BMES are read as BIOES. Other letters raise ValueError.
     """
     if scheme is not None:
-        return _strict_entities(tags, SCHEMES[scheme], scheme)
+        return _strict_entities(tags, scheme)
     found = []
     open_type, begin = None, 0      # open_type None: no entity is open
 
@@ -167,7 +161,6 @@ def entities(tags, scheme=None):
             found.append((open_type, begin, end))
     for k, tag in enumerate(tags):
         letter, tag_type = _split_tag(tag)
-        # Letter '': the tag is outside the schemes
         if letter in ('B', 'S', 'O', '') or open_type != tag_type:
             add_if_open(k)
             open_type = None if letter == 'O' else tag_type
@@ -182,22 +175,20 @@ def entities(tags, scheme=None):
 def _split_tag(tag):
     """(letter of BIOES, type) of a tag; ('', tag) if it is in no scheme."""
     letter, _, tag_type = tag.partition('-')
-    letter = LETTERS.get(letter, letter)
+    letter = BIOES_LETTERS.get(letter, letter)
     is_known = letter in ('B', 'I', 'O', 'E', 'S')
     return (letter, tag_type) if is_known else ('', tag)
 
 
-def _strict_entities(tags, letters, scheme):
-    """`entities` by the strict rules of a scheme; letters: SCHEMES[scheme]."""
-    found = []
+def _strict_entities(tags, scheme):
+    letters, found = SCHEMES[scheme], []
     open_type, begin = None, 0      # open_type None: no entity is open
     for k, tag in enumerate([*tags, 'O']):      # O ends the last entity
         letter, tag_type = _split_tag(tag)
-        if letter == '' or letter not in letters:   # '' is in every str
+        if letter not in letters:
             raise ValueError(f'the tag {tag!r} is not of the scheme {scheme}')
         continues_entity = letter in 'IE' and tag_type == open_type
-        # In IOB2, which has no E, an entity ends before a tag that does not
-        # continue it. In BIOES such an entity is incomplete, and dropped
+        # In BIOES, an entity that ends without E is incomplete, and dropped
         if ('E' not in letters and open_type is not None
                 and not continues_entity):
             found.append((open_type, begin, k))
@@ -212,20 +203,22 @@ def _strict_entities(tags, letters, scheme):
     return found
 
 
-def _entity_counts(labels, guesses, scheme):
-    """The numbers of hits, of predicted and of actual entities, (3,).
-
-    Arguments are as for `entity_f1`.
-    """
+def _check_sentences(labels, guesses):
     if len(labels) != len(guesses):
         raise ValueError(f'expected tags for {len(labels)} sentences, got '
                          f'tags for {len(guesses)}')
     _check_not_empty(labels)
-    counts = onp.zeros(3, 'i8')
     for k, (tags, guessed_tags) in enumerate(zip(labels, guesses)):
         if len(tags) != len(guessed_tags):
             raise ValueError(f'sentence {k} has {len(tags)} words and '
                              f'{len(guessed_tags)} guessed tags')
+
+
+def _entity_counts(labels, guesses, scheme):
+    """The numbers of hits, of predicted and of actual entities, (3,)."""
+    _check_sentences(labels, guesses)
+    counts = onp.zeros(3, 'i8')
+    for tags, guessed_tags in zip(labels, guesses):
         actual = set(entities(tags, scheme))
         predicted = set(entities(guessed_tags, scheme))
         counts += len(actual & predicted), len(predicted), len(actual)
@@ -235,8 +228,8 @@ def _entity_counts(labels, guesses, scheme):
 def entity_f1(labels, guesses, scheme=None):
     """F1 of entities; a hit has the right begin, end and type.
 
-    labels, guesses: a list of tags for each sentence. scheme: see
-    `entities`. Returns 0 if there is no hit.
+    labels, guesses: a list of tags for each sentence. scheme: see `entities`.
+    Returns 0 without a hit.
     """
     return _f1(*_entity_counts(labels, guesses, scheme))
 
@@ -258,9 +251,7 @@ def tag_accuracy(labels, guesses):
 
     labels, guesses: as for `entity_f1`.
     """
-    # Only to raise ValueError if a sentence has more or fewer guesses than
-    # words
-    _entity_counts(labels, guesses, None)
+    _check_sentences(labels, guesses)
     return accuracy([tag for tags in labels for tag in tags],
                     [tag for tags in guesses for tag in tags])
 
@@ -268,21 +259,19 @@ def tag_accuracy(labels, guesses):
 # Answers
 
 def normalized(answer):
-    """Normalize an answer as SQuAD does.
+    """Normalize an answer as SQuAD does: lower case, one space between words.
 
-    The result is in lower case and has one space between words. It lacks
-    ASCII punctuation and the words a, an and the.
+    ASCII punctuation and the words a, an and the are removed.
     """
     text = ''.join(c for c in answer.lower() if c not in string.punctuation)
     return ' '.join(re.sub(r'\b(a|an|the)\b', ' ', text).split())
 
 
 def exact_match(answers, guesses):
-    """Fraction of questions whose guess equals one of the question's answers.
+    """Fraction of questions whose guess equals an answer, both `normalized`.
 
-    Guesses and answers are `normalized` first. answers: for each question a
-    list of answers, each an `Answer` or a str; [] for no answer. guesses: a
-    str for each question, '' for no answer.
+    answers: for each question a list of answers, each an `Answer` or a str; []
+    for no answer. guesses: a str for each question, '' for no answer.
     """
     return _mean_of_best(lambda answer, guess: float(answer == guess),
                          answers, guesses)
@@ -308,10 +297,9 @@ def _word_f1(answer, guess):
 
 
 def _mean_of_best(compare, answers, guesses):
-    """Compare each guess with the best-matching answer; return the mean score.
+    """The mean of each guess's score with the best-matching answer.
 
-    compare(answer, guess): the score of two `normalized` texts. answers,
-    guesses: as for `exact_match`.
+    compare(answer, guess): the score of two `normalized` texts.
     """
     if len(answers) != len(guesses):
         raise ValueError(f'expected guesses for {len(answers)} questions, '
@@ -321,7 +309,7 @@ def _mean_of_best(compare, answers, guesses):
     for accepted, guess in zip(answers, guesses):
         texts = [normalized(answer if isinstance(answer, str)
                             else answer.text) for answer in accepted]
-        # Drop answers that normalize to ''; if no answer is left, '' is right
+        # Drop answers that normalize to ''. If no answer is left, '' is right
         texts = [t for t in texts if t] or ['']
         best_scores.append(max(compare(text, normalized(guess))
                                for text in texts))
