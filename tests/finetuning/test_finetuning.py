@@ -544,7 +544,7 @@ def test_impossible_runs_are_refused_and_leave_no_files(
 def test_predict_checks_the_arguments_of_the_task(given, tmp_path):
     net, tokenizer = d2l.load_finetuned(d2l.finetune(
         **given('rte'), out=tmp_path / 'run'))
-    with pytest.raises(ValueError, match='has pairs of texts: give'):
+    with pytest.raises(ValueError, match='takes pairs of texts: give'):
         d2l.predict(net, tokenizer, ['a'])
     with pytest.raises(ValueError, match='2 second texts cannot be paired'):
         d2l.predict(net, tokenizer, ['a'], ['b', 'c'])
