@@ -1,8 +1,7 @@
-"""This module finds data on this machine, or else fetches it.
+"""Find data on this machine, or fetch it.
 
 DATA_HUB, `download` and `download_extract` are from the book's page
-"Predicting House Prices"; `wikitext2_dir` finds or fetches WikiText-2. A
-fetched file with a wrong checksum is not kept.
+"Predicting House Prices".
 """
 import contextlib
 import hashlib
@@ -27,12 +26,12 @@ from d2lbert.machine.terminal import warn
 
 
 class Published(NamedTuple):
-    """The size, counts and hash of a published file of WikiText-2."""
+    """A file of WikiText-2 as it was published."""
 
     size: int    # bytes
     lines: int
     tokens: int
-    git_hash: str    # of the content
+    git_hash: str
 
 
 TRAIN_FILE = 'wiki.train.tokens'
@@ -68,12 +67,11 @@ def flaw_of(path, name, thorough=False):
 
     The description completes a sentence that begins with 'PATH is'. A file of
     the published size counts as equal without being read. With `thorough`, it
-    is read, and must have the published numbers of lines and tokens. Only the
-    numbers are compared, not the tokens, since copies with another order of
-    the articles are in use. Line ends of Windows are no flaw.
+    is read, and must have the published numbers of lines and tokens. The
+    tokens may differ, since copies with another order of the articles are in
+    use. CRLF line ends are no flaw.
     """
     expected = PUBLISHED[name]
-    # (bytes, lines, tokens), as `_counts` returns them
     expected_counts = expected[:3]
     try:
         size = os.path.getsize(path)
@@ -82,7 +80,7 @@ def flaw_of(path, name, thorough=False):
                     or _counts(path) == expected_counts):
                 return ''
             return f'another text of the same {size:,} bytes'
-        # A line end of Windows has one more byte; a file may mix both kinds
+        # Any number of lines may end with CRLF, which has one more byte
         if (expected.size < size <= expected.size + expected.lines
                 and _counts(path) == expected_counts):
             return ''
@@ -92,10 +90,7 @@ def flaw_of(path, name, thorough=False):
 
 
 def _counts(path):
-    """Return the numbers of (bytes, lines, tokens) of a file.
-
-    A line end of Windows counts as one byte.
-    """
+    """Return a file's (bytes, lines, tokens); CRLF counts as one byte."""
     size = lines = tokens = 0
     with open(path, 'rb') as f:
         for line in f:
@@ -105,12 +100,7 @@ def _counts(path):
     return size, lines, tokens
 
 
-def _describe_other_text(path, name, size):
-    """Describe a file with other content; `flaw_of` returns the description.
-
-    name: the file of WikiText-2 that is expected at `path`. size: the number
-    of bytes of the file at `path`.
-    """
+def _describe_other_text(path, expected_name, size):
     if not size:
         return 'empty'
     with open(path, 'rb') as f:
@@ -120,7 +110,7 @@ def _describe_other_text(path, name, size):
     for other_name, published in PUBLISHED.items():
         if size == published.size and git_hash(path) == published.git_hash:
             return f"WikiText-2's {other_name}"
-    full_size = PUBLISHED[name].size
+    full_size = PUBLISHED[expected_name].size
     is_wikitext = all(pattern.search(head) for pattern in WIKITEXT_PATTERNS)
     if size < full_size and is_wikitext:
         return f'WikiText-2, but cut: {size:,} of {full_size:,} bytes'
@@ -166,15 +156,14 @@ class LooseFile(NamedTuple):
     """A file that can be fetched by itself, without its archive."""
 
     url: str
-    git_hash: str    # of the content
+    git_hash: str
     name: str        # in the archive
 
 
 _EXAMPLES_URL = ('https://raw.githubusercontent.com/pytorch/examples/main/'
                  'word_language_model/data/wikitext-2/')
 
-# Archives whose files can be fetched one by one: {SHA-1 digest of an archive:
-# (folder, files)}
+# {SHA-1 digest of an archive: (name of its folder, its files)}
 LOOSE_FILES = {
     _WIKITEXT_2_ZIP_SHA1: ('wikitext-2', (
         LooseFile(_EXAMPLES_URL + 'train.txt', PUBLISHED[TRAIN_FILE].git_hash,
@@ -190,26 +179,19 @@ def _sha1(path):
     return file_digest(path, hashlib.sha1())
 
 
-def _wikitext2_advice(folder):
-    """Return the end of an error message: how to provide WikiText-2."""
-    return (f'by hand: put {TRAIN_FILE} into {folder}, or let D2LBERT_DATA '
-            'name the folder that holds it')
-
-
 def download(name: str, folder: Optional[PathLike] = None,
              sha1_hash: Optional[str] = None,
              cache_dir: Optional[PathLike] = None) -> str:
     """Fetch a file unless it is on this machine; return its path.
 
-    name: a name in DATA_HUB, or an address. `folder` and `cache_dir` are two
-    names of one argument, the folder for the file. Without this argument,
-    three folders are searched: the folder that D2LBERT_DATA names, the data/
-    of d2lbert's repository, and the folder `data` of the user's cache. A
-    missing file is fetched into the last of these. The book fetches it into
-    ../data, which depends on the working directory. sha1_hash: if name is an
-    address, the SHA-1 digest that the file must have. If a file with
-    sha1_hash=WIKITEXT_2_SHA1 cannot be fetched, it is made from a WikiText-2
-    on this machine, and serves as long as that text is the same. Raises
+    name: a name in DATA_HUB, or an address. folder, cache_dir: two names of
+    one argument, the folder of the file. By default, three folders are
+    searched: the folder that D2LBERT_DATA names, the data/ of d2lbert's
+    repository, and the folder `data` of the user's cache. A missing file is
+    fetched into the last of these; the book's ../data would depend on the
+    working directory. sha1_hash: if name is an address, the SHA-1 digest that
+    the file must have. If it is WIKITEXT_2_SHA1 and the file cannot be
+    fetched, the file is made from a WikiText-2 on this machine. Raises
     HubError if neither is possible, and ValueError for a name that is neither
     in DATA_HUB nor the address of a file.
     """
@@ -241,28 +223,26 @@ def download(name: str, folder: Optional[PathLike] = None,
     try:
         _fetch_from_any(_addresses(url), target, sha1)
     except HubError as error:
-        # The file of WIKITEXT_2_URL can be made from the text on this machine
-        if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
-            return str(_write_parquet(target, error))
-        wrong = ''.join(f'; {path} is another file, with checksum '
-                        f'{_sha1(path)}' for path in wrong_paths)
-        raise HubError(f'{name} could not be fetched: {error}{wrong}; by '
-                       f'hand: put {file_name} into {target_folder}'
-                       ) from error
+        if sha1 != WIKITEXT_2_SHA1 or find_wikitext2() is None:
+            wrong = ''.join(f'; {path} is another file, with checksum '
+                            f'{_sha1(path)}' for path in wrong_paths)
+            raise HubError(f'{name} could not be fetched: {error}{wrong}; by '
+                           f'hand: put {file_name} into {target_folder}'
+                           ) from error
+        _write_parquet(target, error)
     return str(target)
 
 
 def _addresses(url):
-    """Return the addresses at which to try to fetch a file, in order."""
     if url.startswith(DATA_URL):
         return [_SECURE_DATA_URL + url[len(DATA_URL):], url]
     return [url]
 
 
 def _fetch_from_any(urls, path, sha1):
-    """Fetch a file to `path` from the first address that serves the file.
+    """Fetch a file from the first address that serves it.
 
-    Raises HubError, which lists all errors, if no address does.
+    Raises HubError, which lists the errors of all addresses, if none does.
     """
     max_bytes = MAX_BYTES_OF_FILES.get(path.name, downloads.MAX_BYTES)
     errors = []
@@ -275,29 +255,24 @@ def _fetch_from_any(urls, path, sha1):
     raise HubError('; '.join(map(str, errors))) from errors[-1]
 
 
-def _write_parquet(path, error):
-    """Write this machine's WikiText-2 training text as a parquet file.
-
-    error: the HubError of the attempt to fetch the published file. Returns
-    `path`.
-    """
+def _write_parquet(path, fetch_error):
+    """Write this machine's WikiText-2 training text as a parquet file."""
     try:
         pyarrow = importlib.import_module('pyarrow')
         parquet = importlib.import_module('pyarrow.parquet')
     except ImportError:
-        raise HubError(f'{error}; to make {path.name} from the WikiText-2 of '
-                       'this machine: pip install pyarrow') from error
+        raise HubError(f'{fetch_error}; to make {path.name} from the '
+                       'WikiText-2 of this machine: pip install pyarrow'
+                       ) from fetch_error
     source = find_wikitext2() / TRAIN_FILE
     table = pyarrow.table({'text': _training_lines(source)})
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial_path:
         parquet.write_table(table, str(partial_path))
-    warn(f'd2lbert: {error}; {path} was made from {source} instead')
-    return path
+    warn(f'd2lbert: {fetch_error}; {path} was made from {source} instead')
 
 
 def _training_lines(path):
-    """Return the lines of a UTF-8 file, with their line feeds."""
     with open(path, encoding='utf-8', newline='\n') as file:
         return file.readlines()
 
@@ -307,8 +282,7 @@ def _has_training_text(path):
     folder = find_wikitext2()
     if folder is None:
         return False
-    # An error means that the file or the text is damaged or another, or that
-    # pyarrow is missing
+    # Any error counts as False: a damaged file or text, or a missing pyarrow
     with contextlib.suppress(Exception):
         parquet = importlib.import_module('pyarrow.parquet')
         table = parquet.read_table(str(path))
@@ -318,10 +292,6 @@ def _has_training_text(path):
 
 
 def _target_folder(cache_dir):
-    """Return the folder into which files are fetched and unpacked.
-
-    By default, it is the folder `data` of the user's cache.
-    """
     return cache.root() / 'data' if cache_dir is None else Path(cache_dir)
 
 
@@ -330,14 +300,14 @@ def download_extract(name: str, folder: Optional[str] = None,
     """Fetch an archive listed in DATA_HUB and unpack it; return its folder.
 
     cache_dir: the folder to unpack in; by default the folder `data` of the
-    user's cache. folder: the name of the folder that the archive makes
-    there; by default the archive's file name without its extension.
-    WikiText-2 is neither fetched nor copied if it is on this machine and
-    `cache_dir` is not given. If an archive cannot be fetched, but LOOSE_FILES
-    has addresses of the files in it, the files are fetched one by one.
-    `folder` is ignored unless an archive is unpacked. Raises HubError if
-    neither the archive nor its files can be fetched, or if the archive cannot
-    be unpacked.
+    user's cache. folder: the name of the folder in the archive; by default the
+    archive's file name without its extension.
+
+    Without `cache_dir`, a WikiText-2 on this machine is used where it is. If
+    an archive cannot be fetched, but LOOSE_FILES has addresses of its files,
+    the files are fetched one by one. In both cases `folder` is ignored. Raises
+    HubError if neither the archive nor its files can be fetched, or if the
+    archive cannot be unpacked.
     """
     _, sha1 = DATA_HUB.get(name, (None, None))
     if cache_dir is None and sha1 == _WIKITEXT_2_ZIP_SHA1:
@@ -359,13 +329,9 @@ def download_extract(name: str, folder: Optional[str] = None,
         os.path.basename(archive))[0])
 
 
-def _fetch_loose(name, sha1, cache_dir, download_error):
-    """Fetch the files of an archive one by one; return their folder.
-
-    name, sha1: of the archive in DATA_HUB. download_error: the HubError of
-    `download` for the whole archive.
-    """
-    folder_name, files = LOOSE_FILES[sha1]
+def _fetch_loose(archive_name, archive_sha1, cache_dir, download_error):
+    """Fetch the files of an archive one by one; return their folder."""
+    folder_name, files = LOOSE_FILES[archive_sha1]
     folder = _target_folder(cache_dir) / folder_name
     for url, expected_hash, file_name in files:
         path = folder / file_name
@@ -377,17 +343,16 @@ def _fetch_loose(name, sha1, cache_dir, download_error):
         except HubError as error:
             # Only the cause: download_error also names the folder to put the
             # archive into
-            raise HubError(f'{name} could not be fetched: '
+            raise HubError(f'{archive_name} could not be fetched: '
                            f'{download_error.__cause__}; {error}; '
-                           f'{_wikitext2_advice(folder)}') from error
+                           f'by hand: put {TRAIN_FILE} into {folder}, or let '
+                           'D2LBERT_DATA name the folder that holds it'
+                           ) from error
     return folder
 
 
 def _repository():
-    """Return the root of a checkout of d2lbert, or None.
-
-    The folder above the package is tried, then the working directory.
-    """
+    """Return the root of a checkout of d2lbert, or None."""
     for root in (Path(__file__).resolve().parent.parent, Path.cwd()):
         if (root / 'setup.py').is_file() and (
                 root / 'd2lbert' / '_version.py').is_file():
@@ -396,10 +361,7 @@ def _repository():
 
 
 def _folder_with_text(folder):
-    """Return `folder` or its wikitext-2/, the first that has TRAIN_FILE.
-
-    Returns None if neither has it.
-    """
+    """Return `folder` or its wikitext-2/ if one has TRAIN_FILE, else None."""
     for candidate in (Path(folder), Path(folder) / 'wikitext-2'):
         if (candidate / TRAIN_FILE).is_file():
             return candidate
@@ -426,10 +388,9 @@ def find_wikitext2():
 
 
 def wikitext2_flaws(folder, thorough=False):
-    """Return a list of sentences, one for each wrong file in `folder`.
+    """Return a sentence for each flawed file of WikiText-2 in `folder`.
 
-    A file is wrong if it has the name of a file of WikiText-2 and `flaw_of`
-    describes a flaw. thorough: as for `flaw_of`.
+    Missing files are no flaws. thorough: as for `flaw_of`.
     """
     sentences = []
     for name in PUBLISHED:
@@ -447,8 +408,7 @@ _warned_flaws = set()
 def _mark_used_and_warn(folder):
     """Mark WikiText-2 in `folder` as used, warn of flaws; return `folder`.
 
-    If the folder is in the cache, its last use is set to now. Unless it is the
-    bundled corpus, warns of each wrong file in it, once in a process.
+    Each flaw is printed once in a process, and none for the bundled corpus.
     """
     cache.mark_used(folder)
     with contextlib.suppress(FileNotFoundError):    # raised by `sample_dir`
@@ -465,12 +425,11 @@ def wikitext2_dir(data_dir=None):
     """Return a folder that holds wiki.train.tokens; fetch the text if needed.
 
     With `data_dir`, only data_dir and its wikitext-2/ are searched, and
-    nothing is fetched. Without `data_dir`, the folder of $D2LBERT_DATA, the
-    data/ of d2lbert's repository, the folder `data` of the user's cache, and
-    wikitext-2/ in each of these folders are searched. If none has the text, it
-    is fetched. Files that differ from the published files are used, with a
-    warning except in the bundled corpus. Raises FileNotFoundError for a
-    `data_dir` without the text, HubError if the text cannot be fetched.
+    nothing is fetched. Without it, the folders that `download` searches and
+    their wikitext-2/ are searched first. Files that differ from the published
+    files are used, with a warning except in the bundled corpus. Raises
+    FileNotFoundError for a `data_dir` without the text, HubError if the text
+    cannot be fetched.
     """
     if data_dir is not None:
         folder = _folder_with_text(Path(data_dir).expanduser())
@@ -495,8 +454,7 @@ def wikitext2_dir(data_dir=None):
 def sample_dir():
     """Return the folder of the small corpus that is bundled with d2lbert.
 
-    It is data/sample in a checkout, which is tried first, and sample/ in an
-    installed package.
+    It is data/sample in a checkout, and sample/ in an installed package.
     """
     folders = [Path(__file__).resolve().parent / 'sample']
     if _repository():

@@ -1,11 +1,10 @@
 """Compile and load the C++ libraries of the package.
 
 A library is compiled and loaded at its first use, never by an import. The
-environment variable D2LBERT_KERNELS controls which libraries are used: `auto`
-uses a library if it can be built, `off` uses none, and `require` raises an
-error if a library cannot be built. One library has the fused operators, which
-replace operators of MXNet on a CPU: `ops.py` declares them, and README.md
-describes them. The other libraries are loaded without MXNet, since importing
+environment variable D2LBERT_KERNELS is `auto` to use a library if it can be
+built, `off` to use none, or `require` to raise an error if a library cannot be
+built. One library has the fused operators, which replace operators of MXNet on
+a CPU (`ops.py`). The other libraries are loaded without MXNet, since importing
 MXNet takes longer than encoding a text.
 """
 import ctypes
@@ -13,7 +12,7 @@ import os
 import pathlib
 import re
 import threading
-from collections import namedtuple
+from typing import NamedTuple, Optional
 
 import numpy
 
@@ -29,16 +28,17 @@ FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'amx.cc', 'amx_permission.cc', 'attention.cc',
            'dense.cc', 'divergence.cc', 'embed.cc', 'feed_forward.cc',
            'gemm.cc', 'norm.cc', 'rows.cc', 'self_attention.cc', 'vocab.cc']
-#: Attempts to build and open a library, at most. A failed attempt is repeated
-#: only if another process has removed the file between the two steps.
-ATTEMPTS = 3
+#: Attempts to build a library that another process removes before it is open
+MAX_ATTEMPTS = 3
 
-State = namedtuple('State', 'mode loaded path reason')
-State.__doc__ = """The state of the fused operators, for `d2lbert doctor`.
 
-mode: auto, off or require. loaded: True if the operators are loaded. path: the
-path of their library, or None. reason: why no operators are loaded, or None.
-"""
+class State(NamedTuple):
+    """The state of the fused operators."""
+
+    mode: str                       # auto, off or require
+    loaded: bool
+    path: Optional[pathlib.Path]    # of their library; None: not loaded
+    reason: Optional[str]           # why they are not loaded; None: loaded
 
 
 def mode():
@@ -58,11 +58,10 @@ class Library:
     `get` returns its result. An OSError, AttributeError or RuntimeError of the
     function becomes a BuildError. mxnet: True to use the extension interface
     of MXNet. what, takes: a description of the library and the duration of its
-    compilation, for the progress line. options: further options of the
-    compiler.
+    compilation, for the progress line. options: more options of the compiler.
 
-    Attribute path: the path of the open library, or None. Attribute reason:
-    why the library could not be compiled or opened, or None.
+    Attributes. path: the path of the open library, or None. reason: why the
+    library could not be compiled or opened, or None.
     """
 
     _lock = threading.Lock()
@@ -79,25 +78,23 @@ class Library:
     def get(self):
         """The result of `open_library`, or None if Python must do the work.
 
-        Compiles the library first if it is missing. If compiling or opening
-        fails, `get` raises BuildError with D2LBERT_KERNELS=require. With
-        `auto` it returns None, and the first library that fails prints a line.
+        Compiles the library first if it is missing. If compiling or
+        opening fails, raises BuildError with D2LBERT_KERNELS=require. With
+        `auto`, returns None; the first library that fails prints a line.
         """
         policy = mode()
         if policy == 'off':
             return None
         if self.path is None:
             with Library._lock:
-                # Another thread may have opened it. After a failure, only
-                # `require` tries again.
                 may_try = not self.reason or policy == 'require'
+                # Again, since another thread may have opened it
                 if self.path is None and may_try:
                     self._build_and_open(policy)
         return self._result
 
     def _build_and_open(self, policy):
-        """Set `path` or `reason`; a failure raises if policy is `require`."""
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             path = None
             try:
                 path = build.library(self.name, self.sources, self.mxnet,
@@ -107,8 +104,8 @@ class Library:
                 return
             except BuildError as caught:
                 error = caught
-            # Try again only if another process has removed the file
-            if path is None or path.exists():
+            was_removed = path is not None and not path.exists()
+            if not was_removed:
                 break
         self.reason = str(error)
         if policy == 'require':
@@ -119,7 +116,7 @@ class Library:
 
     def _open(self, path):
         """Open the compiled library at `path`, or raise BuildError."""
-        checked_path = path  # to cut from `cause` if `checked` raises OSError
+        checked_path = path     # if `checked` itself raises an OSError
         try:
             with build.checked(path) as checked_path:
                 self._result = self._open_library(checked_path)
@@ -136,8 +133,8 @@ class Library:
     def open_if_compiled(self):
         """Open the library if its file exists; return True if it is open.
 
-        Never compiles it. Raises BuildError as `build.library` does, or if the
-        library cannot be opened.
+        Raises BuildError as `build.library` does, or if the library cannot be
+        opened.
         """
         if self.path is None:
             path = build.library(self.name, self.sources, self.mxnet,
@@ -179,8 +176,7 @@ def state():
 def load():
     """Compile and load the fused operators; return True if they are loaded.
 
-    If they cannot be loaded, raises BuildError with D2LBERT_KERNELS=require.
-    With `auto`, prints a line if no library has failed before.
+    Reports a failure as `Library.get` does.
     """
     return OPERATORS.get() is not None
 
@@ -193,7 +189,7 @@ def enabled(*arrays):
     """
     if not load():
         return False
-    # Symbols and NumPy arrays have no `ctx`. This looks at the class, since
+    # Symbols and NumPy arrays have no `ctx`. Look it up in the class, since
     # array.ctx would construct a new Context
     can_take_all = all(hasattr(type(array), 'ctx')
                        and array.dtype in (numpy.float32, numpy.int32)

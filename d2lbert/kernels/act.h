@@ -1,17 +1,15 @@
-// This file computes activation functions and their gradients, for vectors of
-// floats.
+// Activation functions and their gradients, for vectors of floats.
 #pragma once
 #include "op.h"
 
 namespace d2lbert {
 
-// The activations, in the order of the names in `parse_act`. GELU_NEW: the
-// approximation of GELU by tanh.
+// The activations, in the order of the names in `parse_act`. GELU: Hendrycks
+// and Gimpel 2016. GELU_NEW: its approximation by tanh in the same paper.
 enum Act { NONE, RELU, TANH, GELU, GELU_NEW };
 
-// Set *act to the activation with the name that the attribute `act` gives. Fail
-// for an unknown name. MXNet first calls the operator's attribute parser, which
-// calls this function. So later callers need not check for a failure.
+// Fail for an unknown name in the attribute `act`. MXNet calls the attribute
+// parsers first, and they return the failure. Later callers need not check it.
 inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   const std::string name = text(attrs, "act", "none");
   const char* names[] = {"none", "relu", "tanh", "gelu", "gelu_new"};
@@ -23,16 +21,13 @@ inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   return fail("act must be none, relu, tanh, gelu or gelu_new, not " + name);
 }
 
-// exp(-z²/2): the density of the standard normal distribution without the
-// constant factor 1 / sqrt(2 pi).
+// The density of the standard normal distribution, times sqrt(2 pi).
 inline vf gaussian(vf z) { return exp(-0.5f * z * z); }
 
-// The cumulative distribution function of the standard normal distribution at
-// z, from e = gaussian(z). GELU is z times this function (Hendrycks and Gimpel
-// 2016, section 2). The probability beyond |z|, the tail, is about e times a
-// polynomial in u = 1 / (1 + 0.277 |z|) without constant term (Abramowitz and
-// Stegun 7.1.26). The coefficients are fitted so that z times the tail has an
-// error of at most 7e-9.
+// The cumulative distribution function of the standard normal distribution, for
+// e = gaussian(z). The probability beyond |z|, the tail, is about e times a
+// polynomial in u (the form of Abramowitz and Stegun 7.1.26). The coefficients
+// are fitted so that z times the tail has an error of at most 7e-9.
 inline vf normal_cdf(vf z, vf e) {
   const vf u = 1.f / (1.f + 0.27731144f * absolute(z));
   vf p = splat(-0.11110299f);
@@ -45,14 +40,11 @@ inline vf normal_cdf(vf z, vf e) {
   return z > 0.f ? 1.f - tail : tail;
 }
 
-// The argument of tanh in the approximation of GELU by 0.5 z (1 +
-// tanh(argument)), from Hendrycks and Gimpel. The first constant is
-// sqrt(2 / pi).
+// The argument of tanh in GELU_NEW: sqrt(2 / pi) (z + 0.044715 z³).
 inline vf tanh_argument(vf z) {
   return 0.79788456f * z * (1.f + 0.044715f * z * z);
 }
 
-// Return act(z).
 inline vf apply(Act act, vf z) {
   switch (act) {
     case RELU: return z < 0.f ? splat(0.f) : z;  // NaN stays NaN
@@ -63,19 +55,18 @@ inline vf apply(Act act, vf z) {
   }
 }
 
-// True if the gradient of the activation is computed from its argument, false
-// if the gradient is computed from its output.
+// True if `gradient` needs the argument of the activation, not the output.
 inline bool needs_argument(Act act) { return act == GELU || act == GELU_NEW; }
 
 // The gradient of the argument, from the gradient dy of the output. saved: the
-// argument if needs_argument(act), otherwise the output.
+// argument or the output, see `needs_argument`.
 inline vf gradient(Act act, vf dy, vf saved) {
   switch (act) {
     case RELU: return saved > 0.f ? dy : splat(0.f);
     case TANH: return dy * (1.f - saved * saved);
     case GELU: {
       const vf e = gaussian(saved);
-      // 0.3989 is 1 / sqrt(2 pi), the factor that `gaussian` lacks
+      // 0.3989 is 1 / sqrt(2 pi)
       return dy * (normal_cdf(saved, e) + saved * 0.39894228f * e);
     }
     case GELU_NEW: {

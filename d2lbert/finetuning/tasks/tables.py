@@ -1,4 +1,4 @@
-"""Read examples from tables, whose columns are separated by tabs or commas."""
+"""Read examples from CSV files and tab-separated files."""
 import csv
 import itertools
 import math
@@ -12,12 +12,12 @@ from d2lbert.texts import text_files
 #: Roles of columns, in the order that `Columns.parse` expects
 ROLES = 'text', 'pair', 'label'
 
-#: Number of first rows from which the layout of a table is recognized
+#: Number of rows from which the layout of a table is recognized
 NUM_FIRST_ROWS = 100
 
 
 class TaskError(ValueError):
-    """The error for a task's data that cannot be read."""
+    """The data of a task cannot be read."""
 
 
 class Examples(NamedTuple):
@@ -30,7 +30,7 @@ class Examples(NamedTuple):
                                     # or if neither task nor file has names
     skipped: int                    # number of lines skipped with a warning
     path: str                       # of the file, for messages
-    impossible = False              # only `Questions` may have no answer
+    impossible = False              # as in `Questions`
 
     @property
     def has_pairs(self):
@@ -52,16 +52,14 @@ class Columns(NamedTuple):
         """Parse the value of `--columns` or `columns=`.
 
         'text=1,label=0' gives columns by role: `text`, `pair` (the second
-        text) and `label`. A column is a number from 0, or a name in the
-        first line. Roles may be omitted: 'sentence,label' is text and label,
-        'premise,hypothesis,label' is text, pair and label, and a single
-        column is the text.
-
-        If a column is given by name, the first line is a header. Otherwise
-        the first line is an example, unless 'header=yes' is added. Add
-        'header=no' if line 1 could be mistaken for a header. In Python,
+        text) and `label`. Without roles, one column is the text, two are
+        text and label, and three are text, pair and label. In Python,
         {role: column} or a list of columns works, too, and names of columns
         may contain commas.
+
+        If no column is given by name, the first line is an example, unless
+        'header=yes' is added. Add 'header=no' if line 1 could be mistaken
+        for a header.
         """
         if isinstance(columns, cls):
             return columns
@@ -70,7 +68,6 @@ class Columns(NamedTuple):
         if header not in (None, True, False, 'yes', 'no'):
             raise TaskError(f'header={header} in --columns: expected yes or '
                             'no')
-        # The number of columns without a role determines their roles
         implied_roles = {1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
             len(without_role), ())
         all_roles = {*by_role, *implied_roles}
@@ -97,7 +94,7 @@ class Columns(NamedTuple):
 
 
 def _split_roles(columns):
-    """Split a value of --columns: ({role: column}, columns without a role)."""
+    """Return ({role: column}, columns without a role) for --columns."""
     if isinstance(columns, dict):
         return {role: column for role, column in columns.items()
                 if column is not None}, []
@@ -112,7 +109,6 @@ def _split_roles(columns):
 
 
 def _number_or_name(column):
-    """Convert a column of --columns to an int if possible, else to a name."""
     text = str(column).strip()
     return int(text) if text.isascii() and text.isdigit() else text
 
@@ -120,7 +116,7 @@ def _number_or_name(column):
 # Rows
 
 def uncompressed_name(path):
-    """The name of a file in lower case, without .gz and the like."""
+    """A file's name in lower case, without .gz and the like."""
     name = Path(path).name.lower()
     for compression in text_files.COMPRESSIONS:
         if name.endswith(compression.ending):
@@ -129,19 +125,17 @@ def uncompressed_name(path):
 
 
 def is_csv(path):
-    """True for a name that ends in .csv, or in .csv.gz and the like."""
     return uncompressed_name(path).endswith('.csv')
 
 
 def rows_of(path):
     """Yield (line number, cells) for each row of a table.
 
-    In a .csv file, commas separate cells. If the first line has semicolons
-    but no comma, semicolons separate cells. A quoted cell may contain
-    separators and line breaks.
+    In a .csv file, commas separate cells; semicolons if the first line has
+    semicolons but no comma. Quoted cells may contain separators and line ends.
 
-    In other files, tabs separate cells and quotes are ordinary characters. A
-    line ends with LF or CRLF only. Any file may be compressed.
+    In other files, tabs separate cells and quotes are ordinary characters.
+    Only LF and CRLF end lines. Any file may be compressed.
     """
     if is_csv(path):
         yield from _csv_rows(path)
@@ -151,29 +145,27 @@ def rows_of(path):
 
 
 def _csv_rows(path):
-    """`rows_of` for a .csv file."""
-    # number: of the line in which the next row begins
-    number, lines = 1, text_files.lines(path)
+    start_line = 1      # the line in which a row begins
+    lines = text_files.lines(path)
     first_line = next(lines, '')
     # Spreadsheets write semicolons in locales with decimal commas
     delimiter = ';' if ';' in first_line and ',' not in first_line else ','
-    # A cell may have any length. By default the module `csv` allows 131,072
-    # characters, and it has one limit for all readers of a process
+    # For the whole process; by default a cell has at most 131,072 characters
     csv.field_size_limit(sys.maxsize)
-    # Without strict, an unclosed quote would take the rest of the file as one
-    # cell, and no error would be raised
+    # strict: otherwise an unclosed quote silently takes the rest of the file
     reader = csv.reader(
         (line + '\n' for line in itertools.chain([first_line], lines)),
         strict=True, delimiter=delimiter)
     try:
         for cells in reader:
-            yield number, cells
-            number = reader.line_num + 1
+            yield start_line, cells
+            start_line = reader.line_num + 1
     except csv.Error as error:
         raise TaskError(
-            f'{path}, line {number}: the row that begins here is not valid '
-            f'CSV ({error}): close its quotes, write a quote in quotes twice, '
-            'or name the file .tsv if tabs separate its columns') from None
+            f'{path}, line {start_line}: the row that begins here is not '
+            f'valid CSV ({error}): close its quotes, write a quote in quotes '
+            'twice, or name the file .tsv if tabs separate its columns'
+            ) from None
 
 
 # From rows to examples
@@ -195,7 +187,7 @@ def first_rows(path):
 
 
 def indices_of_columns(path, first_rows, columns):
-    """The `ColumnIndices` of `Columns` in a table with these `first_rows`."""
+    """Find the columns of a `Columns` in a table; return `ColumnIndices`."""
     _, first_cells = first_rows[0]
     first_cells = [cell.strip() for cell in first_cells]
 
@@ -209,11 +201,10 @@ def indices_of_columns(path, first_rows, columns):
             f'{path} has {found} {column!r} in its first line '
             f'({name_list(first_cells)}): name its columns by --columns, or '
             f'give their numbers from 0, as {role}=1')
-    # The first three fields of `columns` are in the order of ROLES
-    indices = [find(role, column) for role, column in zip(ROLES, columns)]
+    by_role = {role: getattr(columns, role) for role in ROLES}
+    indices = [find(role, column) for role, column in by_role.items()]
     width = max(max(i for i in indices if i is not None) + 1, len(first_cells))
-    # A column given by name has been found in line 1, which is a header then
-    has_names = any(isinstance(column, str) for column in columns[:len(ROLES)])
+    has_names = any(isinstance(column, str) for column in by_role.values())
     header = True if has_names else columns.header
     return ColumnIndices(*indices, width, header)
 
@@ -223,15 +214,18 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     """The `Examples` of a table; indices: the `ColumnIndices` of its columns.
 
     kind: 'classify' or 'regress'. names: names of the classes; None: the
-    sorted labels of the file. file_labels: the names as the file writes them;
-    None: the same. no_label: a missing label as the file writes it. keep_row:
-    a function of a row's cells that returns False for a row to drop; None:
-    keep all rows. Rows with the label `no_label`, without a column that is
-    read, or with text in extra columns are skipped with a warning. Dropped
-    rows cause no warning.
+    sorted labels of the file. file_labels: the labels in the file, in the
+    order of `names`; None: the names. no_label: the label of rows without a
+    class. keep_row: a function of the cells of a row; rows for which it
+    returns False are dropped without a warning.
+
+    Rows with the label `no_label`, without a column that is read, or with text
+    in extra columns are skipped with a warning.
     """
-    last_index = max(i for i in (indices.text, indices.pair, indices.label)
-                     if i is not None)
+    last_read_column = max(
+        i for i in (indices.text, indices.pair, indices.label)
+        if i is not None)
+    has_labels = indices.label is not None
     num_header_rows = 1 if indices.header else 0
     texts_a, texts_b, number = [], [], 0
     lines_labels = []       # (line number, label) of each example
@@ -239,20 +233,17 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     num_unlabelled = num_dropped = 0
     for number, cells in itertools.islice(rows_of(path), num_header_rows,
                                           None):
-        # A row may lack columns after `last_index`, as these are not read. It
-        # may also have empty cells beyond the width of the table
-        if len(cells) <= last_index or any(cells[indices.width:]):
+        if len(cells) <= last_read_column or any(cells[indices.width:]):
             misfits.append((number, len(cells)))
         elif keep_row is not None and not keep_row(cells):
             num_dropped += 1
-        elif (indices.label is not None and no_label is not None
-              and cells[indices.label].strip() == no_label):
+        elif has_labels and cells[indices.label].strip() == no_label:
             num_unlabelled += 1
         else:
             texts_a.append(cells[indices.text])
             if indices.pair is not None:
                 texts_b.append(cells[indices.pair])
-            if indices.label is not None:
+            if has_labels:
                 lines_labels.append((number, cells[indices.label].strip()))
     if number == 0:     # the loop read no row
         raise TaskError(f'{path} has a header and no examples')
@@ -266,10 +257,10 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
                         f'{reasons}')
     _warn_of_skipped(path, misfits, num_unlabelled, no_label, indices.width)
     labels = None
-    if indices.label is not None and kind == 'regress':
-        labels = [_as_float(path, number, label)
+    if has_labels and kind == 'regress':
+        labels = [_finite_float(path, number, label)
                   for number, label in lines_labels]
-    elif indices.label is not None:
+    elif has_labels:
         if names is None:
             _check_is_no_header(path, indices, lines_labels)
             names = _class_names(path, lines_labels)
@@ -282,11 +273,6 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
 
 
 def _class_names(path, lines_labels):
-    """The sorted labels of a file, as the names of the classes.
-
-    lines_labels: (line number, label) of each example, also in the functions
-    below.
-    """
     for number, name in lines_labels:
         if not name:
             raise TaskError(
@@ -296,7 +282,6 @@ def _class_names(path, lines_labels):
 
 
 def _warn_of_skipped(path, misfits, num_unlabelled, no_label, width):
-    """Warn of skipped rows; misfits, num_unlabelled: as in `examples_of`."""
     reasons = []
     if misfits:
         number, num_cells = misfits[0]
@@ -310,10 +295,10 @@ def _warn_of_skipped(path, misfits, num_unlabelled, no_label, width):
 
 
 def class_indices(path, lines_labels, names, file_labels=None):
-    """The class index of each label in `lines_labels`.
+    """The class index of each label.
 
-    names, file_labels: as for `examples_of`. Raises `TaskError` for a label
-    that is not among them.
+    lines_labels: (line number, label) of each example. names, file_labels: as
+    for `examples_of`. Raises `TaskError` for any other label.
     """
     index_of = {name: k for k, name in enumerate(file_labels or names)}
     for number, label in lines_labels:
@@ -332,8 +317,7 @@ def name_list(names):
     return ', '.join(names[:12] + ['...'] * (len(names) > 12))
 
 
-def _as_float(path, number, label):
-    """Convert `label`, a str in line `number`, to a finite float."""
+def _finite_float(path, number, label):
     try:
         value = float(label)
     except ValueError:
@@ -348,17 +332,12 @@ def _as_float(path, number, label):
 
 
 def _check_is_no_header(path, indices, lines_labels):
-    """Raise `TaskError` if the label in line 1 looks like a column's name.
-
-    It looks like one if no other row has this label, and another label occurs
-    more than once. Nothing is raised if `indices.header` is not None: the user
-    has then described line 1.
-    """
+    """Raise `TaskError` if line 1, read as an example, may be a header."""
     number, first = lines_labels[0]
-    rest = [label for _, label in lines_labels[1:]]
-    has_repeated = len(set(rest)) < len(rest)
-    if (number == 1 and indices.header is None and first not in rest
-            and has_repeated):
+    other_labels = [label for _, label in lines_labels[1:]]
+    has_repeated = len(set(other_labels)) < len(other_labels)
+    looks_like_header = first not in other_labels and has_repeated
+    if number == 1 and indices.header is None and looks_like_header:
         raise TaskError(
             f'{path}, line 1: the label {name_list([first])} occurs nowhere '
             'else: if line 1 has the names of columns, add header=yes to '
