@@ -1,10 +1,9 @@
-// This file computes a step of Adam on a CPU, with decoupled weight decay and
-// clipping by the global norm. `kernels.ops.adam` declares the step in Python.
+// A step of Adam on a CPU, with decoupled weight decay and clipping by the
+// global norm: `kernels.ops.adam`.
 //
-// MXNet's own operator updates one array in each call. Here one call passes all
-// arrays of a net, and MXNet's engine runs the step after the operations that
-// use these arrays. Python waits for the previous step, but not for this step,
-// and can prepare the next step meanwhile.
+// MXNet's own operator updates one array in each call. Here one call queues the
+// step for all arrays of a net. Python waits for the previous step, but not for
+// this step, and can prepare the next step meanwhile.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -18,43 +17,40 @@
 namespace d2lbert {
 namespace {
 
-// Functions of the loaded MXNet library. `fused.py` passes their addresses in
-// this order. `array` is a handle of an array. Each function returns 0, or
-// another number after an error.
+// Functions of the loaded MXNet library, in the order of `_ndarray_functions`
+// in fused.py. array: an NDArrayHandle. A function returns 0 unless it fails.
 struct MXNetFunctions {
-  int (*wait)(void* array);  // wait until the writes to the array are done
+  int (*wait_for_writes)(void* array);
   int (*device)(void* array, int* kind, int* number);
   int (*type)(void* array, int* type);
   int (*storage)(void* array, int* storage);
-  int (*shape)(void* array, int* dims, const int** shape);
+  int (*shape)(void* array, int* num_dims, const int** shape);
   int (*data)(void* array, void** data);
-  int (*share)(void* array, void** other);  // make another handle of an array
+  int (*shallow_copy)(void* array, void** copy);
   int (*release)(void* array);
   // Queue run(context, work), then free(work). The engine calls `run` when no
   // other operation writes the arrays in `read`, or uses the arrays in
-  // `written`. device: its kind and number. The last three arguments are
-  // properties (null), a priority and a name.
+  // `written`. device: its kind and number.
   int (*push)(void (*run)(void* context, void* work), void* work,
               void (*free)(void*), const int* device, void** read,
-              int num_read, void** written, int num_written, const void*, int,
-              const char*);
+              int num_read, void** written, int num_written,
+              const void* properties, int priority, const char* name);
 };
 
-// MXNet's numbers: two kinds of devices, and the storage type of dense arrays.
+// MXNet's codes: two kinds of devices, and the storage type of dense arrays.
 constexpr int CPU = 1, PINNED = 3, DENSE = 0;
 
-// The number of elements in a block. A thread computes a block at a time. The
-// squares of each block are summed separately, and these sums are added in
+// The squares of each block are summed separately, and these sums are added in
 // order. So the global norm does not depend on the number of threads.
-constexpr long BLOCK = 8192;
+constexpr long BLOCK_SIZE = 8192;  // elements
 
-// A parameter. Its arrays have `size` elements each: the weight, its gradient,
-// and the running means of the gradient (mean) and of its square (variance).
+// The arrays of a parameter, of `size` elements each. mean and variance: the
+// running means of the gradient and of its square.
 struct Parameter {
   float *weight, *gradient, *mean, *variance;
   long size;
   float rate;          // the learning rate, with bias correction
-  float decay_factor;  // the weight is multiplied by this factor
+  float decay_factor;  // multiplies the weight
 };
 
 // Elements [first, first + size) of a parameter.
@@ -63,29 +59,28 @@ struct Block {
   long first, size;
 };
 
-// The statuses that d2lbert_adam returns to `fused.adam`.
+// The statuses of d2lbert_adam, in the order of fused.py.
 enum { DONE, UNSUPPORTED, MXNET_FAILED, NO_MEMORY };
 
-// Store the number of elements of an array in *size, and return a status:
-// UNSUPPORTED unless this is a dense float32 array on a CPU.
+// Store the number of elements of an array in *size. Returns UNSUPPORTED unless
+// this is a dense float32 array on a CPU.
 int count_elements(const MXNetFunctions& mxnet, void* array, long* size) {
-  int kind, number, type, storage, dims;
+  int kind, number, type, storage, num_dims;
   const int* shape;
   if (mxnet.device(array, &kind, &number) || mxnet.type(array, &type) ||
-      mxnet.storage(array, &storage) || mxnet.shape(array, &dims, &shape))
+      mxnet.storage(array, &storage) || mxnet.shape(array, &num_dims, &shape))
     return MXNET_FAILED;
   const bool is_on_cpu = kind == CPU || kind == PINNED;
   const bool is_supported =
       is_on_cpu && type == kFloat32 && storage == DENSE;
   if (!is_supported) return UNSUPPORTED;
   *size = 1;
-  for (int d = 0; d < dims; d++) *size *= shape[d];
+  for (int d = 0; d < num_dims; d++) *size *= shape[d];
   return DONE;
 }
 
-// The sum of the squares of n numbers. 16 separate sums allow the compiler to
-// use vectors.
 double sum_of_squares(const float* x, long n) {
+  // 16 separate sums allow the compiler to use vectors
   double sums[16] = {}, total = 0;
   for (; n >= 16; x += 16, n -= 16)
     for (int k = 0; k < 16; k++) sums[k] += (double)x[k] * x[k];
@@ -94,20 +89,19 @@ double sum_of_squares(const float* x, long n) {
   return total;
 }
 
-// The update of the elements of a block. The constants are floats, as in
-// MXNet's Adam. For beta from 0.5 to 1, 1 - beta then has no rounding error.
-// scale: the factor of all gradients, which `Step::run` sets.
+// The update of a block. The constants are floats, as in MXNet's Adam: for beta
+// from 0.5 to 1, 1 - beta then has no rounding error.
 struct Update {
-  float beta1, beta2, epsilon, scale;
+  float beta1, beta2, epsilon;
 
-  void operator()(const Block& block) const {
+  void operator()(const Block& block, float gradient_scale) const {
     const Parameter& p = *block.parameter;
     float *w = p.weight + block.first, *m = p.mean + block.first,
           *v = p.variance + block.first;
     const float* g = p.gradient + block.first;
     for (long i = 0; i < block.size; i += VL) {
       const long n = block.size - i;
-      const vf gradient = scale * load(g + i, n);
+      const vf gradient = gradient_scale * load(g + i, n);
       const vf mean =
           fused_multiply_add(beta1, load(m + i, n), (1 - beta1) * gradient);
       const vf variance = fused_multiply_add(
@@ -123,54 +117,50 @@ struct Update {
   }
 };
 
-// While an object of this class exists, this thread treats denormal numbers as
-// zeros. After many zero gradients, running means become denormal, and each
-// denormal mean costs some CPUs a hundred cycles in every step. On processors
-// other than x86, the object has no effect.
+// Makes this thread treat denormal numbers as zeros. After many zero gradients,
+// running means become denormal, and each denormal mean costs some CPUs a
+// hundred cycles in every step.
 struct WithoutDenormals {
 #ifdef __SSE2__
-  const unsigned before = _mm_getcsr();
-  // Set the flags "flush to zero" and "denormals are zero"
-  WithoutDenormals() { _mm_setcsr(before | 0x8040); }
-  ~WithoutDenormals() { _mm_setcsr(before); }
+  const unsigned saved_flags = _mm_getcsr();
+  // "flush to zero" and "denormals are zero"
+  WithoutDenormals() { _mm_setcsr(saved_flags | 0x8040); }
+  ~WithoutDenormals() { _mm_setcsr(saved_flags); }
 #endif
 };
 
-// One step of Adam. The object exists from the call by Python until MXNet has
-// run the step.
+// One step of Adam, which exists until MXNet has run it.
 class Step {
  public:
   Step(const MXNetFunctions& mxnet, long n, Update update, double rescale,
        double clip)
-      : mxnet_(mxnet), parameters_(n), gradients_(n, nullptr),
+      : mxnet_(mxnet), parameters_(n), gradient_handles_(n, nullptr),
         update_(update), rescale_(rescale), clip_(clip) {}
 
   ~Step() {
-    for (void* gradient : gradients_)
-      if (gradient) mxnet_.release(gradient);
+    for (void* handle : gradient_handles_)
+      if (handle) mxnet_.release(handle);
   }
 
-  // Store the size and the addresses of parameter i, and return a status. See
-  // d2lbert_adam for the other arguments. Waits until the previous step has
-  // written the weight and the running means. If a weight has a layout of
-  // oneDNN, `mxnet_.data` restores the usual layout. No prediction may change
-  // the layout again before the step: `fused.adam` waits for predictions to end
-  // or, with ahead=True, relies on its caller. For the gradient, only a handle
-  // is stored: `run` reads the address, after the gradient has been computed.
+  // Store parameter i, and return a status. The other arguments are as for
+  // d2lbert_adam. Waits for the previous step. `mxnet_.data` converts a weight
+  // in a layout of oneDNN to the usual layout. No prediction may change the
+  // layout again before this step: see `fused.adam`. The gradient may not be
+  // computed yet, so `run` reads its address.
   int set_parameter(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = parameters_[i];
-    constexpr int GRADIENT = 1;  // the index in `arrays`
+    constexpr int GRADIENT_INDEX = 1;
     float** const addresses[] = {&p.weight, nullptr, &p.mean, &p.variance};
     for (int k = 0; k < 4; k++) {
       long size;
       const int status = count_elements(mxnet_, arrays[k], &size);
       if (status != DONE) return status;
-      // All arrays must have the size of the first one, the weight
-      if (k && size != p.size) return UNSUPPORTED;
-      p.size = size;
-      if (k == GRADIENT) {
-        if (mxnet_.share(arrays[k], &gradients_[i])) return MXNET_FAILED;
-      } else if (mxnet_.wait(arrays[k]) ||
+      if (k == 0) p.size = size;
+      if (size != p.size) return UNSUPPORTED;
+      if (k == GRADIENT_INDEX) {
+        if (mxnet_.shallow_copy(arrays[k], &gradient_handles_[i]))
+          return MXNET_FAILED;
+      } else if (mxnet_.wait_for_writes(arrays[k]) ||
                  mxnet_.data(arrays[k], (void**)addresses[k])) {
         return MXNET_FAILED;
       }
@@ -180,8 +170,7 @@ class Step {
     return DONE;
   }
 
-  // True if all arrays that the step writes have different addresses. Arrays
-  // without elements do not count.
+  // Arrays without elements may have equal addresses.
   bool writes_distinct_arrays() const {
     std::vector<float*> written_data;
     for (const Parameter& p : parameters_)
@@ -192,31 +181,31 @@ class Step {
            written_data.end();
   }
 
-  // Compute the step. MXNet's engine calls this.
+  // MXNet's engine calls this.
   void run() {
     std::vector<Block> blocks;
     double num_elements = 0;
     for (size_t i = 0; i < parameters_.size(); i++) {
       Parameter& p = parameters_[i];
-      if (mxnet_.data(gradients_[i], (void**)&p.gradient))
+      if (mxnet_.data(gradient_handles_[i], (void**)&p.gradient))
         throw std::runtime_error("Adam: a gradient has no memory");
-      for (long first = 0; first < p.size; first += BLOCK)
-        blocks.push_back({&p, first, std::min(BLOCK, p.size - first)});
+      for (long first = 0; first < p.size; first += BLOCK_SIZE)
+        blocks.push_back({&p, first, std::min(BLOCK_SIZE, p.size - first)});
       num_elements += p.size;
     }
     const long num_blocks = blocks.size();
     const int threads = team(10 * num_elements);
-    update_.scale = (float)gradient_scale(blocks, threads);
+    const float scale = (float)gradient_scale(blocks, threads);
 #pragma omp parallel num_threads(threads)
     {
       WithoutDenormals without_denormals;
 #pragma omp for schedule(dynamic) nowait
-      for (long b = 0; b < num_blocks; b++) update_(blocks[b]);
+      for (long b = 0; b < num_blocks; b++) update_(blocks[b], scale);
     }
   }
 
  private:
-  // The factor of all gradients: rescale_, or less if the global norm of the
+  // The factor of all gradients: rescale_, reduced if the global norm of the
   // rescaled gradients is above clip_.
   double gradient_scale(const std::vector<Block>& blocks, int threads) const {
     const bool has_limit = clip_ > 0;
@@ -235,27 +224,22 @@ class Step {
 
   const MXNetFunctions mxnet_;
   std::vector<Parameter> parameters_;
-  // Handles of the gradients, made by `share`. The destructor releases them
-  std::vector<void*> gradients_;
-  Update update_;
+  std::vector<void*> gradient_handles_;
+  const Update update_;
   double rescale_, clip_;
 };
 
 }  // namespace
 
-// Queue a step of Adam for n parameters, without waiting for the step. Returns
-// a status. arrays (4n): for each parameter the weight, the gradient, and the
-// running means of the gradient and of its square. rates (n): learning rates,
-// with bias correction. decays (n): the share of a weight that weight decay
-// subtracts. All gradients are multiplied by rescale. If the global norm is
-// then above clip, the gradients are scaled down to the norm clip. A clip of 0
-// means no limit.
+// Queue a step of Adam for n parameters, and return a status. arrays (4n): for
+// each parameter the weight, the gradient, and the running means of the
+// gradient and of its square. The other arguments are as for `ops.adam`.
 extern "C" int d2lbert_adam(const MXNetFunctions* mxnet, long n, void** arrays,
                             const double* rates, const double* decays,
                             double beta1, double beta2, double epsilon,
                             double rescale, double clip) try {
   if (!n) return DONE;
-  const Update update = {(float)beta1, (float)beta2, (float)epsilon, 1};
+  const Update update = {(float)beta1, (float)beta2, (float)epsilon};
   std::unique_ptr<Step> step(new Step(*mxnet, n, update, rescale, clip));
   std::vector<void*> read, written;
   for (long i = 0; i < n; i++, arrays += 4) {

@@ -1,11 +1,9 @@
-// This file declares the choice of a kernel for each matrix product (amx.cc),
-// and has the kernel for AMX. That kernel computes C = A B by tiles: blocks of
-// 16 rows of 64 bytes, in memory and in the registers of AMX.
+// The choice of a kernel for each matrix product (amx.cc), and the kernel for
+// AMX, which computes C = A B by tiles (amx_instructions.h).
 //
-// P: the number of bfloat16 parts of an fp32 number. With P = 1 the number is
-// rounded. With P = 3 the number is the sum of three parts. A product of two
-// numbers has nine products of parts, and six of these give the accuracy of
-// fp32 (Henry, Tang and Heinecke 2019).
+// P: the number of bfloat16 parts of a number. P = 1 rounds the number. With
+// P = 3 the number is the sum of its parts. Six of the nine products of parts
+// of two numbers give the accuracy of fp32 (Henry, Tang and Heinecke 2019).
 //
 // A and B are packed: copied into contiguous tiles of words. A word is a pair
 // of bfloat16. Of every 32 numbers of a row of A or a column of B, numbers i
@@ -27,22 +25,19 @@
 
 namespace d2lbert {
 
-// The kernels of matrix products. PLAIN: vectors of fp32. PAIRS: AVX-512
-// vectors of pairs of bfloat16. TILES: AMX with one part. SPLIT: AMX with three
-// parts.
-enum Kernel { PLAIN, PAIRS, TILES, SPLIT };
+// PLAIN: vectors of fp32. PAIRS: AVX-512 vectors of pairs of bfloat16. TILES:
+// AMX with one part. SPLIT: AMX with three parts.
+enum Kernel { PLAIN, PAIRS, TILES, SPLIT };  // as NAMES in products.py
 
-// The kernel for precision 'bf16' (if bf16 is true) or 'fp32'. min_dim: the
-// smaller of the numbers of inputs and outputs (K and N of X W^T), or the size
-// of an attention head. If min_dim is small, tiles would be mostly empty, and a
-// kernel with vectors is used.
+// min_dim: the smaller of the numbers of inputs and outputs, or the size of an
+// attention head. Below MIN_TILE_DIM, tiles would be mostly empty, and a kernel
+// with vectors is used.
 Kernel kernel_in_use(bool bf16, long min_dim);
 
-// A `min_dim` that never selects tiles.
-constexpr long NO_TILES = 0;
+constexpr long NO_TILES = 0;  // a min_dim that never selects tiles
 
-// Return the function for the kernel in use. All four functions compute the
-// same. The functions for kernels that this library lacks may be null.
+// Return the function for the kernel in use. The functions for kernels that
+// this library lacks may be null, so F is deduced from `plain` alone.
 template <class F>
 F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
               std::common_type_t<F> tiles, std::common_type_t<F> split) {
@@ -54,11 +49,9 @@ F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
   }
 }
 
-// The last four arguments of `pick_kernel`, null for kernels that this library
-// lacks. D2LBERT_PRODUCTS: for a function template that also exists in the
-// namespace `tiled`. D2LBERT_VECTORS: for a function template without tiles,
-// null for the kernels with tiles. With D2LBERT_VECTORS, min_dim must be
-// NO_TILES.
+// The last four arguments of `pick_kernel`. D2LBERT_PRODUCTS: for a function
+// template that namespace `tiled` has, too. D2LBERT_VECTORS: for a template
+// without tiles, with min_dim NO_TILES.
 #if D2LBERT_AMX
 #define D2LBERT_TILED(function) tiled::function<1>, tiled::function<3>
 #else
@@ -80,8 +73,7 @@ F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
 namespace d2lbert {
 namespace amx {
 
-// The number of elements of a row of A, or of a column of B, in a tile.
-constexpr long DEPTH = 32;
+constexpr long DEPTH = 32;  // numbers of a row of A or a column of B in a tile
 
 // The number of tiles along a sum over k numbers.
 inline long tiles_along(long k) { return ceil_div(k, DEPTH); }
@@ -112,20 +104,15 @@ inline void pair_words<1>(vf x, vf y, vu* to) {
 // part is exact, and the remainder after the third part is zero.
 template <>
 inline void pair_words<3>(vf x, vf y, vu* to) {
-  constexpr uint32_t bfloat16_bits = 0xffff0000u;  // of a float
-  constexpr uint32_t half_bit = 0x8000u;  // half of the lowest bit, to round
+  constexpr uint32_t upper_half = 0xffff0000u;  // the bits of a bfloat16
+  constexpr uint32_t half_bit = 0x8000u;  // half of their lowest bit, to round
 #pragma GCC unroll 3
   for (int p = 0; p < 3; p++) {
     const vu a = (vu)x + half_bit, b = (vu)y + half_bit;
-    to[p] = (a >> 16) | (b & bfloat16_bits);
-    x -= (vf)(a & bfloat16_bits);
-    y -= (vf)(b & bfloat16_bits);
+    to[p] = (a >> 16) | (b & upper_half);
+    x -= (vf)(a & upper_half);
+    y -= (vf)(b & upper_half);
   }
-}
-
-// Load min(n, 16) numbers, followed by zeros; n may be zero or negative.
-inline vf load_or_zeros(const float* p, long n) {
-  return n > 0 ? load(p, n) : vf{};
 }
 
 // Write the transpose of a tile, 16 x 16 words, to `to`.
@@ -135,13 +122,11 @@ inline void transpose_tile(const vu* from, char* to) {
   transpose(row, (uint32_t*)to, SIDE);
 }
 
-// The two factors of a product A B.
-enum Factor { LEFT, RIGHT };
+enum Factor { LEFT, RIGHT };  // A and B of a product A B
 
-// Pack x (n x k), whose rows begin ld numbers apart, for a sum over k. The rows
-// of x become the rows of A (LEFT) or the columns of B (RIGHT). If skip[r] is
-// not 0, row r of x is packed as zeros; skip may be null. to: memory of
-// packed_bytes<P>(n, k).
+// Pack x (n x k), whose rows begin ld numbers apart. The rows of x become the
+// rows of A (LEFT) or the columns of B (RIGHT). If skip[r] is not 0, row r of x
+// is packed as zeros. to: memory of packed_bytes<P>(n, k).
 template <int P, Factor F>
 void pack_rows(const float* x, long ld, long n, long k, char* to,
                const char* skip = nullptr) {
@@ -155,8 +140,8 @@ void pack_rows(const float* x, long ld, long n, long k, char* to,
         vu word[P] = {};
         if (i + r < n && !(skip && skip[i + r])) {
           const float* from = x + (i + r) * ld + d;
-          pair_words<P>(load_or_zeros(from, k - d),
-                        load_or_zeros(from + SIDE, k - d - SIDE), word);
+          pair_words<P>(load(from, k - d),
+                        load(from + SIDE, std::max(0L, k - d - SIDE)), word);
         }
         for (int p = 0; p < P; p++) store(tiles + p * SIDE + r, word[p]);
       }
@@ -166,7 +151,7 @@ void pack_rows(const float* x, long ld, long n, long k, char* to,
 }
 
 // Like `pack_rows`, but the columns of x (k x n) become the rows of A or the
-// columns of B. `skip` has k elements, for rows of x.
+// columns of B.
 template <int P, Factor F>
 void pack_columns(const float* x, long ld, long k, long n, char* to,
                   const char* skip = nullptr) {
@@ -174,13 +159,11 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
   constexpr bool TRANSPOSED = F == LEFT;
   alignas(64) vu untransposed[TRANSPOSED ? P * SIDE : 1];
   const long sum_tiles = tiles_along(k);
-  // 16 numbers of row i from column j on. A skipped or missing row has zeros.
-  auto load_row = [&](long i, long j) {
+  auto row_or_zeros = [&](long i, long j) {
     return i < k && !(skip && skip[i]) ? load(x + i * ld + j, n - j) : vf{};
   };
   for (long d = 0; d < sum_tiles; d++) {
     const long first = d * DEPTH;
-    // True if x has all DEPTH rows of these tiles, and none is skipped
     bool has_all_rows = first + DEPTH <= k;
     for (long i = first; has_all_rows && skip && i < first + DEPTH; i++)
       has_all_rows = !skip[i];
@@ -198,7 +181,8 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
           store_words(r, load(from + r * ld), load(from + (r + SIDE) * ld));
       } else {
         for (long r = 0; r < SIDE; r++)
-          store_words(r, load_row(first + r, j), load_row(first + SIDE + r, j));
+          store_words(r, row_or_zeros(first + r, j),
+                      row_or_zeros(first + SIDE + r, j));
       }
       for (int p = 0; TRANSPOSED && p < P; p++)
         transpose_tile(untransposed + p * SIDE, to_tiles + p * TILE_BYTES);
@@ -206,12 +190,9 @@ void pack_columns(const float* x, long ld, long k, long n, char* to,
   }
 }
 
-// Add the product of a and b to tiles 0 to 3, which hold a block of C. a: up to
-// 32 packed rows of A. b: up to 32 packed columns of B. HAS_LOWER: there are
-// more than 16 rows. HAS_RIGHT: there are more than 16 columns. sum_tiles: the
-// number of tiles along the sum. With three parts, the three smallest of the
-// nine products of parts are left out. The products of the largest parts come
-// last, because each addition to a large sum loses some accuracy.
+// Add the product of up to 32 packed rows a of A and up to 32 packed columns b
+// of B to tiles 0 to 3, which hold a block of C. HAS_LOWER: there are more than
+// 16 rows. HAS_RIGHT: there are more than 16 columns.
 template <int P, bool HAS_LOWER, bool HAS_RIGHT>
 inline void add_product(const char* a, const char* b, long sum_tiles) {
   // The bytes of SIDE packed rows of A, or columns of B
@@ -232,7 +213,10 @@ inline void add_product(const char* a, const char* b, long sum_tiles) {
     if (HAS_LOWER) dot<2, 5, 6>();
     if (HAS_LOWER && HAS_RIGHT) dot<3, 5, 7>();
   };
-  // In this order, only the first of five products loads tiles of both factors
+  // The smallest three of nine products of parts are left out. The products of
+  // the largest parts come last, because each addition to a large sum loses
+  // some accuracy. In this order, only the first of the other five products
+  // loads tiles of both factors
   for (long d = 0; P == 3 && d < sum_tiles; d++) {
     load_rows(d, 0), load_columns(d, 2), add();
     load_columns(d, 1), add();
@@ -244,19 +228,19 @@ inline void add_product(const char* a, const char* b, long sum_tiles) {
     load_rows(d, 0), load_columns(d, 0), add();
 }
 
-// Compute c, a block of up to 2 x 2 tiles of C, from a and b (`add_product`).
-// c has memory for whole tiles, and its rows are ld bytes apart. The sum begins
-// with zeros if `start` is null, else with the block `start`, whose rows are
-// start_ld bytes apart. If start_ld is 0, `start` is one row for all rows.
+// Compute c, a block of up to 2 x 2 whole tiles of C, from a and b
+// (`add_product`). The sum begins with zeros if `start` is null, else with the
+// block `start`. If start_ld_bytes is 0, `start` is one row for all rows.
 template <int P, bool HAS_LOWER, bool HAS_RIGHT>
 void multiply_block(const char* a, const char* b, long sum_tiles, float* c,
-                    long ld, const float* start, long start_ld) {
+                    long ld_bytes, const float* start, long start_ld_bytes) {
   if (start) {
-    const char *upper = (const char*)start, *lower = upper + SIDE * start_ld;
-    load_tile<0>(upper, start_ld);
-    if (HAS_RIGHT) load_tile<1>(upper + 64, start_ld);
-    if (HAS_LOWER) load_tile<2>(lower, start_ld);
-    if (HAS_LOWER && HAS_RIGHT) load_tile<3>(lower + 64, start_ld);
+    const char* upper = (const char*)start;
+    const char* lower = upper + SIDE * start_ld_bytes;
+    load_tile<0>(upper, start_ld_bytes);
+    if (HAS_RIGHT) load_tile<1>(upper + 64, start_ld_bytes);
+    if (HAS_LOWER) load_tile<2>(lower, start_ld_bytes);
+    if (HAS_LOWER && HAS_RIGHT) load_tile<3>(lower + 64, start_ld_bytes);
   } else {
     zero_tile<0>();
     if (HAS_RIGHT) zero_tile<1>();
@@ -264,11 +248,11 @@ void multiply_block(const char* a, const char* b, long sum_tiles, float* c,
     if (HAS_LOWER && HAS_RIGHT) zero_tile<3>();
   }
   add_product<P, HAS_LOWER, HAS_RIGHT>(a, b, sum_tiles);
-  char *upper = (char*)c, *lower = upper + SIDE * ld;
-  save_tile<0>(upper, ld);
-  if (HAS_RIGHT) save_tile<1>(upper + 64, ld);
-  if (HAS_LOWER) save_tile<2>(lower, ld);
-  if (HAS_LOWER && HAS_RIGHT) save_tile<3>(lower + 64, ld);
+  char *upper = (char*)c, *lower = upper + SIDE * ld_bytes;
+  save_tile<0>(upper, ld_bytes);
+  if (HAS_RIGHT) save_tile<1>(upper + 64, ld_bytes);
+  if (HAS_LOWER) save_tile<2>(lower, ld_bytes);
+  if (HAS_LOWER && HAS_RIGHT) save_tile<3>(lower + 64, ld_bytes);
 }
 
 // C (m x n) = start + A B, with a sum over k, for packed factors a and b. The
@@ -280,9 +264,8 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
               long ldc, Start start, const float* bias = nullptr,
               Prefetcher* ahead = nullptr) {
   const long sum_tiles = tiles_along(k);
-  const long side_bytes = sum_tiles * P * TILE_BYTES;  // as in `add_product`
-  // With three parts, C is added after the sum of all products, because each
-  // addition to a large sum loses some accuracy
+  const long side_bytes = sum_tiles * P * TILE_BYTES;
+  // With three parts, C is added last, for accuracy (see `add_product`)
   const bool adds_c_last = P == 3 && start == ADD;
   const bool adds_c_first = P != 3 && start == ADD;
   for (long j = 0; j < n; j += 2 * SIDE)
@@ -295,7 +278,7 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
       alignas(64) float buffer[4 * SIDE * SIDE];
       const bool uses_buffer = adds_c_last || !has_whole_tiles;
       float *c_block = c + i * ldc + j, *to = uses_buffer ? buffer : c_block;
-      const long ld = (uses_buffer ? 2 * SIDE : ldc) * 4;  // bytes
+      const long ld_bytes = (uses_buffer ? 2 * SIDE : ldc) * 4;
       if (uses_buffer && adds_c_first)
         for (long r = 0; r < rows; r++)
           std::memcpy(buffer + r * 2 * SIDE, c_block + r * ldc, columns * 4);
@@ -303,13 +286,14 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
                                  : adds_c_first ? to
                                                 : nullptr;
       const bool has_lower = rows > SIDE, has_right = columns > SIDE;
-      const auto multiply_these =
+      const auto block_kernel =
           has_lower ? has_right ? multiply_block<P, true, true>
                                 : multiply_block<P, true, false>
                     : has_right ? multiply_block<P, false, true>
                                 : multiply_block<P, false, false>;
-      multiply_these(a + i / SIDE * side_bytes, b + j / SIDE * side_bytes,
-                     sum_tiles, to, ld, start_block, adds_c_first ? ld : 0);
+      block_kernel(a + i / SIDE * side_bytes, b + j / SIDE * side_bytes,
+                   sum_tiles, to, ld_bytes, start_block,
+                   adds_c_first ? ld_bytes : 0);
       for (long r = 0; uses_buffer && r < rows; r++)
         for (long q = 0; q < columns; q += VL) {
           vf sums = load(buffer + r * 2 * SIDE + q);
@@ -319,64 +303,60 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
     }
 }
 
-// Tiles give accurate sums only for numbers in some range. AMX reads and writes
-// numbers below 2^-126 as zeros. With three parts, the last bit of the third
-// part, up to 24 bits below the first bit of the number, must not be below
-// 2^-126 either. Also, with three parts an infinite number, or a number that
-// rounds to infinity, would have a part that is NaN. So the exponents of both
-// factors are checked for each row of a product, and vector code multiplies the
-// rows outside the range.
+// Tiles compute accurate sums only for numbers in some range. AMX reads and
+// writes numbers below 2^-126 as zeros. With three parts, the last bit of the
+// third part, up to 24 bits below the first bit of the number, must not be
+// below 2^-126 either. And an infinite number, or a number that rounds to
+// infinity, would have a part that is NaN. So vector code multiplies the rows
+// with numbers outside the range.
 
-// The range of some absolute values. Each member is the bits of a float: the
-// order of these integers is the order of the floats. top: the largest value.
-// low: the smallest value except zero. least_top: the smallest `top`, except
-// zero, of the rows (or of the columns) of a matrix. If all values are zero,
-// top is 0, and the other members are the largest integer.
+// The range of some absolute values. The members are the bits of floats, which
+// have the order of the floats. least_max: the smallest nonzero `max` of the
+// rows (or of the columns) of a matrix. If all values are zero, max is 0, and
+// the other members are the largest integer.
 struct Range {
-  uint32_t top = 0, low = ~0u, least_top = ~0u;
+  uint32_t max = 0, min_nonzero = ~0u, least_max = ~0u;
   void add(const Range& r) {
-    top = std::max(top, r.top);
-    low = std::min(low, r.low);
-    least_top = std::min(least_top, r.least_top);
+    max = std::max(max, r.max);
+    min_nonzero = std::min(min_nonzero, r.min_nonzero);
+    least_max = std::min(least_max, r.least_max);
   }
 };
 
-// Collects the `top`, and the `low` minus 1, of all added vectors, separately
-// for each lane.
+// The range of all added vectors, separately for each lane.
 struct LaneRanges {
-  vu top = {}, low_minus_1 = ~vu{};
+  vu max = {}, min_minus_1 = ~vu{};
   void add(vf x) {
     const __m512i magnitude = (__m512i)((vu)x & 0x7fffffffu);
-    top = (vu)_mm512_max_epu32((__m512i)top, magnitude);
-    // 0 - 1 is the largest integer, so zeros do not count for `low`
-    low_minus_1 = (vu)_mm512_min_epu32((__m512i)low_minus_1,
+    max = (vu)_mm512_max_epu32((__m512i)max, magnitude);
+    // 0 - 1 is the largest integer, so zeros do not count
+    min_minus_1 = (vu)_mm512_min_epu32((__m512i)min_minus_1,
                                        (__m512i)((vu)magnitude - 1u));
   }
   Range range() const {
     Range r;
-    r.top = _mm512_reduce_max_epu32((__m512i)top);
-    r.low = _mm512_reduce_min_epu32((__m512i)low_minus_1);
-    if (r.low != ~0u) r.low++;  // else all numbers are zero
-    if (r.top) r.least_top = r.top;
+    r.max = _mm512_reduce_max_epu32((__m512i)max);
+    r.min_nonzero = _mm512_reduce_min_epu32((__m512i)min_minus_1);
+    if (r.min_nonzero != ~0u) r.min_nonzero++;  // else all numbers are zero
+    if (r.max) r.least_max = r.max;
     return r;
   }
 };
 
-// The range of n numbers.
 inline Range range_of(const float* x, long n) {
   LaneRanges lanes;
   for (long j = 0; j < n; j += VL) lanes.add(load(x + j, n - j));
   return lanes.range();
 }
 
-// The range of x (m x n), with the `least_top` of its rows.
+// The range of x (m x n), with the `least_max` of its rows.
 inline Range range_of_rows(const float* x, long ld, long m, long n) {
   Range all;
   for (long i = 0; i < m; i++) all.add(range_of(x + i * ld, n));
   return all;
 }
 
-// The range of x (m x n), with the `least_top` of its columns.
+// The range of x (m x n), with the `least_max` of its columns.
 inline Range range_of_columns(const float* x, long ld, long m, long n) {
   Range all;
   for (long j = 0; j < n; j += VL) {
@@ -384,61 +364,58 @@ inline Range range_of_columns(const float* x, long ld, long m, long n) {
     for (long i = 0; i < m; i++) lanes.add(load(x + i * ld + j, n - j));
     Range r = lanes.range();
     for (int c = 0; c < VL; c++)
-      if (lanes.top[c])
-        r.least_top = std::min<uint32_t>(r.least_top, lanes.top[c]);
+      if (lanes.max[c])
+        r.least_max = std::min<uint32_t>(r.least_max, lanes.max[c]);
     all.add(r);
   }
   return all;
 }
 
-// The bits of the float 2^e; e is clipped to the exponents of normal numbers.
-inline uint32_t bits_of_power(long e) {
-  return (uint32_t)(std::min(127L, std::max(-126L, e)) + 127) << 23;
+// The bits of the float 2^e, for e from -126 to 127.
+inline uint32_t bits_of_power(long e) { return (uint32_t)(e + 127) << 23; }
+inline long exponent(uint32_t float_bits) {
+  return (long)(float_bits >> 23) - 127;
 }
-// The exponent of a float, from its bits.
-inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
 
-// The exponent of the smallest number for tiles, except zero. With three parts,
-// the last bit of the third part is then a normal number, too.
+// The least exponent of a nonzero number for tiles.
 template <int P>
-constexpr long min_exponent() { return P == 3 ? -102 : -126; }
+constexpr long min_exponent() { return P == 3 ? -126 + 24 : -126; }
 
 // The numbers of a factor must be below 2^MAX_EXPONENT. The exponents of the
 // largest numbers of a row and of a column must add up to at least
 // MIN_PRODUCT_EXPONENT, since sums near 2^-126 would lose digits.
 constexpr long MAX_EXPONENT = 60, MIN_PRODUCT_EXPONENT = -60;
 
-// True if the numbers of one factor are in the range of tiles.
 template <int P>
 inline bool in_tile_range(const Range& r) {
-  return r.low >= bits_of_power(min_exponent<P>()) &&
-         r.top < bits_of_power(MAX_EXPONENT);
+  return r.min_nonzero >= bits_of_power(min_exponent<P>()) &&
+         r.max < bits_of_power(MAX_EXPONENT);
 }
 
-// True if tiles can multiply two factors with the ranges a and b, with a sum
-// over k. A factor is a row or a matrix.
+// True if tiles can multiply two factors with the ranges a and b. A factor is a
+// row or a matrix. k: the number of products in a sum.
 template <int P>
 inline bool tiles_can_multiply(const Range& a, const Range& b, long k) {
   if (!in_tile_range<P>(a) || !in_tile_range<P>(b)) return false;
-  if (!a.top || !b.top) return true;  // all products are zero
-  long log_k = 0;  // 2^log_k is above k, the number of products in a sum
+  if (!a.max || !b.max) return true;  // all products are zero
+  long log_k = 0;  // 2^log_k is above k
   while (k >> log_k) log_k++;
   // A number is below 2^(exponent + 1), so sums stay below 2^125
-  return exponent(a.top) + exponent(b.top) + 2 + log_k <= 125 &&
-         exponent(a.least_top) + exponent(b.least_top) >= MIN_PRODUCT_EXPONENT;
+  return exponent(a.max) + exponent(b.max) + 2 + log_k <= 125 &&
+         exponent(a.least_max) + exponent(b.least_max) >= MIN_PRODUCT_EXPONENT;
 }
 
-// True if a sum by tiles may begin with numbers of range r, such as a bias.
-// Then the last bit of each number, up to 24 bits below its first bit, is not
-// below 2^-126, and adding a sum of products, which is below 2^125, does not
-// overflow.
+// True if a sum by tiles may begin with numbers of range r, such as a bias. For
+// any P, these numbers are not rounded, so none of their 24 bits may be below
+// 2^-126. Adding products, whose sum is below 2^125, does not overflow.
 inline bool can_start_sum(const Range& r) {
-  return r.low >= bits_of_power(-102) && r.top < bits_of_power(126);
+  return r.min_nonzero >= bits_of_power(min_exponent<3>()) &&
+         r.max < bits_of_power(126);
 }
 
 // The rows outside the range of tiles. The caller sets their `marks`. `gather`
-// copies these rows of a matrix into a smaller matrix, which vector code
-// multiplies, and `scatter` copies the results back.
+// copies these rows of x into a smaller matrix, which vector code multiplies,
+// and `scatter` copies the results back. n: the elements of a row of x.
 class ExcludedRows {
  public:
   explicit ExcludedRows(long rows) : marks_(rows) {}
@@ -451,7 +428,6 @@ class ExcludedRows {
         if (marks_[i]) indices_.push_back(i);
     return indices_.size();
   }
-  // Return the marked rows of x, which has rows of n elements.
   template <class T>
   std::vector<T> gather(const T* x, long n) const {
     std::vector<T> rows(indices_.size() * n);
@@ -460,7 +436,6 @@ class ExcludedRows {
                 rows.begin() + i * n);
     return rows;
   }
-  // Copy `rows` to the marked rows of x, which has rows of n numbers.
   void scatter(const std::vector<float>& rows, float* x, long n) const {
     for (size_t i = 0; i < indices_.size(); i++)
       std::copy(rows.begin() + i * n, rows.begin() + (i + 1) * n,

@@ -1,66 +1,64 @@
-// This file computes the operator d2lbert_attention_qkv by AMX tiles.
-// attention.cc includes this file, and has `forward` and `backward` with the
-// same arguments for vector instructions. P: the number of bfloat16 parts of a
-// number (amx.h). D: numbers in a row of a head.
+// `forward` and `backward` of attention.cc by AMX tiles. attention.cc includes
+// this file. amx.h explains P. D: the numbers in a row of a head.
 
 namespace tiled {
 
 using namespace amx;
 
-// The number of queries whose scores are held at a time: the rows of 8 tiles.
-constexpr long TILE_QUERY_BLOCK = 8 * SIDE;
+constexpr long TILE_QUERY_BLOCK = 8 * SIDE;  // like QUERY_BLOCK in attend.h
 
-// True if all numbers of one head of a sequence, with m queries and n keys, are
-// in the range in which tiles can compute the output. begin: the index of the
-// head's first number in in.q, in.k and in.v.
+// True if tiles can compute the output of one head of one sequence. m, n: the
+// numbers of queries and keys. begin: the index of the head's first number in
+// in.q, in.k and in.v.
 template <int P>
 bool can_attend(const QueryKeyValue& in, long begin, long m, long n, long D) {
-  const Range q = range_of_rows(in.q + begin, in.ld, m, D);
-  const Range k = range_of_rows(in.k + begin, in.ld, n, D);
-  const Range v = range_of_columns(in.v + begin, in.ld, n, D);
+  const Range q_range = range_of_rows(in.q + begin, in.ld, m, D);
+  const Range k_range = range_of_rows(in.k + begin, in.ld, n, D);
+  const Range v_range = range_of_columns(in.v + begin, in.ld, n, D);
   // The output is a product of weights and V. Before dropout, the largest
-  // weight of a query is between 1 / n and 1, so its exponent counts as zero.
-  // So the exponent of the largest number of each nonzero column of V must be
-  // at least MIN_PRODUCT_EXPONENT.
-  return tiles_can_multiply<P>(q, k, D) && in_tile_range<P>(v) &&
-         v.least_top >= bits_of_power(MIN_PRODUCT_EXPONENT);
+  // weight of a query is between 1 / n and 1, so its exponent counts as zero
+  return tiles_can_multiply<P>(q_range, k_range, D) &&
+         in_tile_range<P>(v_range) &&
+         v_range.least_max >= bits_of_power(MIN_PRODUCT_EXPONENT);
 }
 
-// True if tiles can compute the gradients of q, k and v. This includes
-// `can_attend`, since `backward` computes the weights again. d_out: the
-// gradient of the output of this head, with rows H numbers apart.
+// The same for the gradients. This includes `can_attend`, since `backward`
+// computes the weights again. d_out: the gradient of the output of this head.
 template <int P>
 bool can_attend_back(const QueryKeyValue& in, long begin, const float* d_out,
-                     long H, long m, long n, long D) {
-  const Range d = range_of_rows(d_out, H, m, D);
-  const Range v = range_of_rows(in.v + begin, in.ld, n, D);
-  if (!can_attend<P>(in, begin, m, n, D) || !tiles_can_multiply<P>(d, v, D))
+                     long d_out_ld, long m, long n, long D) {
+  const Range d_range = range_of_rows(d_out, d_out_ld, m, D);
+  const Range v_range = range_of_rows(in.v + begin, in.ld, n, D);
+  if (!can_attend<P>(in, begin, m, n, D) ||
+      !tiles_can_multiply<P>(d_range, v_range, D))
     return false;
-  if (!d.top) return true;  // all gradients are zero
+  if (!d_range.max) return true;  // all gradients are zero
   // The transposed weights are multiplied by d_out: as for V in `can_attend`
-  if (range_of_columns(d_out, H, m, D).least_top <
+  if (range_of_columns(d_out, d_out_ld, m, D).least_max <
       bits_of_power(MIN_PRODUCT_EXPONENT))
     return false;
-  if (!v.top) return true;  // the gradient of the scores is zero
+  if (!v_range.max) return true;  // the gradient of the scores is zero
   // The gradient of the scores is multiplied by K and Q, so its numbers must
   // stay below 2^MAX_EXPONENT. A number of d_out times a number of V is below
   // 2^product_exponent. 2^20 leaves room for the sum of D such products, and
   // for the scale of dropout.
-  const long product_exponent = exponent(d.top) + exponent(v.top) + 2;
+  const long product_exponent =
+      exponent(d_range.max) + exponent(v_range.max) + 2;
   if (product_exponent >= MAX_EXPONENT - 20) return false;
-  // The products with K and Q have small numbers, too
-  const long least_exponent = exponent(d.least_top) + exponent(v.least_top);
-  auto can_multiply = [&](const float* factor, long rows) {
+  // Nor may the products with K and Q be too small
+  const long least_exponent =
+      exponent(d_range.least_max) + exponent(v_range.least_max);
+  auto is_large_enough = [&](const float* factor, long rows) {
     const Range r = range_of_columns(factor + begin, in.ld, rows, D);
-    return least_exponent + exponent(r.least_top) >= MIN_PRODUCT_EXPONENT;
+    return least_exponent + exponent(r.least_max) >= MIN_PRODUCT_EXPONENT;
   };
-  return can_multiply(in.k, n) && can_multiply(in.q, m);
+  return is_large_enough(in.k, n) && is_large_enough(in.q, m);
 }
 
-// The heads whose numbers are outside the range of tiles, each a head of one
-// sequence. The caller marks such a head by its index (`SequenceHead` in
-// attend.h). Vector code then computes all heads of each sequence with a marked
-// head, and `copy_marked` copies only the marked heads.
+// The heads with numbers outside the range of tiles, each a head of one
+// sequence. index: as for `SequenceHead` (attend.h). Vector code computes all
+// heads of each sequence with a marked head, and `copy_marked` copies only the
+// marked heads.
 class ExcludedHeads {
  public:
   explicit ExcludedHeads(const Problem& p) : p_(p), marks_(p.B * p.heads) {}
@@ -69,18 +67,17 @@ class ExcludedHeads {
   bool any() const {
     return std::find(marks_.begin(), marks_.end(), 1) != marks_.end();
   }
-  // The arguments for vector code. Sequences without a marked head have length
-  // zero. This object must exist as long as the result.
+  // The arguments for vector code, valid as long as this object. Sequences
+  // without a marked head have length zero.
   Problem vector_problem() {
     lens_.assign(p_.B, 0);
     for (size_t index = 0; index < marks_.size(); index++)
       if (marks_[index]) lens_[index / p_.heads] = p_.lens[index / p_.heads];
-    Problem result = p_;
-    result.lens = lens_.data();
-    return result;
+    Problem problem = p_;
+    problem.lens = lens_.data();
+    return problem;
   }
-  // Copy the marked heads from one matrix to another. Both matrices have all
-  // heads.
+  // Copy the marked heads between two matrices of all heads.
   void copy_marked(const float* from, long from_ld, float* to,
                    long to_ld) const {
     for (size_t index = 0; index < marks_.size(); index++) {
@@ -95,7 +92,7 @@ class ExcludedHeads {
  private:
   const Problem& p_;
   std::vector<char> marks_;    // for each head of each sequence
-  std::vector<int32_t> lens_;  // the lengths of `vector_problem`
+  std::vector<int32_t> lens_;  // of `vector_problem`
 };
 
 template <int P>
@@ -115,7 +112,6 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
     Scratch& own = scratch.mine();
     char* keys_t = own.take<char>(packed_bytes<P>(T, D));
     char* values = own.take<char>(packed_bytes<P>(D, T));
-    // S: scores, then weights
     float* S = own.take<float>(TILE_QUERY_BLOCK * width);
     char* query_rows = own.take<char>(packed_bytes<P>(TILE_QUERY_BLOCK, D));
     char* weight_rows = own.take<char>(packed_bytes<P>(TILE_QUERY_BLOCK, T));
@@ -132,7 +128,7 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
         excluded.mark(index);
         continue;
       }
-      const long padded_n = tile_padded(n);  // the numbers in a row of scores
+      const long padded_n = tile_padded(n);
       const NextHead next(p, part.head, first, last);
       pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
       pack_columns<P, RIGHT>(in.v + begin, in.ld, n, D, values);
@@ -143,11 +139,11 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
                     padded_n, ZERO);
         for (long r = 0; r < m; r++) {
           float* s = S + r * padded_n;
-          const long query = i - first + r;  // the position in the sequence
+          const long position = i - first + r;  // in the sequence
           const long dropout_row = (i + r) * p.heads + part.head;
           for (const float* x : {in.q, in.k, in.v})
-            next.prefetch_row(x, in.ld, query);
-          scores_to_weights(p, dropout_row, p.num_visible_keys(query, n), n,
+            next.prefetch_row(x, in.ld, position);
+          scores_to_weights(p, dropout_row, p.num_visible_keys(position, n), n,
                             s);
         }
         pack_rows<P, LEFT>(S, padded_n, m, n, weight_rows);
@@ -157,9 +153,9 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
     }
   }
   if (!excluded.any()) return;
-  std::vector<float> all_heads(p.R * p.H);  // the output of vector code
-  d2lbert::forward<Fp32>(excluded.vector_problem(), in, all_heads.data());
-  excluded.copy_marked(all_heads.data(), p.H, out, p.H);
+  std::vector<float> vector_out(p.R * p.H);
+  d2lbert::forward<Fp32>(excluded.vector_problem(), in, vector_out.data());
+  excluded.copy_marked(vector_out.data(), p.H, out, p.H);
 }
 
 template <int P>
@@ -184,10 +180,8 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
     char* keys = own.take<char>(packed_bytes<P>(D, T));
     char* queries = own.take<char>(packed_bytes<P>(D, TILE_QUERY_BLOCK));
     char* d_outs = own.take<char>(packed_bytes<P>(D, TILE_QUERY_BLOCK));
-    // S: scores, then weights. dS: the gradient of weights, then of scores
     float* S = own.take<float>(TILE_QUERY_BLOCK * width);
     float* dS = own.take<float>(TILE_QUERY_BLOCK * width);
-    // Left factors: rows of queries, d_out or dS, and columns of S or dS
     char* left_rows =
         own.take<char>(packed_bytes<P>(TILE_QUERY_BLOCK, std::max(D, T)));
     char* left_columns = own.take<char>(packed_bytes<P>(T, TILE_QUERY_BLOCK));
@@ -204,7 +198,7 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
         excluded.mark(index);
         continue;
       }
-      const long padded_n = tile_padded(n);  // the numbers in a row of scores
+      const long padded_n = tile_padded(n);
       const NextHead next(p, part.head, first, last);
       pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
       pack_rows<P, RIGHT>(in.v + begin, in.ld, n, D, values_t);
@@ -223,12 +217,12 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
                     padded_n, ZERO);
         for (long r = 0; r < m; r++) {
           float *s = S + r * padded_n, *ds = dS + r * padded_n;
-          const long query = i - first + r;  // the position in the sequence
+          const long position = i - first + r;  // in the sequence
           const long dropout_row = (i + r) * p.heads + part.head;
           for (const float* x : {in.q, in.k, in.v})
-            next.prefetch_row(x, in.ld, query);
-          next.prefetch_row(d_out, p.H, query);
-          backpropagate_scores(p, dropout_row, p.num_visible_keys(query, n),
+            next.prefetch_row(x, in.ld, position);
+          next.prefetch_row(d_out, p.H, position);
+          backpropagate_scores(p, dropout_row, p.num_visible_keys(position, n),
                                padded_n, s, ds);
         }
         pack_rows<P, LEFT>(dS, padded_n, m, n, left_rows);
@@ -246,13 +240,13 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
     }
   }
   if (!excluded.any()) return;
-  std::vector<float> all_heads(p.R * 3 * p.H);  // the gradient of QKV
-  float* const g = all_heads.data();
-  const QueryKeyValue by_vectors = {g, g + p.H, g + 2 * p.H, 3 * p.H};
-  d2lbert::backward<Fp32>(excluded.vector_problem(), in, d_out, by_vectors);
-  excluded.copy_marked(by_vectors.q, by_vectors.ld, grad.q, grad.ld);
-  excluded.copy_marked(by_vectors.k, by_vectors.ld, grad.k, grad.ld);
-  excluded.copy_marked(by_vectors.v, by_vectors.ld, grad.v, grad.ld);
+  std::vector<float> qkv_grad(p.R * 3 * p.H);
+  float* const g = qkv_grad.data();
+  const QueryKeyValue vector_grad = {g, g + p.H, g + 2 * p.H, 3 * p.H};
+  d2lbert::backward<Fp32>(excluded.vector_problem(), in, d_out, vector_grad);
+  excluded.copy_marked(vector_grad.q, vector_grad.ld, grad.q, grad.ld);
+  excluded.copy_marked(vector_grad.k, vector_grad.ld, grad.k, grad.ld);
+  excluded.copy_marked(vector_grad.v, vector_grad.ld, grad.v, grad.ld);
 }
 
 }  // namespace tiled

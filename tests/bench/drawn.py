@@ -51,8 +51,8 @@ MEMORY = 16 << 30
 EQUAL = {
     'd2lbert/texts/examples.py: rng.random() < 0.8 -> (rng.random() <= 0.8)':
         'one random number in 2 ** 53 is 0.8',
-    'd2lbert/kernels/amx.h: exponent(a.least_top) + exponent(b.least_top) >= '
-    'MIN_PROD... -> exponent(a.least_top) + exponent(b.least_top) > '
+    'd2lbert/kernels/amx.h: exponent(a.least_max) + exponent(b.least_max) >= '
+    'MIN_PROD... -> exponent(a.least_max) + exponent(b.least_max) > '
     'MIN_PRODU...':
         'at the bound vectors compute what tiles could compute as well',
     'd2lbert/objectives/text_objective.py: not num_preds or not num_pairs -> '
