@@ -1,40 +1,39 @@
-// This file computes the operator d2lbert_dense by AMX tiles. dense.cc, which
-// includes this file, explains R, K and N, and has functions of the same names
-// for vectors. amx.h explains P, packed factors, and the range of tiles.
+// The operator d2lbert_dense by AMX tiles. dense.cc includes this file, has
+// functions of the same names for vectors, and explains R, K and N. amx.h
+// explains P, packed factors, and the range of tiles.
 
 namespace tiled {
 
 using namespace amx;
 
-// Rows or columns that are multiplied at a time: the side of 2 x 2 tiles.
-// (STRIPE in gemm.h is for vectors.)
-constexpr long STRIP = 2 * SIDE;
+// Rows and columns are divided into pairs of tiles, because `multiply` computes
+// 2 x 2 tiles at a time.
+constexpr long TILE_PAIR = 2 * SIDE;
 
-// The number of rows in a block: whole strips, 8 at most. A block takes
-// row_bytes for each row. A block of more than two strips takes at most 600 kB,
-// less than half of the second-level cache of a CPU with AMX (2 MB). Except
-// for rounding up, each thread gets two blocks or more.
+// The number of rows in a block, which takes row_bytes for each. 600 kB are
+// less than half of the second-level cache of a CPU with AMX (2 MB). Except for
+// rounding up, each thread gets two blocks or more.
 inline long tile_block_rows(long rows, int threads, double row_bytes) {
-  const long max_strips = std::max(2L, (long)(600e3 / row_bytes) / STRIP);
-  const long strips = ceil_div(ceil_div(rows, 2 * threads), STRIP);
-  return std::max(1L, std::min({strips, max_strips, 8L})) * STRIP;
+  const long max_pairs = std::max(2L, (long)(600e3 / row_bytes) / TILE_PAIR);
+  const long pairs = ceil_div(ceil_div(rows, 2 * threads), TILE_PAIR);
+  return std::max(1L, std::min({pairs, max_pairs, 8L})) * TILE_PAIR;
 }
 
 template <int P>
 void forward(long R, long K, long N, const float* X, const float* W,
              const float* b, Act act, float* Y, float* Z) {
   const int threads = team(2.0 * R * K * N);
-  const long strips = ceil_div(N, STRIP);
-  const long strip_bytes = packed_bytes<P>(STRIP, K);
+  const long pairs = ceil_div(N, TILE_PAIR);
+  const long pair_bytes = packed_bytes<P>(TILE_PAIR, K);
   const long block = tile_block_rows(R, threads, 2.0 * P * K);
   const long blocks = ceil_div(R, block);
-  // With few rows, the threads also divide the columns, into groups of strips
-  const long groups = blocks >= 2 * threads ? 1 : std::min(strips, 8L);
+  // With few rows, the threads also divide the columns, into groups of pairs
+  const long groups = blocks >= 2 * threads ? 1 : std::min(pairs, 8L);
   Scratch& shared = team_scratch();
-  shared.reset(strips * strip_bytes + strips * STRIP * 4 + 128);
-  char* packed = shared.take<char>(strips * strip_bytes);
-  float* bias = shared.take<float>(strips * STRIP);
-  std::fill(bias, bias + strips * STRIP, 0.f);
+  shared.reset(pairs * pair_bytes + pairs * TILE_PAIR * 4 + 128);
+  char* packed = shared.take<char>(pairs * pair_bytes);
+  float* bias = shared.take<float>(pairs * TILE_PAIR);
+  std::fill(bias, bias + pairs * TILE_PAIR, 0.f);
   if (b) std::copy(b, b + N, bias);
   const bool bias_fits = can_start_sum(range_of(bias, N));
   float* const out = Z ? Z : Y;  // without Z, Y holds Z before the activation
@@ -47,14 +46,14 @@ void forward(long R, long K, long N, const float* X, const float* W,
     const ConfiguredTiles tiles;
     Scratch& own = scratch.mine();
     char* x_rows = own.take<char>(packed_bytes<P>(block, K));
-    char* marks = own.take<char>(block);  // 1 for an excluded row, else 0
+    char* marks = own.take<char>(block);
     Range own_range;
 #pragma omp for schedule(static) nowait
-    for (long s = 0; s < strips; s++) {
-      const float* from = W + s * STRIP * K;
-      const long n = std::min(STRIP, N - s * STRIP);
+    for (long p = 0; p < pairs; p++) {
+      const float* from = W + p * TILE_PAIR * K;
+      const long n = std::min(TILE_PAIR, N - p * TILE_PAIR);
       own_range.add(range_of_rows(from, K, n, K));
-      pack_rows<P, RIGHT>(from, K, n, K, packed + s * strip_bytes);
+      pack_rows<P, RIGHT>(from, K, n, K, packed + p * pair_bytes);
     }
 #pragma omp critical(d2lbert_range)
     weight_range.add(own_range);
@@ -72,19 +71,19 @@ void forward(long R, long K, long N, const float* X, const float* W,
         // All groups of a block have the same marks
         if (!g) std::copy(marks, marks + m, excluded.marks() + first);
         pack_rows<P, LEFT>(X + first * K, K, m, K, x_rows, marks);
-        long s0, s1;
-        share(strips, groups, g, &s0, &s1);
-        Prefetcher ahead(ceil_div(m, STRIP) * (s1 - s0));
+        long p0, p1;
+        share(pairs, groups, g, &p0, &p1);
+        Prefetcher ahead(ceil_div(m, TILE_PAIR) * (p1 - p0));
         if (groups == 1 && i + 1 < blocks) {
           const long next_m = std::min(block, R - first - m);
           ahead.add(X + (first + m) * K, next_m * K * 4);
           ahead.add(out + (first + m) * N, next_m * N * 4);
         }
-        for (long s = s0; s < s1; s++) {
-          const long column = s * STRIP, at = first * N + column;
-          const long n = std::min(STRIP, N - column);
+        for (long p = p0; p < p1; p++) {
+          const long column = p * TILE_PAIR, at = first * N + column;
+          const long n = std::min(TILE_PAIR, N - column);
           float* c = out + at;
-          multiply<P>(m, n, K, x_rows, packed + s * strip_bytes, c, N, BIAS,
+          multiply<P>(m, n, K, x_rows, packed + p * pair_bytes, c, N, BIAS,
                       bias + column, &ahead);
           if (act == NONE) continue;
           for (long r = 0; r < m; r++)
@@ -94,19 +93,18 @@ void forward(long R, long K, long N, const float* X, const float* W,
         }
       }
   }
-  const long n = excluded.count();
-  if (!n) return;
+  const long num_excluded = excluded.count();
+  if (!num_excluded) return;
   const std::vector<float> x = excluded.gather(X, K);
-  std::vector<float> y(n * N), z(Z ? n * N : 0);
-  d2lbert::forward<Fp32>(n, K, N, x.data(), W, b, act, y.data(),
+  std::vector<float> y(num_excluded * N), z(Z ? num_excluded * N : 0);
+  d2lbert::forward<Fp32>(num_excluded, K, N, x.data(), W, b, act, y.data(),
                          Z ? z.data() : nullptr);
   excluded.scatter(y, Y, N);
   if (Z) excluded.scatter(z, Z, N);
 }
 
-// True if dz (N,) and x (K,), rows of dZ and X with the same index, are in the
-// range of tiles for the wanted gradients. dX = dZ W, and W has the range
-// weight_range. dW = dZ^T X is a sum over R rows.
+// True if tiles can multiply dz (N,) and x (K,), the same row of dZ and X, for
+// the wanted gradients: dX = dZ W, and dW = dZ^T X, a sum over R rows.
 template <int P>
 bool tiles_can_multiply_row(const float* dz, long N, const float* x, long K,
                             long R, const Range& weight_range, bool wants_dX,
@@ -117,9 +115,8 @@ bool tiles_can_multiply_row(const float* dz, long N, const float* x, long K,
   return !wants_dW || tiles_can_multiply<P>(dz_range, range_of(x, K), R);
 }
 
-// Pack W (N x K) as the right factor of dX = dZ W, and extend `weight_range` by
-// the range of W. All threads of a team call this function, which ends with a
-// barrier.
+// Pack W (N x K) as the right factor of dX = dZ W, and add its range to
+// `weight_range`. All threads of a team call this. It ends with a barrier.
 template <int P>
 void pack_weights(const float* W, long N, long K, char* to,
                   Range* weight_range) {
@@ -135,9 +132,9 @@ void pack_weights(const float* W, long N, long K, char* to,
 #pragma omp barrier
 }
 
-// Like `backward_by_rows` in dense.cc, except for rows outside the range of
-// tiles. These rows are marked in `excluded`. `backward` computes their dX and
-// their terms in dW by vectors. db has the terms of all rows.
+// Like `backward_by_rows` in dense.cc, but rows outside the range of tiles are
+// only marked in `excluded`: their dX and their terms in dW are missing. db has
+// the terms of all rows.
 template <int P>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -183,7 +180,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       if (dW) {
         pack_columns<P, LEFT>(dz, N, m, N, dz_columns, marks);
         pack_columns<P, RIGHT>(X + first * K, K, m, K, x_columns, marks);
-        Prefetcher ahead(ceil_div(N, STRIP) * ceil_div(K, STRIP));
+        Prefetcher ahead(ceil_div(N, TILE_PAIR) * ceil_div(K, TILE_PAIR));
         const long next_m = std::min(block, R - first - m);
         ahead.add(dy + m * N, next_m * N * 4);
         if (act != NONE) ahead.add(saved + (first + m) * N, next_m * N * 4);
@@ -198,8 +195,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// Like `backward_by_columns` in dense.cc, except for rows outside the range of
-// tiles: see `backward_by_rows`.
+// Like `backward_by_columns` in dense.cc. excluded: as in `backward_by_rows`.
 template <int P>
 void backward_by_columns(long R, long K, long N, const float* X,
                          const float* W, Act act, const float* dY,
@@ -209,8 +205,8 @@ void backward_by_columns(long R, long K, long N, const float* X,
   const long block = tile_block_rows(R, threads, 2.0 * P * N);
   const long blocks = ceil_div(R, block);
   const long chunk = P == 1 ? 512 : 256;  // rows of dZ in a product for dW
-  // Columns of dZ, which are rows of dW, for each thread
-  const long columns = ceil_div(ceil_div(N, threads), STRIP) * STRIP;
+  // Columns of dZ (rows of dW) for each thread
+  const long columns = ceil_div(ceil_div(N, threads), TILE_PAIR) * TILE_PAIR;
   Scratch& shared = team_scratch();
   shared.reset(packed_bytes<P>(K, N) + (act == NONE ? 0 : R * N) * 4 + 128);
   char* packed = shared.take<char>(packed_bytes<P>(K, N));
@@ -268,14 +264,15 @@ void backward(long R, long K, long N, const float* X, const float* W,
   ExcludedRows excluded(R);
   (N * K * 4 <= 1 << 20 ? backward_by_rows<P> : backward_by_columns<P>)(
       R, K, N, X, W, act, dY, saved, dX, dW, db, &excluded);
-  const long n = excluded.count();
-  if (!n) return;
+  const long num_excluded = excluded.count();
+  if (!num_excluded) return;
   const std::vector<float> x = excluded.gather(X, K);
   const std::vector<float> dy = excluded.gather(dY, N);
-  std::vector<float> saved_rows, dx(dX ? n * K : 0), dw(dW ? N * K : 0);
+  std::vector<float> dx(dX ? num_excluded * K : 0), dw(dW ? N * K : 0);
+  std::vector<float> saved_rows;
   if (act != NONE) saved_rows = excluded.gather(saved, N);
   // No db: db has the terms of all rows already
-  d2lbert::backward<Fp32>(n, K, N, x.data(), W, act, dy.data(),
+  d2lbert::backward<Fp32>(num_excluded, K, N, x.data(), W, act, dy.data(),
                           saved_rows.data(), dX ? dx.data() : nullptr,
                           dW ? dw.data() : nullptr, nullptr);
   if (dX) excluded.scatter(dx, dX, K);

@@ -1,6 +1,5 @@
-// This file has the instructions of AMX, which multiply tiles. A tile is a
-// block of 16 rows of 64 bytes in a register. amx.h multiplies tiles of
-// bfloat16, and amx_int8.h multiplies tiles of bytes.
+// The instructions of AMX, which multiply tiles: registers of 16 rows of 64
+// bytes. amx.h multiplies bfloat16 numbers, and amx_int8.h multiplies bytes.
 #pragma once
 #include <cstdint>
 
@@ -15,10 +14,9 @@ namespace d2lbert {
 namespace amx {
 
 constexpr long TILE_BYTES = 1024;
-constexpr long SIDE = 16;   // rows of a tile, and words of a row
+constexpr long SIDE = 16;   // rows of a tile, and 32-bit words of a row
 
-// The operand of LDTILECFG, the instruction that configures tiles: palette 1,
-// eight tiles of 16 rows of 64 bytes.
+// The operand of LDTILECFG, for eight tiles of full size.
 struct Config {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -29,8 +27,8 @@ static_assert(sizeof(Config) == 64, "LDTILECFG reads 64 bytes");
 }  // namespace amx
 }  // namespace d2lbert
 
-// A test may define D2LBERT_AMX_EMULATED as the name of a header that emulates
-// the instructions. The header replaces the definitions up to #endif.
+// A test may define D2LBERT_AMX_EMULATED as the name of a header. That header
+// must define everything that the #else branch defines.
 #ifdef D2LBERT_AMX_EMULATED
 #include D2LBERT_AMX_EMULATED
 #else
@@ -43,7 +41,6 @@ namespace amx {
 // The smallest `min_dim` for which `kernel_in_use` (amx.h) selects tiles.
 constexpr long MIN_TILE_DIM = 16;
 
-// Ask the operating system for permission to use tiles. True if it is granted.
 inline bool request_permission() {
   constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
   return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM,
@@ -52,9 +49,7 @@ inline bool request_permission() {
 
 // These functions are assembly, because GCC's intrinsics do not declare that
 // they access memory: GCC 12 drops or moves stores before an intrinsic. T, C, A
-// and B: tile registers, 0 to 7. ld: bytes from one row to the next. `dot`
-// computes C += A B for bfloat16. `dot_bytes` does so for unsigned bytes in A
-// and signed bytes in B, with sums of 32 bits.
+// and B: tile registers, 0 to 7. ld: bytes from one row to the next.
 inline void configure(const Config& config) {
   asm volatile("ldtilecfg %0" : : "m"(config));
 }
@@ -71,11 +66,13 @@ inline void save_tile(void* p, long ld) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)"
                : : "r"(p), "r"(ld), "i"(T) : "memory");
 }
+// C += A B, for bfloat16 in A and B, and floats in C.
 template <int C, int A, int B>
 inline void dot() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"
                : : "i"(C), "i"(A), "i"(B));
 }
+// C += A B, for unsigned bytes in A, signed bytes in B, and int32 in C.
 template <int C, int A, int B>
 inline void dot_bytes() {
   asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0"
@@ -89,9 +86,9 @@ inline void dot_bytes() {
 namespace d2lbert {
 namespace amx {
 
-// Configures the tiles of the calling thread, and releases them when the object
-// is destroyed. Each thread of a parallel region needs an object. The tiles are
-// released, since the system takes longer to switch between threads with tiles.
+// Configures the tiles of the calling thread, so each thread of a parallel
+// region needs an object. The destructor releases them, since the system takes
+// longer to switch between threads with tiles.
 struct ConfiguredTiles {
   ConfiguredTiles() { configure(Config()); }
   ~ConfiguredTiles() { release(); }
@@ -104,8 +101,8 @@ struct ConfiguredTiles {
 
 namespace d2lbert {
 
-// True if this library has code for AMX tiles, and the operating system lets
-// this process use them. The first call in a process requests the permission.
+// True if this library has code for tiles, and the operating system lets this
+// process use them.
 bool tiles_permitted();
 
 }  // namespace d2lbert

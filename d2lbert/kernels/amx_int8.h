@@ -1,11 +1,9 @@
-// This file multiplies matrices of bytes with AMX tiles, for the dense layers
-// of int8.h. The sums are exact, so vectors give the same sums.
+// Products of matrices of bytes by AMX tiles, for the dense layers of int8.h.
 #pragma once
 #include <algorithm>
 
 #include "amx_instructions.h"
 
-// 1 if this build has code for tiles of bytes, else 0.
 #if defined(__AVX512VNNI__) && \
     (defined(D2LBERT_AMX_EMULATED) || defined(__AMX_INT8__))
 #define D2LBERT_INT8_TILES 1
@@ -19,27 +17,22 @@ namespace int8 {
 
 using amx::SIDE;
 
-// Sums are computed in blocks of up to BLOCK rows and BLOCK outputs, two tiles
-// in each direction.
+// The rows, and the outputs, of a block of sums: 2 x 2 tiles.
 constexpr long BLOCK = 2 * SIDE;
 
-// A product of inputs and weights. inputs (rows, words): a word has four
-// unsigned bytes. Rows are `ld` bytes apart. Whole tiles are read, so there
-// must be memory for a multiple of SIDE rows. words: a multiple of SIDE.
-// weights: panels of PANEL outputs, each (words, PANEL), where a word has four
-// signed bytes. initial_sums: a number for each output, to which its products
-// are added.
+// A product of inputs and weights. A word has four bytes.
 template <long PANEL>
 struct ByteProduct {
+  // (rows, words), with `ld` bytes from row to row. Whole tiles are read, so
+  // there must be memory for a multiple of SIDE rows
   const uint8_t* inputs;
-  long ld, rows, words;
-  const int8_t* weights;
-  const int32_t* initial_sums;
+  long ld, rows, words;         // words: a multiple of SIDE
+  const int8_t* weights;        // panels of PANEL outputs, each (words, PANEL)
+  const int32_t* initial_sums;  // for each output
 
-  // Compute the sums of the outputs [first, last). Both numbers are multiples
-  // of BLOCK. Each call finish(sums, row, n, output) gets the sums (n, BLOCK)
-  // of n rows from `row` on, at most GROUP, and of BLOCK outputs from `output`
-  // on.
+  // Compute the sums of outputs [first, last), both multiples of BLOCK. Each
+  // call finish(sums, row, n, output) gets the sums (n, BLOCK) of up to GROUP
+  // rows [row, row + n), and of outputs [output, output + BLOCK).
   template <long GROUP, class Finish>
   void compute(long first, long last, Finish finish) const {
     const amx::ConfiguredTiles tiles;
@@ -58,20 +51,19 @@ struct ByteProduct {
   }
 
  private:
-  // The weights of the outputs from `output` on.
   const char* weights_of(long output) const {
     return (const char*)weights +
            4 * (output / PANEL * PANEL * words + output % PANEL);
   }
 
-  // Compute the sums of a block. HAS_LOWER: the block has more than SIDE rows.
-  // Tiles 0 to 3: sums. Tiles 4, 5: inputs of the upper and lower rows. Tiles
-  // 6, 7: weights of the left and right outputs.
+  // HAS_LOWER: the block has more than SIDE rows. Tiles 0 to 3: sums. Tiles 4,
+  // 5: inputs of the upper and lower rows. Tiles 6, 7: weights of the left and
+  // right outputs.
   template <bool HAS_LOWER>
   void compute_block(long row, long output, int32_t* sums) const {
     const char* upper_inputs = (const char*)inputs + row * ld;
     const char* left_weights = weights_of(output);
-    // Rows are 0 bytes apart: all rows of a tile get the same numbers
+    // 0 bytes from row to row: all rows of a tile get the same numbers
     const char* initial = (const char*)(initial_sums + output);
     amx::load_tile<0>(initial, 0);
     amx::load_tile<1>(initial + 64, 0);
@@ -99,12 +91,10 @@ struct ByteProduct {
     if (HAS_LOWER) amx::save_tile<3>(to + SIDE * ld_sums + 64, ld_sums);
   }
 
-  // Loads the weights of the next BLOCK outputs into the cache. Each block of
-  // rows loads a part of them.
+  // The weights of the next BLOCK outputs. SIDE words of them fill 2 * SIDE
+  // cache lines. Each block of rows prefetches num_lines of these lines.
   struct NextWeights {
     const char* weights;
-    // The weights of SIDE words fill 2 * SIDE cache lines. This block of rows
-    // loads num_lines of them, from first_line on
     long first_line, num_lines;
     NextWeights(const ByteProduct& product, long row, long output) {
       const long blocks = (product.rows + BLOCK - 1) / BLOCK;

@@ -1,4 +1,6 @@
-// This file asks the operating system for permission to use AMX tiles.
+// The operating system denies AMX tiles to a process until the process asks for
+// them. A child process asks again after a fork, in case it has not inherited
+// the permission.
 #include "amx_instructions.h"
 
 #if D2LBERT_HAS_TILES
@@ -9,20 +11,17 @@
 namespace d2lbert {
 namespace {
 
-// The system denies tiles to a process until the process asks for them. After a
-// fork the child process asks again, in case it has not inherited the
-// permission.
-std::atomic<int> asked_by{0};  // the id of the last process that asked
+std::atomic<int> pid_that_asked{0};
 std::atomic<bool> granted{false};
 
 }  // namespace
 
 bool tiles_permitted() {
-  const int process = getpid();
-  if (asked_by.load(std::memory_order_acquire) != process) {
+  const int pid = getpid();
+  if (pid_that_asked.load(std::memory_order_acquire) != pid) {
     // Two threads may ask at once: both get the same answer
     granted = amx::request_permission();
-    asked_by.store(process, std::memory_order_release);
+    pid_that_asked.store(pid, std::memory_order_release);
   }
   return granted;
 }

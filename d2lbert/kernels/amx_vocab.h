@@ -1,7 +1,6 @@
-// This file computes the operator d2lbert_vocab_ce by AMX tiles. vocab.cc
-// includes this file, and has `vocab_loss` for vectors, and the functions and
-// structs that both files use. amx.h explains P, packed factors, and the range
-// of tiles.
+// The operator d2lbert_vocab_ce by AMX tiles. vocab.cc includes this file, and
+// explains `Job` and `Part`. amx.h explains P, packed factors, and the range of
+// tiles.
 
 namespace tiled {
 
@@ -30,9 +29,8 @@ inline void add_weighted_rows(const char* e, long m, long n,
   }
 }
 
-// Like `vocab_loss` below, but X, W and the weights of the rows (`job.weights`)
-// must be in the range of tiles, and M must not be 0 (see `run_forward`), as
-// the first chunk initializes dW.
+// `vocab_loss` for X, W and `job.weights` in the range of tiles. M must not be
+// 0, as the first chunk initializes dW.
 template <int P>
 void loss_in_range(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -42,11 +40,10 @@ void loss_in_range(const Job& job) {
   const long chunk = ceil_div(ceil_div(M, num_chunks), DEPTH) * DEPTH;  // rows
   // The threads divide pairs of tiles, of 32 vocabulary words each
   const long tile_pairs = ceil_div(V, 2 * SIDE);
-  // With P = 1, W is packed for the logits and for dX in the first chunk, and
-  // kept for the other chunks. Packed exponentials are kept until dW is
-  // computed. With P = 3, packed numbers take more memory than floats. So W is
-  // packed again in each chunk, and the exponentials are kept as floats.
-  const bool keeps_packed_W = P == 1 && num_chunks > 1;
+  // With P = 3, packed numbers take more memory than floats. So W is packed
+  // again in each chunk, and the exponentials are kept as floats.
+  constexpr bool KEEPS_PACKED = P == 1;
+  const bool keeps_packed_W = KEEPS_PACKED && num_chunks > 1;
   if (has_grad) {
     std::memset(job.dX, 0, 4 * M * H);
     std::memset(job.db, 0, 4 * V);
@@ -57,24 +54,24 @@ void loss_in_range(const Job& job) {
   Scratch& shared = team_scratch();
   ThreadScratch& scratch = thread_scratch();
   std::vector<Part> parts;
-  bool has_memory = true;  // false if memory runs out
+  bool has_memory = true;
 #pragma omp parallel num_threads(threads)
   {
     const ConfiguredTiles tiles;
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
-    // Each thread has a part of the vocabulary, at most `widest` words of it,
-    // divided into blocks. With gradients, the exponentials of all num_blocks
-    // blocks are kept: as floats in L (P = 3), or packed in e_columns (P = 1).
-    const long widest = ceil_div(tile_pairs, team_size) * 2 * SIDE;
-    const long num_blocks = has_grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
-    // The numbers of blocks: in w_t and in w, in L, and in e_columns
-    const long w_blocks = keeps_packed_W ? ceil_div(widest, VOCAB_BLOCK) : 1;
-    const long logit_blocks = P == 3 ? num_blocks : 1;
-    const long e_blocks = P == 3 ? 1 : num_blocks;
+    // Each thread has a part of the vocabulary, with at most max_blocks blocks.
+    // With gradients, the exponentials of all blocks are kept
+    const long max_blocks = ceil_div(
+        ceil_div(tile_pairs, team_size) * 2 * SIDE, VOCAB_BLOCK);
+    const long kept_blocks = has_grad ? max_blocks : 1;
+    // The numbers of blocks in w_t and in w, in L, and in e_columns
+    const long w_blocks = keeps_packed_W ? max_blocks : 1;
+    const long logit_blocks = KEEPS_PACKED ? 1 : kept_blocks;
+    const long e_blocks = KEEPS_PACKED ? kept_blocks : 1;
 #pragma omp single
     has_memory = try_reserve([&] {
-      parts = allocate_parts(shared, team_size, chunk, num_blocks,
+      parts = allocate_parts(shared, team_size, chunk, kept_blocks,
                              has_grad ? H : 0);
       scratch.reserve(
           team_size,
@@ -120,7 +117,8 @@ void loss_in_range(const Job& job) {
           const long w_slot = keeps_packed_W ? block : 0;
           char* const block_w_t = w_t + w_slot * w_t_bytes;
           char* const block_w = w + w_slot * w_bytes;
-          float* l = P == 3 && has_grad ? L + block * chunk * VOCAB_BLOCK : L;
+          const long l_slot = logit_blocks > 1 ? block : 0;
+          float* l = L + l_slot * chunk * VOCAB_BLOCK;
           if (packs_W)
             pack_rows<P, RIGHT>(job.W + v * H, H, n, H, block_w_t);
           std::fill(bias, bias + VOCAB_BLOCK, 0.f);
@@ -128,7 +126,6 @@ void loss_in_range(const Job& job) {
           multiply<P>(tile_padded(m), tile_padded(n), H, x_rows, block_w_t, l,
                       VOCAB_BLOCK, BIAS, bias);
           Prefetcher ahead(m);
-          // The number of vocabulary words in the next block
           const long next_n =
               std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
           if (packs_W) ahead.add(job.W + (v + n) * H, next_n * H * 4);
@@ -140,14 +137,14 @@ void loss_in_range(const Job& job) {
           if (packs_W)
             pack_columns<P, RIGHT>(job.W + v * H, H, n, H, block_w);
           multiply<P>(tile_padded(m), H, n, e_rows, block_w, mine.dX, H, ADD);
-          if (P == 1)
+          if (KEEPS_PACKED)
             pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n,
                                   e_columns + block * e_bytes);
         }
 #pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, quotients);
         if (has_grad) {
-          // `scale_rows` below writes m numbers. Zeros must follow
+          // `add_weighted_rows` needs zeros after the m numbers of `scale_rows`
           std::fill(row_scale, row_scale + chunk, 0.f);
           for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
             const long n = std::min(VOCAB_BLOCK, v1 - v);
@@ -158,8 +155,8 @@ void loss_in_range(const Job& job) {
                          scaled);
               pack_columns<P, RIGHT>(scaled, H, m, H, scaled_columns);
             }
-            const char* e = e_columns + (P == 3 ? 0 : block * e_bytes);
-            if (P == 3) {
+            const char* e = e_columns + (KEEPS_PACKED ? block * e_bytes : 0);
+            if (!KEEPS_PACKED) {
               const float* l = L + block * chunk * VOCAB_BLOCK;
               pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n, e_columns);
               // A Prefetcher without ranges does nothing
@@ -185,8 +182,8 @@ void loss_in_range(const Job& job) {
   if (!has_memory) throw std::bad_alloc();
 }
 
-// Compute the losses of all rows, and the gradients if they are wanted. Vectors
-// compute the rows outside the range of tiles, and tiles the other rows.
+// Like `vocab_loss` in vocab.cc, which computes the rows outside the range of
+// tiles.
 template <int P>
 void vocab_loss(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -200,8 +197,8 @@ void vocab_loss(const Job& job) {
     w_range.add(own_range);
   }
   ExcludedRows excluded(M);
-  // Tiles also multiply the rows that `scale_rows` has scaled by numbers that
-  // contain their weights, so the weights must be in the range of tiles, too
+  // Tiles also multiply the rows that `scale_rows` scales. The weights are
+  // factors of these scales, so they must be in the range of tiles, too
   for (long r = 0; r < M; r++)
     excluded.marks()[r] =
         !tiles_can_multiply<P>(range_of(job.X + r * H, H), w_range, H) ||
@@ -237,7 +234,7 @@ void vocab_loss(const Job& job) {
   tile_job.weights = tile_weights.data();
   if (num_excluded < M) {
     loss_in_range<P>(tile_job);
-  } else if (job.dW) {  // no row for tiles
+  } else if (job.dW) {  // no row is left for tiles
     std::memset(job.dW, 0, 4 * V * H);
     std::memset(job.db, 0, 4 * V);
   }

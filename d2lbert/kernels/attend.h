@@ -1,27 +1,24 @@
-// This file computes scaled dot-product attention of one head over one
-// sequence, and the gradient of attention, for attention.cc and
-// self_attention.cc. The scores of QUERY_BLOCK queries are computed at a time,
-// so that the scores stay in cache. gemm.h explains words, and the template
-// argument E.
+// Scaled dot-product attention of one head over one sequence, and its gradient.
+// gemm.h explains words, and the template argument E.
 #pragma once
 #include "op.h"
 
 namespace d2lbert {
 
-// Queries whose scores are held at a time: the rows of 8 tiles of gemm.h.
+// The queries whose scores are computed at a time, so that the scores stay in
+// cache: the rows of 8 tiles of gemm.h.
 constexpr long QUERY_BLOCK = 8 * MR;
 
-// Queries, keys and values, or their gradients: three blocks of columns of one
-// matrix, whose rows begin ld numbers apart.
+// Queries, keys and values, or their gradients: columns of one matrix, whose
+// rows begin ld numbers apart.
 struct QueryKeyValue {
   float *q, *k, *v;
   long ld;
 };
 
-// The arguments of attention: R rows of H hidden units, B sequences, and the
-// number of heads. head_size is H / heads. offsets (B + 1,): the row at which
-// each sequence begins, and the end of the last sequence. lens (B,): the number
-// of rows of each sequence before the padding.
+// The arguments of attention, for R rows of H hidden units, and B sequences.
+// offsets (B + 1,): the row at which each sequence begins, and the end of the
+// last sequence. lens (B,): the rows of each sequence before the padding.
 struct Problem {
   long R, H, B, heads, head_size;
   const int32_t *offsets, *lens;
@@ -29,22 +26,20 @@ struct Problem {
   Dropout dropout;  // of the attention weights
   bool causal;      // a query attends to no key after its own position
 
-  // Find the rows of sequence b, [first, last). All these rows are queries, and
-  // the first num_keys rows are keys. No row is outside the matrix, even if
-  // offsets or lens are wrong.
+  // Find the rows of sequence b, [first, last): all are queries, and the first
+  // num_keys are keys. Even if offsets or lens are wrong, no row is outside the
+  // matrix.
   void find_sequence(long b, long* first, long* last, long* num_keys) const {
     *first = std::min<long>(std::max<long>(offsets[b], 0), R);
     *last = std::min<long>(std::max<long>(offsets[b + 1], *first), R);
     *num_keys = std::min<long>(std::max<long>(lens[b], 0), *last - *first);
   }
 
-  // The number of keys that a query attends to, out of n keys. query: the
-  // position of the query in the sequence.
-  long num_visible_keys(long query, long n) const {
-    return causal ? std::min(query + 1, n) : n;
+  long num_visible_keys(long query_position, long num_keys) const {
+    return causal ? std::min(query_position + 1, num_keys) : num_keys;
   }
 
-  // True if the offsets never decrease, so that no two sequences share a row.
+  // If false, two sequences may share a row.
   bool has_sorted_offsets() const {
     return std::is_sorted(offsets, offsets + B + 1);
   }
@@ -60,8 +55,7 @@ struct Problem {
   }
 };
 
-// The largest of n scores. The memory of the last vector may have other data
-// after the scores, which does not count.
+// Like `maximum` in simd.h, for s with memory for whole vectors.
 inline float largest(const float* s, long n) {
   const vi lane = lane_indices();
   const vf lowest = splat(-INFINITY);
@@ -79,7 +73,7 @@ inline float largest(const float* s, long n) {
 // Replace n scores by softmax(scale * scores). Zeros fill the last vector.
 inline void softmax(float* s, long n, float scale) {
   const vi lane = lane_indices();
-  const long tail_begin = n / VL * VL;  // the tail: scores of a partial vector
+  const long tail_begin = n / VL * VL;
   const float top = largest(s, n);
   vf total{};
   for (long j = 0; j < n; j += VL) {
@@ -92,31 +86,28 @@ inline void softmax(float* s, long n, float scale) {
   for (long j = 0; j < n; j += VL) store(s + j, load(s + j) * inverse);
 }
 
-// Prefetches the rows of the head after `head`: the next head of this sequence,
-// or head 0 of the next sequence. This sequence has rows [first, last). row,
-// column: where the head to prefetch begins in a matrix. size: its columns.
+// The head after `head` of the sequence with rows [first, last). After the last
+// head of a sequence, head 0 of the next sequence follows.
 struct NextHead {
-  long row, column, size;
+  long first_row, first_column, size;
   NextHead(const Problem& p, long head, long first, long last)
-      : row(head + 1 < p.heads ? first : last),
-        column((head + 1) % p.heads * p.head_size), size(p.head_size) {}
-  // Prefetch row r of the next head in the matrix x.
+      : first_row(head + 1 < p.heads ? first : last),
+        first_column((head + 1) % p.heads * p.head_size), size(p.head_size) {}
   void prefetch_row(const float* x, long ld, long r) const {
-    const float* from = x + (row + r) * ld + column;
+    const float* from = x + (first_row + r) * ld + first_column;
     // 16 numbers fill a cache line
     for (long j = 0; j < size; j += 16) __builtin_prefetch(from + j, 0, 2);
   }
 };
 
-// Write zeros to x (rows x columns), whose rows begin ld numbers apart.
 inline void clear_rows(float* x, long ld, long rows, long columns) {
   for (long i = 0; i < rows; i++) std::memset(x + i * ld, 0, 4 * columns);
 }
 
 // Replace the scores s of a query by attention weights after dropout. s has
-// num_keys numbers, rounded up to whole vectors. The query attends to the first
-// num_visible keys; the other weights are zero. dropout_row: the index of the
-// random numbers of this query and head.
+// num_keys numbers, rounded up to whole vectors. Only the first num_visible
+// weights are not zero. dropout_row: the row of random numbers (`Draws`) of
+// this query and head.
 inline void scores_to_weights(const Problem& p, long dropout_row,
                               long num_visible, long num_keys, float* s) {
   softmax(s, num_visible, p.scale);
@@ -130,22 +121,21 @@ inline void scores_to_weights(const Problem& p, long dropout_row,
           load(s + j) * p.dropout.factors(draws, (vu)(lane + (int)j)));
 }
 
-// One head of one sequence: the number of the head, its first column, and the
-// rows [first, last) and the number of keys of the sequence.
+// One head of one sequence. column: the first column of the head. [first,
+// last): the rows of the sequence.
 struct SequenceHead {
   long head, column, first, last, num_keys;
-  // index: counts all heads of sequence 0, then all heads of sequence 1, and so
-  // on.
+  // index: the number of the sequence times p.heads, plus `head`.
   SequenceHead(const Problem& p, long index)
       : head(index % p.heads), column(head * p.head_size) {
     p.find_sequence(index / p.heads, &first, &last, &num_keys);
   }
-  // Write zeros to the output. Call this if the sequence has no keys.
+  // The output of a sequence without keys is zero.
   void clear_output(const Problem& p, float* out) const {
     clear_rows(out + first * p.H + column, p.H, last - first, p.head_size);
   }
-  // Write zeros to the gradients of keys and values in rows of padding. If the
-  // sequence has no keys, write zeros to the gradients of queries, too.
+  // Write zeros to the gradients of keys and values in rows of padding, and of
+  // queries if the sequence has no keys.
   void clear_gradients(const Problem& p, const QueryKeyValue& grad) const {
     const long num_rows = last - first, begin = first * grad.ld + column;
     const long padding_begin = begin + num_keys * grad.ld;
@@ -166,22 +156,18 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
   clear_rows(x + end * ld, ld, p.R - end, columns);
 }
 
-// Replace the scores s of a query by attention weights after dropout. Replace
-// ds, the gradient of these weights, by the gradient of the scores. Both arrays
-// have `size` numbers, a multiple of VL. The query attends to the first
-// num_visible keys; the numbers of the other keys become zeros. dropout_row: as
-// for `scores_to_weights`.
-// The maximum and the sum of the softmax are computed again, not saved. Other
-// programs save the logarithm of the sum of exp(score). But a large logarithm
-// would be too coarse for weights that add up to 1. Also, the forward pass may
-// have used another kernel (amx_attention.h).
+// Like `scores_to_weights`, and also replace ds, the gradient of the weights,
+// by the gradient of the scores. s and ds have `size` numbers, a multiple of
+// VL. The sum of exp(score) is computed again. A saved logarithm of the sum, if
+// large, would be too coarse for weights that add up to 1. Also, the forward
+// pass may have used another kernel (amx_attention.h).
 inline void backpropagate_scores(const Problem& p, long dropout_row,
                                  long num_visible, long size, float* s,
                                  float* ds) {
   const vi lane = lane_indices();
   const Draws draws = p.dropout.row(dropout_row);
   const float top = largest(s, num_visible);
-  vf total{}, weighted{};  // the sums of e, and of e times the gradient d
+  vf total{}, weighted{};
   for (long j = 0; j < size; j += VL) {
     vf e = exp((load(s + j) - top) * p.scale), d = load(ds + j);
     if (num_visible - j < VL)
@@ -203,8 +189,7 @@ inline void backpropagate_scores(const Problem& p, long dropout_row,
   }
 }
 
-// Scratch memory of `attend` for one head of one sequence. T: the number of
-// rows of the longest sequence. D: numbers in a row of the head.
+// Scratch memory of `attend`. T: the number of rows of the longest sequence.
 template <class E>
 struct AttendMemory {
   word<E> *keys_t, *values;           // packed K^T and V
@@ -213,8 +198,7 @@ struct AttendMemory {
   static size_t bytes(const Problem& p, long T) {
     const long D = p.head_size, width = padded(T);
     const long d_words = E::words(D), t_words = E::words(T);
-    // A word or float has 4 bytes. + 512: each array may need up to 64 bytes
-    // more for alignment
+    // A word or float has 4 bytes. + 512: up to 64 to align each array
     return 4 * (width * d_words + padded(D) * t_words + QUERY_BLOCK * width +
                 QUERY_BLOCK * (d_words + t_words)) + 512;
   }
@@ -229,8 +213,7 @@ struct AttendMemory {
   }
 };
 
-// Compute the output of one head of one sequence, `part`. in, out: the matrices
-// with all rows and heads.
+// Compute the output of `part`. in, out: the matrices with all rows and heads.
 template <class E>
 void attend(const Problem& p, const SequenceHead& part,
             const QueryKeyValue& in, float* out,
@@ -239,7 +222,7 @@ void attend(const Problem& p, const SequenceHead& part,
   const long first = part.first, last = part.last, n = part.num_keys;
   const long column = part.column, begin = first * in.ld + column;
   if (!n) return part.clear_output(p, out);
-  const long row_size = ceil_div(n, VL) * VL;  // numbers in a row of scores
+  const long scores_per_row = ceil_div(n, VL) * VL;
   const NextHead next(p, part.head, first, last);
   pack_t<E>(in.k + begin, in.ld, D, n, memory.keys_t);
   pack<E>(in.v + begin, in.ld, n, D, memory.values);
@@ -248,17 +231,17 @@ void attend(const Problem& p, const SequenceHead& part,
     long lda = in.ld;  // `as_rows` changes lda if it copies the rows
     const word<E>* q =
         as_rows(in.q + i * in.ld + column, lda, m, D, memory.query_rows);
-    multiply<E>(false, m, row_size, d_words, q, lda, memory.keys_t, memory.S,
-                row_size, ZERO);
+    multiply<E>(false, m, scores_per_row, d_words, q, lda, memory.keys_t,
+                memory.S, scores_per_row, ZERO);
     for (long r = 0; r < m; r++) {
-      float* s = memory.S + r * row_size;
-      const long query = i - first + r;  // the position in the sequence
+      float* s = memory.S + r * scores_per_row;
+      const long position = i - first + r;  // of the query
       const long dropout_row = (i + r) * p.heads + part.head;
       for (const float* x : {in.q, in.k, in.v})
-        next.prefetch_row(x, in.ld, query);
-      scores_to_weights(p, dropout_row, p.num_visible_keys(query, n), n, s);
+        next.prefetch_row(x, in.ld, position);
+      scores_to_weights(p, dropout_row, p.num_visible_keys(position, n), n, s);
     }
-    lda = row_size;
+    lda = scores_per_row;
     const word<E>* w = as_rows(memory.S, lda, m, n, memory.weight_rows);
     multiply<E>(false, m, D, E::words(n), w, lda, memory.values,
                 out + i * p.H + column, p.H, ZERO);
@@ -270,14 +253,12 @@ template <class E>
 struct AttendBackMemory {
   word<E> *keys_t, *values_t, *keys, *queries, *d_outs;  // packed
   word<E> *left_rows, *left_columns;  // left factors, in the two layouts
-  // s and ds of `backpropagate_scores`, for QUERY_BLOCK queries. S: scores,
-  // then weights. dS: the gradient of the weights, then of the scores
-  float *S, *dS;
+  float *S, *dS;  // of QUERY_BLOCK rows, for `backpropagate_scores`
   static size_t bytes(const Problem& p, long T) {
     const long D = p.head_size, width = padded(T);
     const long d_words = E::words(D), t_words = E::words(T);
     const long q_words = E::words(QUERY_BLOCK), d_width = padded(D);
-    // + 1024: for alignment, as in `AttendMemory`
+    // + 1024: up to 64 to align each array
     return 4 * (2 * width * d_words + d_width * t_words +
                 2 * d_width * q_words + 2 * QUERY_BLOCK * width +
                 QUERY_BLOCK * (d_words + t_words) + q_words * width) + 1024;
@@ -298,8 +279,8 @@ struct AttendBackMemory {
   }
 };
 
-// Compute grad, the gradient of `in`, for one head of one sequence, `part`.
-// d_out: the gradient of the output. The matrices have all rows and heads.
+// Compute grad, the gradient of `in`, for `part`, from d_out, the gradient of
+// the output. The matrices have all rows and heads.
 template <class E>
 void attend_back(const Problem& p, const SequenceHead& part,
                  const QueryKeyValue& in, const float* d_out,
@@ -311,7 +292,7 @@ void attend_back(const Problem& p, const SequenceHead& part,
   const long grad_begin = first * grad.ld + column;
   part.clear_gradients(p, grad);
   if (!n) return;
-  const long row_size = ceil_div(n, VL) * VL;  // numbers in a row of scores
+  const long scores_per_row = ceil_div(n, VL) * VL;
   const long n_words = E::words(n);
   const NextHead next(p, part.head, first, last);
   pack_t<E>(in.k + begin, in.ld, D, n, memory.keys_t);
@@ -323,37 +304,36 @@ void attend_back(const Problem& p, const SequenceHead& part,
     const float* d_o = d_out + i * p.H + column;
     // The gradients of keys and values are sums over all blocks of queries
     const Start start = i == first ? ZERO : ADD;
-    // a: the left factor of each product. `as_rows` and `as_columns` change lda
-    // if they copy the factor
+    // `as_rows` and `as_columns` change lda if they copy the left factor
     long lda = in.ld;
     const word<E>* a = as_rows(q, lda, m, D, memory.left_rows);
-    multiply<E>(false, m, row_size, d_words, a, lda, memory.keys_t, memory.S,
-                row_size, ZERO);
+    multiply<E>(false, m, scores_per_row, d_words, a, lda, memory.keys_t,
+                memory.S, scores_per_row, ZERO);
     lda = p.H;
     a = as_rows(d_o, lda, m, D, memory.left_rows);
-    multiply<E>(false, m, row_size, d_words, a, lda, memory.values_t,
-                memory.dS, row_size, ZERO);
+    multiply<E>(false, m, scores_per_row, d_words, a, lda, memory.values_t,
+                memory.dS, scores_per_row, ZERO);
     for (long r = 0; r < m; r++) {
-      float* s = memory.S + r * row_size;
-      float* ds = memory.dS + r * row_size;
-      const long query = i - first + r;  // the position in the sequence
+      float* s = memory.S + r * scores_per_row;
+      float* ds = memory.dS + r * scores_per_row;
+      const long position = i - first + r;  // of the query
       const long dropout_row = (i + r) * p.heads + part.head;
       for (const float* x : {in.q, in.k, in.v})
-        next.prefetch_row(x, in.ld, query);
-      next.prefetch_row(d_out, p.H, query);
-      backpropagate_scores(p, dropout_row, p.num_visible_keys(query, n),
-                           row_size, s, ds);
+        next.prefetch_row(x, in.ld, position);
+      next.prefetch_row(d_out, p.H, position);
+      backpropagate_scores(p, dropout_row, p.num_visible_keys(position, n),
+                           scores_per_row, s, ds);
     }
-    lda = row_size;
+    lda = scores_per_row;
     a = as_rows(memory.dS, lda, m, n, memory.left_rows);
     multiply<E>(false, m, D, n_words, a, lda, memory.keys,
                 grad.q + i * grad.ld + column, grad.ld, ZERO);
-    lda = row_size;
+    lda = scores_per_row;
     a = as_columns(memory.S, lda, m, n, memory.left_columns);
     pack<E>(d_o, p.H, m, D, memory.d_outs);
     multiply<E>(true, n, D, m_words, a, lda, memory.d_outs, grad.v + grad_begin,
                 grad.ld, start);
-    lda = row_size;
+    lda = scores_per_row;
     a = as_columns(memory.dS, lda, m, n, memory.left_columns);
     pack<E>(q, in.ld, m, D, memory.queries);
     multiply<E>(true, n, D, m_words, a, lda, memory.queries,

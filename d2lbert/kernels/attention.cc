@@ -1,15 +1,12 @@
 // The operator d2lbert_attention_qkv: scaled dot-product attention of several
-// heads. The input is a matrix (R, 3H) with queries, keys and values side by
-// side, H columns each. Sequence b has the rows offsets[b] to
-// offsets[b + 1] - 1. All these rows are queries. Its first lens[b] rows are
-// keys, and its other rows are padding. The output is zero in rows outside of
-// the sequences.
+// heads. QKV (R, 3H) has queries, keys and values side by side. attend.h
+// explains offsets and lens. The output (R, H) is zero in rows outside of the
+// sequences.
 #include "attend.h"
 
 namespace d2lbert {
 namespace {
 
-// Compute out (R, H) from queries, keys and values.
 template <class E>
 void forward(const Problem& p, const QueryKeyValue& in, float* out) {
   clear_gaps(p, out, p.H, p.H);
@@ -27,8 +24,7 @@ void forward(const Problem& p, const QueryKeyValue& in, float* out) {
   }
 }
 
-// Compute grad, the gradient of `in`, from d_out (R, H), the gradient of the
-// output.
+// Compute grad, the gradient of `in`, from d_out, the gradient of the output.
 template <class E>
 void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
               const QueryKeyValue& grad) {
@@ -51,15 +47,13 @@ void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
 #include "amx_attention.h"  // tiled::forward and tiled::backward
 #endif
 
-// noise: 64 numbers, the random bits of `Dropout` (simd.h).
 struct Inputs : IndexedInputs {
-  const int QKV, offsets, lens, noise;
+  const int QKV, offsets, lens, noise;  // noise: see `Dropout` in simd.h
   explicit Inputs(const Attrs& attrs)
       : QKV(next()), offsets(next()), lens(next()),
         noise(next(has_dropout(attrs))) {}
 };
 
-// The three blocks of columns of QKV (R, 3H).
 QueryKeyValue split_qkv(MXTensor& QKV, long H) {
   float* x = floats(QKV);
   return {x, x + H, x + 2 * H, 3 * H};
@@ -82,7 +76,7 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Shape x = (*in)[at.QKV], lens = (*in)[at.lens];
   const unsigned heads = (unsigned)number(attrs, "num_heads", 1);
   if (x.size() != 2 || x[1] % 3 || lens.size() != 1)
-    return fail("attention needs rows (R, 3H) and lens (B,)");
+    return fail("attention_qkv needs QKV (R, 3H) and lens (B,)");
   const unsigned H = x[1] / 3;
   if (!heads || H % heads)
     return fail(std::to_string(heads) + " heads do not divide " +
@@ -98,7 +92,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const Inputs at(attrs);
   const Problem p = problem_of(attrs, at, in->data());
   if (!p.has_sorted_offsets())
-    return fail("attention needs offsets that never decrease");
+    return fail("attention_qkv needs offsets that never decrease");
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   pick_kernel(bf16, p.head_size, D2LBERT_PRODUCTS(forward))(

@@ -217,8 +217,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_words_are_cut_alike_around_every_character '
      'test_a_text_is_split_alike_in_stretches_of_any_size'),
     ('a forked process does not ask for its own AMX tiles',
-     'if (asked_by.load(std::memory_order_acquire) != process) {',
-     'if (!asked_by.load(std::memory_order_acquire)) {',
+     'if (pid_that_asked.load(std::memory_order_acquire) != pid) {',
+     'if (!pid_that_asked.load(std::memory_order_acquire)) {',
      'test_threads_and_a_forked_process_give_the_same'),
     ('AMX tiles are given denormals, which they take for zeros',
      'r.min_nonzero >= bits_of_power(min_exponent<P>()) &&\n         r.max',
