@@ -1,6 +1,5 @@
-// This file has bounds checks for C++ functions that Python calls by ctypes.
-// A function that can fail checks that no index points outside of an array,
-// catches all exceptions, and returns a Status.
+// Bounds checks for the C++ functions that Python calls by ctypes. An exception
+// must not reach ctypes, so these functions catch it and return a Status.
 #ifndef D2LBERT_BOUNDS_CHECK_H_
 #define D2LBERT_BOUNDS_CHECK_H_
 
@@ -10,13 +9,11 @@
 
 namespace {
 
-// The result of a function that Python calls. kOutside: a `require` failed, so
-// an index or a size does not fit the arrays. Python raises an exception for
-// each Status except kDone (`_check_status` in draw.py, `_check` in int8.py).
+// kOutside: a `require` failed, so an index or a size does not fit the arrays.
+// `_check_status` in draw.py and `_check` in int8.py use the same numbers.
 enum Status : int { kDone, kNoMemory, kOutside };
 
-// Throw std::out_of_range unless the condition is true. `failure` turns this
-// exception into kOutside. The message is not passed to Python.
+// Unless the condition is true, throw the exception that becomes kOutside.
 inline void require(bool condition) {
   if (!condition)
     throw std::out_of_range("an index points outside of an array");
@@ -45,8 +42,7 @@ inline void require_sorted(const int64_t* offsets, int64_t size, int64_t end) {
   require(last <= end);
 }
 
-// Return the Status for the exception that is being handled. Call this function
-// in `catch (...)`.
+// The Status for the exception that is being handled; for use in catch (...).
 inline int failure() {
   try {
     throw;

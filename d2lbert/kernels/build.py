@@ -18,8 +18,7 @@ from d2lbert.machine.files import locked
 from d2lbert.machine.processor import find_compiler, find_processor, isa_flags
 from d2lbert.machine.terminal import warn
 
-# Options of the compiler, without -ffast-math, which would not respect NaN and
-# infinity
+# No -ffast-math: it does not respect NaN and infinity
 FLAGS = ['-std=c++17', '-O3', '-fopenmp', '-fPIC', '-fno-math-errno',
          '-fno-trapping-math', '-ffp-contract=fast']
 
@@ -29,23 +28,16 @@ class BuildError(RuntimeError):
 
 
 def compiler():
-    """Find the C++ compiler; returns (command, line with its version).
-
-    The command is a list. Raises BuildError if there is no compiler.
-    """
+    """Return (command, version) as `find_compiler`, or raise BuildError."""
     try:
         return find_compiler()
     except LookupError as error:
-        raise BuildError(f'no C++ compiler found as {error}: install g++ or '
-                         'name one in CXX') from error
+        raise BuildError(f'no C++ compiler found (tried {error}): install '
+                         'g++, or set CXX to another compiler') from error
 
 
-def _cpu_features():
-    """The processor's features, on which the effect of -march=native depends.
-
-    Returns a string; if the features are unknown, the processor's machine type
-    and name.
-    """
+def _native_cpu():
+    """Text that identifies the processor for which -march=native compiles."""
     processor = find_processor()
     return (' '.join(sorted(processor.features))
             or f'{processor.machine} {processor.name}')
@@ -60,14 +52,13 @@ def _mxnet_parts():
     if not source.exists() or not (include / 'mxnet' / 'lib_api.h').exists():
         raise BuildError(f'MXNet {mx.__version__} in {root} comes without '
                          'its extension interface, src/lib_api.cc: install '
-                         'it from a wheel')
+                         'MXNet from a wheel')
     return include, source, mx.__version__
 
 
-# This shell script runs a compiler, in a process group of its own. Standard
-# input is a pipe, and Python has the other end. A watcher, a background
-# process of the script, waits until Python closes that end or is killed. Then
-# it kills the group: the script, the compiler and its child processes.
+# A shell script that runs the command "$@", with a watcher in the background.
+# Standard input is a pipe. When Python closes the other end or is killed, the
+# watcher kills the process group: script, compiler and child processes.
 WATCHED_COMMAND = '''\
 exec 3<&0 </dev/null
 { read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
@@ -89,9 +80,9 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     what, takes: a description of the library and the duration of its
     compilation, for the progress line. compiling=False: return None if the
     library is missing. options: further options of the compiler. Raises
-    BuildError if there is no compiler, even if the library exists. Also raises
-    BuildError if the compiler rejects a source, or if the cache folder, the
-    compiled library or MXNet's interface cannot be used.
+    BuildError if there is no compiler, even if the library exists; if the
+    compiler rejects a source; or if the cache folder, the compiled library or
+    MXNet's interface cannot be used.
     """
     command, all_sources, file_name = _recipe(name, sources, mxnet, options)
     try:
@@ -121,11 +112,11 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
 def checked(library_path):
     """Check a library and its folder, and yield a path that opens the library.
 
-    library_path: the path in the cache. Raises BuildError if the library is
-    not sound (`_is_sound`), if the folder cannot be read, or if any user
-    except root and this user can write to it. On Linux, the yielded path names
-    the folder by an open file descriptor, as /proc/self/fd/N. So no other user
-    can replace the library between the check and the use of the path.
+    On Linux, the yielded path names the folder by an open file descriptor, as
+    /proc/self/fd/N. So no other user can replace the library between the check
+    and the use of the path. Raises BuildError if the folder cannot be read,
+    if another user, except root, can write to it, or if the library is
+    missing, damaged or not trusted.
     """
     try:
         folder_fd = os.open(library_path.parent, os.O_RDONLY)
@@ -152,9 +143,7 @@ def print_line(line):
 def _recipe(name, sources, mxnet, options=()):
     """Return (compiler command, all sources, file name of the library).
 
-    The arguments are as for `library`. With mxnet=True, the source of MXNet's
-    interface is added to the sources. The file name has a hash of everything
-    that the library depends on.
+    The file name has a hash of everything that the library depends on.
     """
     sources = [pathlib.Path(source) for source in sources]
     command, compiler_version = compiler()
@@ -163,7 +152,7 @@ def _recipe(name, sources, mxnet, options=()):
     hashed_files = list(sources)
     for folder in sorted({source.parent for source in sources}):
         hashed_files += sorted(folder.glob('*.h'))
-    for part in [*command, compiler_version, _cpu_features(), *flags]:
+    for part in [*command, compiler_version, _native_cpu(), *flags]:
         hasher.update(os.fsencode(part) + b'\0')
     if mxnet:
         include, interface, mxnet_version = _mxnet_parts()
@@ -177,15 +166,11 @@ def _recipe(name, sources, mxnet, options=()):
 
 
 def _digest_file(library_path):
-    """The path of the file with the digest of a library."""
     return library_path.with_name(library_path.name + '.sha256')
 
 
 def _is_sound(library_path):
-    """True if a library exists and may be loaded.
-
-    It must have the stored digest, and no other user may be able to write it.
-    """
+    """True if a library has its stored digest, and others cannot write it."""
     try:
         with open(library_path, 'rb') as file:
             status = os.fstat(file.fileno())
@@ -197,12 +182,11 @@ def _is_sound(library_path):
 
 
 def _sha256(file):
-    """The digest of a file that is open for reading."""
     return hashlib.sha256(file.read()).hexdigest()
 
 
 def _compile(command, sources, target):
-    """Compile and link sources; move the library to the path `target`."""
+    """Compile and link sources to the library `target`."""
     try:
         work_folder = tempfile.TemporaryDirectory(
             prefix=f'.{target.stem}-', suffix='.part', dir=target.parent)
@@ -237,42 +221,36 @@ def _move_with_digest(built, target):
     os.replace(built_digest_file, _digest_file(target))
 
 
-def _run(commands, subjects, folder):
+def _run(commands, reported_files, temp_folder):
     """Run commands in parallel; raise BuildError if one fails.
 
-    No command outlives this call or this process. The error describes the
-    first failed command of the list. subjects: for each command, the file that
-    the error names. folder: the folder for the commands' temporary files.
+    No command outlives this call or this process. reported_files: for each
+    command, the file that the error names.
     """
-    env = dict(os.environ, TMPDIR=folder, LC_ALL='C')
+    env = dict(os.environ, TMPDIR=temp_folder, LC_ALL='C')
     read_end, write_end = os.pipe()
-    running = []
+    processes = []
     try:
         for command in commands:
-            running.append(subprocess.Popen(
+            processes.append(subprocess.Popen(
                 ['/bin/sh', '-c', WATCHED_COMMAND, 'sh', *command],
                 stdin=read_end, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, env=env, start_new_session=True))
-        outputs = [process.communicate()[0] for process in running]
+        outputs = [process.communicate()[0] for process in processes]
     finally:
         os.close(read_end)
         os.close(write_end)     # the watchers kill commands that still run
-        for process in running:
+        for process in processes:
             with contextlib.closing(process.stdout):
                 process.wait()
-    for command, process, output, subject in zip(commands, running, outputs,
-                                                 subjects):
+    for command, process, output, file in zip(
+            commands, processes, outputs, reported_files):
         if process.returncode:
-            raise BuildError(f'{command[0]} cannot build {subject.name}: '
+            raise BuildError(f'{command[0]} cannot build {file.name}: '
                              f'{_first_error(process, output)}')
 
 
 def _first_error(process, output):
-    """Return the first line of a compiler's output that has 'error'.
-
-    Without such a line, returns the first line; without output, the exit
-    status of the process.
-    """
     lines = output.decode(errors='replace').strip().splitlines()
     for line in lines:
         if 'error' in line:

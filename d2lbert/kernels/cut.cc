@@ -5,9 +5,9 @@
 // Equal words have the same number, which is called their type. Types begin
 // at 0, in the order of the words' first occurrences.
 //
-// A text is bytes of UTF-8. A non-ASCII word has a character beyond ASCII. To
-// convert words to lower case, C++ converts the ASCII letters. Then Python
-// converts each different non-ASCII word once (text_non_ascii, text_rename).
+// A text is bytes of UTF-8. To convert words to lower case, C++ converts the
+// ASCII letters. Then Python converts each different non-ASCII word once
+// (text_non_ascii, text_rename).
 
 #include <algorithm>
 #include <array>
@@ -24,29 +24,17 @@
 
 namespace {
 
-// The content of each line of a text. kParagraphs: a paragraph. kWiki: a
-// paragraph or heading of WikiText; the first and last line of a text are not
-// cut, they only decide whether the lines beside them are titles. kParts: a
-// part of a paragraph; blank lines separate paragraphs.
+// The content of a line, with the values of PARAGRAPHS, WIKI and PARTS in
+// cut.py, which describes them.
 enum class LineKind { kParagraphs, kWiki, kParts };
 
-// The number of words that are looked up in a WordTable one after the other,
-// after the slots of all of them have been prefetched.
+// The number of words whose slots are prefetched before they are looked up.
 constexpr size_t kBatch = 64;
 
 // The lowest bit, and the highest bit, of each of eight bytes.
 constexpr uint64_t kOnes = 0x0101010101010101u, kHigh = kOnes * 0x80;
 
-// True if a line is empty, or has only white space.
-bool is_blank(std::string_view line) {
-  const char *p = line.data(), *end = p + line.size();
-  while (p < end) {
-    const int n = space_at(p, end);
-    if (!n) return false;
-    p += n;
-  }
-  return true;
-}
+bool is_blank(std::string_view line) { return strip(line).empty(); }
 
 bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
@@ -57,31 +45,28 @@ bool ends_with(std::string_view text, std::string_view suffix) {
          text.substr(text.size() - suffix.size()) == suffix;
 }
 
-// True if a line looks like a heading of any level: " = Title = ", " = = ...".
+// True for a heading of any level of WikiText, such as " = = History = = ".
 bool is_heading(std::string_view line) {
-  const bool has_mark = starts_with(line, " = ") || starts_with(line, "= ");
-  if (!has_mark) return false;
+  if (!starts_with(line, " = ") && !starts_with(line, "= ")) return false;
   line = strip(line);
   return ends_with(line, " =") && line.find_first_not_of("= ") != line.npos;
 }
 
-// True if a line looks like a heading of the first level.
-bool is_top_heading(std::string_view line) {
+bool is_first_level_heading(std::string_view line) {
   if (!is_heading(line)) return false;
   line = strip(line);
   return !starts_with(line, "= = ") && !ends_with(line, " = =");
 }
 
-// The number of words of a line.
 int64_t count_words(std::string_view line) {
   int64_t count = 0;
   bool in_word = false;
   const char *p = line.data(), *end = p + line.size();
   while (p < end) {
-    const int n = space_at(p, end);
-    count += !n && !in_word;
-    in_word = !n;
-    p += n ? n : 1;
+    const int space_bytes = num_space_bytes(p, end);
+    count += !space_bytes && !in_word;
+    in_word = !space_bytes;
+    p += space_bytes ? space_bytes : 1;
   }
   return count;
 }
@@ -112,26 +97,24 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
   return true;
 }
 
-// Return the address of the first ' . ', which ends a sentence, between p and
-// `end`, or null.
-const char* find_sentence_end(const char* p, const char* end) {
-  const char* begin = p;
+// True if a line has a ' . ', which ends a sentence.
+bool has_full_stop(std::string_view line) {
   // Search for '.', which is rarer than a blank
-  while (p < end && (p = static_cast<const char*>(
-                         std::memchr(p, '.', static_cast<size_t>(end - p))))) {
-    if (p > begin && p[-1] == ' ' && p + 1 < end && p[1] == ' ') return p - 1;
-    ++p;
+  for (size_t k = line.find('.'); k != line.npos; k = line.find('.', k + 1)) {
+    if (k > 0 && line[k - 1] == ' ' && k + 1 < line.size() &&
+        line[k + 1] == ' ') {
+      return true;
+    }
   }
-  return nullptr;
+  return false;
 }
 
 // A text that is cut into words, sentences, paragraphs and articles.
 class Text {
  public:
-  // Cut a text. lower: convert ASCII letters to lower case, and collect the
-  // non-ASCII words for `rename`. Returns false for bytes that are not UTF-8,
-  // or a paragraph or line of more than max_bytes. Python then cuts the text
-  // itself, or reports the error.
+  // lower: convert ASCII letters to lower case, and collect the non-ASCII words
+  // for `rename`. Returns false if the bytes are not UTF-8, or if a paragraph
+  // or line has more than max_bytes.
   bool cut(const char* bytes, size_t size, LineKind line_kind, bool lower,
            size_t max_bytes) {
     clear();
@@ -156,12 +139,11 @@ class Text {
                             ? cut_parts(begin, end, max_bytes)
                             : cut_lines(begin, end, line_kind, max_bytes);
     number_batch();
-    different_words_ = words_.text();
+    names_ = words_.text();
     return is_cut;
   }
 
-  // The different non-ASCII words, each followed by a line feed. Empty if words
-  // keep their case.
+  // The different non-ASCII words, each followed by a line feed.
   std::string non_ascii_words() const {
     std::string lines;
     for (int32_t type : non_ascii_types_) {
@@ -171,25 +153,26 @@ class Text {
   }
 
   // Replace the words of `non_ascii_words` by `lines`, a line for each word.
-  // Words that become equal to each other get one type, and all types are
-  // numbered again by first occurrence. Returns false if the number of lines is
-  // wrong.
+  // Words that become equal get one type, and all types are numbered again by
+  // first occurrence. Returns false if the number of lines is wrong.
   bool rename(std::string_view lines) {
-    std::vector<std::string_view> renamed(words_.size());
-    for (size_t k = 0; k < renamed.size(); ++k) renamed[k] = words_[k];
-    std::vector<size_t> changed;  // the types of the words that change
+    std::vector<std::string_view> new_names(words_.size());
+    for (size_t k = 0; k < new_names.size(); ++k) new_names[k] = words_[k];
+    std::vector<size_t> changed_types;
     for (int32_t type : non_ascii_types_) {
       const size_t end = lines.find('\n');
       if (end == lines.npos) return false;
-      const std::string_view new_word = lines.substr(0, end);
+      const std::string_view new_name = lines.substr(0, end);
       const auto k = static_cast<size_t>(type);
-      if (renamed[k] != new_word) changed.push_back(k);
-      renamed[k] = new_word;
+      if (new_names[k] != new_name) changed_types.push_back(k);
+      new_names[k] = new_name;
       lines.remove_prefix(end + 1);
     }
     non_ascii_types_.clear();
     if (!lines.empty()) return false;
-    if (!changed.empty()) renumber(renamed, representatives(renamed, changed));
+    if (!changed_types.empty()) {
+      renumber(new_names, representatives(new_names, changed_types));
+    }
     return true;
   }
 
@@ -199,24 +182,22 @@ class Text {
     to[1] = static_cast<int64_t>(sentence_begins_.size());
     to[2] = static_cast<int64_t>(paragraph_begins_.size());
     to[3] = static_cast<int64_t>(article_begins_.size());
-    to[4] = static_cast<int64_t>(different_words_.size());
+    to[4] = static_cast<int64_t>(names_.size());
   }
 
-  // Store the number of paragraphs that were left out, and the number of their
-  // words.
   void store_left_out(int64_t* to) const {
     to[0] = paragraphs_left_out_;
     to[1] = words_left_out_;
   }
 
-  // Copy the text to arrays: see text_copy below.
+  // See text_copy.
   void copy(int32_t* types, int64_t* sentences, int64_t* paragraphs,
             int64_t* articles, char* names) const {
     std::copy(types_.begin(), types_.end(), types);
     std::copy(sentence_begins_.begin(), sentence_begins_.end(), sentences);
     std::copy(paragraph_begins_.begin(), paragraph_begins_.end(), paragraphs);
     std::copy(article_begins_.begin(), article_begins_.end(), articles);
-    std::copy(different_words_.begin(), different_words_.end(), names);
+    std::copy(names_.begin(), names_.end(), names);
   }
 
  private:
@@ -235,40 +216,37 @@ class Text {
     paragraphs_left_out_ = words_left_out_ = 0;
   }
 
-  // Types whose words are equal after `rename` form a group. Return for each
-  // type one type of its group, the same for the whole group. renamed: the
-  // word of each type after `rename`. changed: the types of the words that
-  // change.
+  // Return for each type a representative, one of the types with the same new
+  // name. All these types get the same representative.
   std::vector<size_t> representatives(
-      const std::vector<std::string_view>& renamed,
-      const std::vector<size_t>& changed) const {
-    std::vector<size_t> representative(renamed.size());
-    // Words that did not change still differ from each other
+      const std::vector<std::string_view>& new_names,
+      const std::vector<size_t>& changed_types) const {
+    std::vector<size_t> representative(new_names.size());
+    // Names that did not change still differ from each other
     std::iota(representative.begin(), representative.end(), size_t{0});
-    WordTable new_words;  // changed words that equal no unchanged word
-    // For each word of new_words, the type of the first word that changed to it
-    std::vector<size_t> first_changed;
-    for (size_t k : changed) {
-      const Word word(renamed[k]);
-      // The word that had this spelling before `rename`. It may have another
-      // spelling now
-      const int32_t found = words_.find(word);
-      if (found >= 0 && renamed[static_cast<size_t>(found)] == renamed[k]) {
-        representative[k] = static_cast<size_t>(found);
+    WordTable changed_names;  // without those that equal an unchanged name
+    std::vector<size_t> first_types;  // the first type of each changed name
+    for (size_t k : changed_types) {
+      const Word new_name(new_names[k]);
+      // The type that had this name before `rename`, and may have another now
+      const int32_t old_owner = words_.find(new_name);
+      if (old_owner >= 0 &&
+          new_names[static_cast<size_t>(old_owner)] == new_names[k]) {
+        representative[k] = static_cast<size_t>(old_owner);
         continue;
       }
-      const auto index = static_cast<size_t>(new_words.find_or_add(word));
-      if (index == first_changed.size()) first_changed.push_back(k);
-      representative[k] = first_changed[index];
+      const auto index =
+          static_cast<size_t>(changed_names.find_or_add(new_name));
+      if (index == first_types.size()) first_types.push_back(k);
+      representative[k] = first_types[index];
     }
     return representative;
   }
 
-  // Number all types again by first occurrence. renamed: the word of each type
-  // after `rename`. representative: the result of `representatives`.
-  void renumber(const std::vector<std::string_view>& renamed,
+  // Number all types again by first occurrence, with one type for each name.
+  void renumber(const std::vector<std::string_view>& new_names,
                 const std::vector<size_t>& representative) {
-    const size_t num_types = renamed.size();
+    const size_t num_types = new_names.size();
     std::vector<int32_t> new_types(num_types, -1);
     std::string lines;
     lines.reserve(words_.text().size());
@@ -277,90 +255,90 @@ class Text {
       int32_t& new_type = new_types[representative[k]];
       if (new_type < 0) {
         new_type = count++;
-        lines.append(renamed[k]).push_back('\n');
+        lines.append(new_names[k]).push_back('\n');
       }
       new_types[k] = new_type;
     }
-    // If no words became equal, all types are as before
+    // If no names became equal, all types are as before
     if (static_cast<size_t>(count) < num_types) {
       for (int32_t& type : types_) {
         type = new_types[static_cast<size_t>(type)];
       }
     }
-    different_words_ = std::move(lines);
+    names_ = std::move(lines);
   }
 
-  // Add the paragraphs of a text with kParagraphs or kWiki. Returns false if a
-  // line has more than max_bytes.
+  // For kParagraphs and kWiki. Returns false if a line has more than max_bytes.
   bool cut_lines(const char* p, const char* end, LineKind line_kind,
                  size_t max_bytes) {
     // The two lines before `next`, which is line k of the text
-    std::string_view before, line;
+    std::string_view previous, line;
     for (int64_t k = 0;; ++k) {
       const char* stop = end_of_line(p, end);
       const std::string_view next(p, static_cast<size_t>(stop - p));
       if (next.size() > max_bytes) return false;
       if (line_kind == LineKind::kParagraphs) {
-        add_paragraph(next, false);
+        add_paragraph(next, /*is_counted=*/true);
       } else if (k > 1) {  // so `line` is neither the first nor the last line
         // A title is a heading of the first level between blank lines
-        if (is_top_heading(line) && is_blank(before) && is_blank(next)) {
+        if (is_first_level_heading(line) && is_blank(previous) &&
+            is_blank(next)) {
           article_begins_.push_back(num_paragraphs());
         }
-        add_paragraph(line, is_heading(line));
+        add_paragraph(line, /*is_counted=*/!is_heading(line));
       }
       if (stop == end) return true;
-      before = line;
+      previous = line;
       line = next;
       p = stop + 1;
     }
   }
 
-  // Add the paragraphs of a text with kParts. Returns false if a paragraph has
-  // more than max_bytes.
+  // For kParts. Returns false if a paragraph has more than max_bytes.
   bool cut_parts(char* p, char* end, size_t max_bytes) {
-    char* begin = nullptr;      // of the paragraph; null between paragraphs
+    char* paragraph = nullptr;  // null between paragraphs
     for (;;) {
       char* stop = const_cast<char*>(end_of_line(p, end));
       const bool is_blank_line = is_blank({p, static_cast<size_t>(stop - p)});
-      if (!is_blank_line && !begin) begin = p;
-      if (begin) {
+      if (!is_blank_line && !paragraph) paragraph = p;
+      if (paragraph) {
         // p - 1: the end of the line before the blank line
         const char* paragraph_end = is_blank_line ? p - 1 : stop;
-        const auto size = static_cast<size_t>(paragraph_end - begin);
+        const auto size = static_cast<size_t>(paragraph_end - paragraph);
         if (size > max_bytes) return false;
         if (is_blank_line || stop == end) {
-          add_paragraph({begin, size}, false);
-          begin = nullptr;
+          add_paragraph({paragraph, size}, /*is_counted=*/true);
+          paragraph = nullptr;
         }
       }
       if (stop == end) return true;
-      if (begin) *stop = ' ';   // join the lines of a paragraph
+      if (paragraph) *stop = ' ';   // join its lines
       p = stop + 1;
     }
   }
 
-  // The address of the first line feed from p on, or `end`.
   static const char* end_of_line(const char* p, const char* end) {
     const void* found = std::memchr(p, '\n', static_cast<size_t>(end - p));
     return found ? static_cast<const char*>(found) : end;
   }
 
-  // Add a line as a paragraph if it has a ' . '. Otherwise count it as left
-  // out, unless it is blank or a heading. White space at both ends is removed
-  // before the cuts at ' . ', so a full stop at the end stays in the last
-  // sentence.
-  void add_paragraph(std::string_view line, bool is_heading) {
-    if (!find_sentence_end(line.data(), line.data() + line.size())) {
-      const int64_t count = is_heading ? 0 : count_words(line);
-      paragraphs_left_out_ += count > 0;
-      words_left_out_ += count;
-      return;
+  // Add a line as a paragraph if it has a ' . ', else leave it out. is_counted:
+  // count it if it is left out and not blank.
+  void add_paragraph(std::string_view line, bool is_counted) {
+    if (has_full_stop(line)) {
+      // After `strip`, a full stop at the end is a word of the last sentence
+      add_sentences(strip(line));
+      paragraph_begins_.push_back(num_sentences());
+    } else if (is_counted) {
+      const int64_t num_words = count_words(line);
+      paragraphs_left_out_ += num_words > 0;
+      words_left_out_ += num_words;
     }
-    line = strip(line);
+  }
+
+  void add_sentences(std::string_view line) {
     const char *p = line.data(), *end = p + line.size();
-    // The end of the latest ' . ' so far. Its last blank cannot begin another
-    // ' . ' as well
+    // The end of the latest ' . ', whose last blank cannot begin another ' . '
     const char* full_stop_end = p;
     while (p < end) {
       // Cut words in a block of 64 bytes, up to a byte that is neither visible
@@ -368,35 +346,34 @@ class Text {
       uint64_t non_visible = find_non_visible(p);
       const char* const block = p;
       for (; non_visible; non_visible &= non_visible - 1) {
-        const char* stop = block + __builtin_ctzll(non_visible);  // of the word
-        if (*stop != ' ' && stop < end) break;
-        if (stop > end) stop = end;
-        const auto size = static_cast<size_t>(stop - p);
+        const char* word_end = block + __builtin_ctzll(non_visible);
+        if (*word_end != ' ' && word_end < end) break;
+        if (word_end > end) word_end = end;
+        const auto size = static_cast<size_t>(word_end - p);
         const bool is_full_stop =
             size == 1 && *p == '.' && p > full_stop_end && p[-1] == ' ' &&
-            stop < end;
+            word_end < end;
         if (is_full_stop) {
           end_sentence();
-          full_stop_end = stop + 1;
+          full_stop_end = word_end + 1;
         } else if (size) {
-          add_to_batch(size < 8 ? Word(p, size, first_bytes(p, size))
-                                : Word({p, size}), false);
+          add_to_batch(size < 8 ? Word(p, size, load_short(p, size))
+                                : Word({p, size}), /*needs_python=*/false);
         }
-        p = stop + 1;
-        if (stop == end) break;
+        p = word_end + 1;
+        if (word_end == end) break;
       }
       // The loop ended at a byte that is neither visible ASCII nor a blank, or
-      // the word at p fills the block. Otherwise the next block begins at p
+      // the word at p fills the block
       if (p < end && (non_visible || p == block)) {
         p = add_word_or_skip_space(p, end);
       }
     }
     end_sentence();
-    paragraph_begins_.push_back(num_sentences());
   }
 
-  // 64 bits, one for each byte from p on: 0 for visible ASCII, which is taken
-  // to be 0x21 to 0x7f, else 1.
+  // Return 64 bits: bit k is 0 if p[k] is visible ASCII (here 0x21 to 0x7f),
+  // else 1.
   static uint64_t find_non_visible(const char* p) {
     uint64_t found = 0;
     for (unsigned k = 0; k < 8; ++k) {
@@ -411,21 +388,19 @@ class Text {
     return found;
   }
 
-  // The `size` bytes from p on, fewer than eight, as `load` returns them. Reads
-  // eight bytes, which is faster.
-  static uint64_t first_bytes(const char* p, size_t size) {
+  // `load` for fewer than eight bytes. Reads eight bytes, which is faster.
+  static uint64_t load_short(const char* p, size_t size) {
     return load(p, 8) & ((uint64_t{1} << 8 * size) - 1);
   }
 
-  // If there is a white space character at p, return its end. Otherwise add the
-  // word at p, and return the end of the word.
+  // Add the word at p, or skip the white space character at p. Returns its end.
   const char* add_word_or_skip_space(const char* p, const char* end) {
     const char* stop = p;
     bool is_ascii = true;
     for (; stop < end; ++stop) {
       const auto c = static_cast<unsigned char>(*stop);
       if (c > 0x20 && c < 0x80) continue;
-      const int space_bytes = space_at(stop, end);
+      const int space_bytes = num_space_bytes(stop, end);
       if (space_bytes && stop == p) return p + space_bytes;
       if (space_bytes) break;
       if (c >= 0x80) is_ascii = false;
@@ -434,8 +409,7 @@ class Text {
     return stop;
   }
 
-  // Add a word to the batch. needs_python: Python must convert the word to
-  // lower case.
+  // needs_python: Python must convert the word to lower case.
   void add_to_batch(const Word& word, bool needs_python) {
     words_.prefetch_slot(word);
     if (needs_python) non_ascii_in_batch_.push_back(batch_size_);
@@ -443,7 +417,6 @@ class Text {
     if (batch_size_ == kBatch) number_batch();
   }
 
-  // Number the words of the batch, then empty the batch.
   void number_batch() {
     const size_t first = types_.size();
     types_.resize(first + batch_size_);
@@ -477,9 +450,6 @@ class Text {
 
   bool lower_ = false;
   std::string buffer_;  // the text; if lower_, its ASCII is in lower case
-  // The different words in the order of their types, each followed by a line
-  // feed
-  std::string different_words_;
   WordTable words_;  // the different words before `rename`
   std::array<Word, kBatch> batch_;  // words that are not numbered yet
   size_t batch_size_ = 0;
@@ -488,15 +458,10 @@ class Text {
   std::vector<size_t> non_ascii_in_batch_;
   // The types of the different non-ASCII words. Empty unless lower_
   std::vector<int32_t> non_ascii_types_;
-  std::vector<int32_t> types_;  // of each word of the text
-  // The index of the first word of each sentence. One more entry at the end:
-  // the number of all words
-  std::vector<int64_t> sentence_begins_;
-  // The index of the first sentence of each paragraph. One more entry at the
-  // end: the number of all sentences
-  std::vector<int64_t> paragraph_begins_;
-  // The number of paragraphs before the title of each article
-  std::vector<int64_t> article_begins_;
+  // The arrays that text_copy describes
+  std::vector<int32_t> types_;
+  std::vector<int64_t> sentence_begins_, paragraph_begins_, article_begins_;
+  std::string names_;
 };
 
 }  // namespace
@@ -504,7 +469,7 @@ class Text {
 // All functions except *_free return a Status (bounds_check.h).
 extern "C" {
 
-// Make a Text, and store its address. A Text can cut one text after the other.
+// A Text can cut one text after the other.
 int text_new(void** new_handle) try {
   *new_handle = new Text;
   return kDone;
@@ -582,8 +547,7 @@ int text_copy(const void* handle, int32_t* types, int64_t* sentences,
 
 void text_free(void* handle) { delete static_cast<Text*>(handle); }
 
-// Make a WordTable, which Python knows as `Names` (cut.py), and store its
-// address.
+// The functions for `Names` in cut.py. The handle points to a WordTable.
 int names_new(void** new_handle) try {
   *new_handle = new WordTable;
   return kDone;
@@ -623,9 +587,8 @@ int names_add(void* handle, const char* lines, int64_t size,
           kept && !kept[count] ? -1 : table->find_or_add(word);
       ++count;
       if (table->size() > num_known) {
-        // A UTF-8 continuation byte does not start a letter
         sizes[2] += std::count_if(word.begin, word.begin + word.size,
-                                  [](char c) { return (c & 0xc0) != 0x80; });
+                                  [](char c) { return !is_continuation(c); });
       }
     }
   }

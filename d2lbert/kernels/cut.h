@@ -15,18 +15,20 @@
 #include <string_view>
 #include <vector>
 
-// The base-2 logarithm of the number of slots in a new WordTable. A test may
-// define a smaller number, so that few words make a table grow.
+// The base-2 logarithm of the number of slots in a new WordTable. A test can
+// define a smaller one, so that a few words make a table grow.
 #ifndef D2LBERT_TABLE_BITS
 #define D2LBERT_TABLE_BITS 14
 #endif
 
 namespace {
 
-// The number of bytes of the character at p if it is white space for Python's
-// str.isspace(), 0 otherwise. The text must be valid UTF-8. At a continuation
-// byte the result is 0.
-inline int space_at(const char* p, const char* end) {
+// True for a byte of a UTF-8 character after the character's first byte.
+inline bool is_continuation(char c) { return (c & 0xc0) == 0x80; }
+
+// The number of bytes of the white space character (Python's str.isspace()) at
+// p in valid UTF-8; 0 at another character or at a continuation byte.
+inline int num_space_bytes(const char* p, const char* end) {
   const auto c = static_cast<unsigned char>(*p);
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31);
   if (c == 0xc2 && end - p >= 2) {  // U+0085, U+00A0
@@ -46,30 +48,28 @@ inline int space_at(const char* p, const char* end) {
   return is_space ? 3 : 0;
 }
 
-// The line without white space at both ends, as Python's str.strip() gives it.
+// Python's str.strip().
 inline std::string_view strip(std::string_view line) {
   const char *begin = line.data(), *end = begin + line.size();
-  for (int n; begin < end && (n = space_at(begin, end)); begin += n) {}
+  for (int n; begin < end && (n = num_space_bytes(begin, end)); begin += n) {}
   while (begin < end) {
-    // Find the first byte of the last character
-    const char* last = end - 1;
-    while (last > begin && (*last & 0xc0) == 0x80) --last;
-    if (!space_at(last, end)) break;
-    end = last;
+    const char* last_char = end - 1;
+    while (last_char > begin && is_continuation(*last_char)) --last_char;
+    if (!num_space_bytes(last_char, end)) break;
+    end = last_char;
   }
   return {begin, static_cast<size_t>(end - begin)};
 }
 
-// The `size` bytes from p on, at most eight, followed by bytes of zero, as an
-// integer.
+// `size` bytes, at most eight, as an integer. The missing bytes are zero.
 inline uint64_t load(const char* p, size_t size) {
   uint64_t x = 0;
   std::memcpy(&x, p, size);
   return x;
 }
 
-// True if two words of `size` bytes, at least eight, are equal. For the usual
-// sizes of words this is faster than memcmp.
+// Compare two words of at least eight bytes. For the usual sizes of words this
+// is faster than memcmp.
 inline bool are_equal(const char* a, const char* b, size_t size) {
   for (size_t k = 0; k + 8 < size; k += 8) {
     if (load(a + k, 8) != load(b + k, 8)) return false;
@@ -79,9 +79,8 @@ inline bool are_equal(const char* a, const char* b, size_t size) {
 }
 
 // Random constants of the hash, different in each process. With known constants
-// an attacker could make a text whose words all have one hash, so that each
-// look-up would compare all words. The number that a word gets does not depend
-// on the constants.
+// an attacker could write a text whose words all have one hash, so that each
+// look-up would compare all words. The numbers of words do not depend on them.
 struct Secret {
   uint64_t seed, factor;
 
@@ -95,7 +94,7 @@ struct Secret {
           std::chrono::steady_clock::now().time_since_epoch().count());
     }
     seed = uint64_t{random[0]} << 32 | random[1];
-    // If random[2] and random[3] are 0, the factor is 0x9e37..., a good factor
+    // Without randomness the factor is this constant, which is a good factor
     factor = (uint64_t{random[2]} << 32 | random[3]) ^ 0x9e3779b97f4a7c15u;
     factor |= 1;  // an odd factor loses no bits
   }
@@ -103,16 +102,14 @@ struct Secret {
 
 inline const Secret kSecret;
 
-// Multiply x by the secret factor, and return the XOR of both halves of the
-// product. So the author of a text does not know which bits of the hash depend
-// on which byte.
+// Scramble x. The factor is secret, so that the author of a text does not know
+// which bits of the result depend on which byte.
 inline uint64_t mix(uint64_t x) {
   __extension__ typedef unsigned __int128 Product;
   const Product product = Product{x} * kSecret.factor;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// The hash of a word, computed from eight bytes at a time.
 inline uint64_t hash(std::string_view word) {
   const char* p = word.data();
   size_t left = word.size();
@@ -121,9 +118,9 @@ inline uint64_t hash(std::string_view word) {
   return mix(h ^ load(p, left));
 }
 
-// A word and its key in a WordTable. For a word of up to seven bytes the key is
-// its bytes and its size, so equal keys mean equal words. For a longer word the
-// key is the hash, with bit 59 set, which the keys of short words do not have.
+// A word and its key in a WordTable. The key of a short word is its bytes and
+// its size, so equal keys mean equal words. The key of a long word is its hash
+// with bit 59 set, which no short word has.
 struct Word {
   const char* begin;
   size_t size;
@@ -133,12 +130,14 @@ struct Word {
 
   explicit Word(std::string_view word)
       : begin(word.data()), size(word.size()),
-        key(size < 8 ? short_key(load(begin, size), size)
-                     : hash(word) | uint64_t{8} << 56) {}
+        key(is_short() ? short_key(load(begin, size), size)
+                       : hash(word) | uint64_t{8} << 56) {}
 
-  // A word of fewer than eight bytes. bytes: as `load` returns them.
+  // A short word, for which `load` returned `bytes`.
   Word(const char* begin, size_t size, uint64_t bytes)
       : begin(begin), size(size), key(short_key(bytes, size)) {}
+
+  bool is_short() const { return size < 8; }
 
   static uint64_t short_key(uint64_t bytes, size_t size) {
     return bytes | uint64_t{size} << 56;
@@ -146,8 +145,8 @@ struct Word {
 };
 
 // A hash table with open addressing, which numbers different words in the order
-// of their first occurrence. A look-up spends most of its time on waiting for
-// memory. So call `prefetch_slot` for several words before `find_or_add`.
+// of their first occurrence. No word may have a line feed. A look-up mostly
+// waits for memory: call `prefetch_slot` for several words, then look them up.
 class WordTable {
  public:
   WordTable() : slots_(size_t{1} << (64 - shift_)) {}
@@ -159,7 +158,6 @@ class WordTable {
     text_.clear();
   }
 
-  // Prefetch the slot of a word.
   void prefetch_slot(const Word& word) const {
     __builtin_prefetch(&slots_[first_slot(word.key)]);
   }
@@ -168,23 +166,22 @@ class WordTable {
   // when the slot has been prefetched.
   void prefetch_text(const Word& word) const {
     const Slot& slot = slots_[first_slot(word.key)];
-    if (slot.number >= 0 && word.size >= 8) {
+    if (slot.number >= 0 && !word.is_short()) {
       __builtin_prefetch(text_.data() + slot.start);
     }
   }
 
-  // Return the number of a word. A new word gets the next number.
   int32_t find_or_add(const Word& word) {
     Slot& slot = slots_[find_slot(word)];
     if (slot.number >= 0) return slot.number;
     const auto number = static_cast<int32_t>(size());
     const size_t start = text_.size(), end = start + word.size + 1;
-    // A Slot has 32 bits for `start`, and 31 for a number that is not negative
+    // Slot::start has 32 bits, and Slot::number 31 bits besides its sign
     if (end >> 32 || size() >> 31) throw std::bad_alloc();
     starts_.push_back(static_cast<uint32_t>(end));
     text_.append(word.begin, word.size).push_back('\n');
     slot = {word.key, number, static_cast<uint32_t>(start)};
-    if (size() * 5 > slots_.size() * 3) grow();  // more than 3/5 are full
+    if (size() * 5 > slots_.size() * 3) double_slots();
     return number;
   }
 
@@ -193,19 +190,20 @@ class WordTable {
     return slots_[find_slot(word)].number;
   }
 
-  // The word with number k.
-  std::string_view operator[](size_t k) const {
-    return std::string_view(text_).substr(starts_[k],
-                                          starts_[k + 1] - starts_[k] - 1);
+  std::string_view operator[](size_t number) const {
+    const uint32_t start = starts_[number], end = starts_[number + 1];
+    return std::string_view(text_).substr(start, end - start - 1);
   }
+
   // The number of words.
   size_t size() const { return starts_.size() - 1; }
-  // All words, each followed by a line feed.
-  const std::string& text() const { return text_; }
-  // The words from number k on, each followed by a line feed.
-  std::string_view text_from(size_t k) const {
-    return std::string_view(text_).substr(starts_[k]);
+
+  // The words from a number on, each followed by a line feed.
+  std::string_view text_from(size_t number) const {
+    return std::string_view(text_).substr(starts_[number]);
   }
+
+  const std::string& text() const { return text_; }
 
  private:
   struct Slot {
@@ -230,19 +228,17 @@ class WordTable {
     }
   }
 
-  // True if `slot` holds `word`, for a slot and a word with equal keys.
+  // True if a slot with the key of a word has this word.
   bool has_word(const Slot& slot, const Word& word) const {
-    if (word.size < 8) return true;  // the key has all bytes of the word
+    if (word.is_short()) return true;
     const char* stored = text_.data() + slot.start;
-    // True if the sizes are equal. Also true for some shorter stored words, but
-    // their line feed is a difference that `are_equal` finds
-    const bool ends_there = text_.size() - slot.start > word.size &&
-                            stored[word.size] == '\n';
-    return ends_there && are_equal(stored, word.begin, word.size);
+    // Some shorter stored words pass, but `are_equal` finds their line feed
+    const bool may_end_there = text_.size() - slot.start > word.size &&
+                               stored[word.size] == '\n';
+    return may_end_there && are_equal(stored, word.begin, word.size);
   }
 
-  // Double the number of slots.
-  void grow() {
+  void double_slots() {
     std::vector<Slot> new_slots(slots_.size() * 2);
     --shift_;
     const size_t mask = new_slots.size() - 1;
