@@ -1,9 +1,7 @@
-"""This module cuts texts into words and word pieces, in C++.
+"""Cut texts into words and word pieces in C++: cut.cc, types.cc, pieces.cc.
 
-The C++ files are cut.cc, types.cc and pieces.cc, in the library that draw.py
-loads. Callers check first that `draw.library()` is not None. If it is None,
-they compute the same result without this module. Other Python threads run
-while the C++ code works.
+Callers check that `draw.library()`, which has this code, is not None, and
+otherwise compute the same result in Python. The C++ code runs without the GIL.
 
 Equal words have the same number, their type. Types begin at 0, in the order of
 the words' first occurrences in a text.
@@ -16,29 +14,26 @@ import numpy as onp
 from d2lbert.kernels import draw
 from d2lbert.machine.workers import interruptible
 
-#: The values of the argument `line_kind` of `text`. PARAGRAPHS: a line is a
-#: paragraph. WIKI: a line is a paragraph or a heading of WikiText; the first
-#: and last line are not cut, and only decide whether the lines beside them are
-#: titles. PARTS: a line is a part of a paragraph; blank lines end paragraphs.
+#: Values of `line_kind`. PARAGRAPHS: a line is a paragraph. WIKI: a line is a
+#: paragraph or a heading of WikiText; the first and last line are not cut, and
+#: only decide whether the lines beside them are titles. PARTS: a line is a
+#: part of a paragraph; blank lines end paragraphs.
 PARAGRAPHS, WIKI, PARTS = range(3)
 
 #: The number of unused entries at the end of a table for `spread`, which
-#: copies entries in groups of this size (kAtATime in types.cc).
+#: copies this many entries at a time (kAtATime in types.cc).
 SPARE = 4
 
-#: The main thread leaves a text of this many bytes or more to another thread,
-#: and handles signals meanwhile. Cutting this many bytes takes about 0.1 s.
+#: Signals are handled during the cut of a text of this size (0.1 s) or more.
 LONG_BYTES = 1 << 25
 
-#: The value of `max_paragraph_bytes` that allows paragraphs of any size.
-NO_LIMIT = (1 << 63) - 1
+NO_LIMIT = (1 << 63) - 1    # of max_paragraph_bytes
 
 
 class TextMemory:
-    """Memory that calls of `text` use one after the other.
+    """Memory that calls of `text` reuse. Not thread-safe.
 
-    Without it, requesting memory would take most of the time of a call. Only
-    one thread at a time may use a `TextMemory`.
+    Requesting memory in each call would take most of the time of the call.
     """
 
     def __init__(self):
@@ -57,26 +52,23 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
 
     - types (words,) int32
     - sentences (sentences + 1,) int64: the index of the first word of each,
-      then the number of all words
+      then the number of words
     - paragraphs (paragraphs + 1,) int64: the index of the first sentence of
-      each, then the number of all sentences
+      each, then the number of sentences
     - articles (titles,) int64: the index of the paragraph after each title, or
       of the title itself if it has ' . '
-    - names, bytes: the word of each type, from type 0 on, a line for each
-    - left_out (2,) int64: the number of paragraphs that are left out, and the
-      number of their words
-
-    A paragraph without ' . ' is left out. A heading without ' . ' is left out,
-    too, but not counted.
+    - names, bytes: the word of each type, a line for each
+    - left_out (2,) int64: the number of paragraphs without ' . ', which are
+      left out, and the number of their words. Headings without ' . ' are left
+      out, too, but not counted
     """
     memory = memory or TextMemory()
     library, handle = memory.library, memory.handle
-    sizes = onp.zeros(9, 'int64')       # its entries: see text_cut in cut.cc
+    sizes = onp.zeros(9, 'int64')       # see text_cut in cut.cc
 
-    # If a signal handler raises an exception, `text` may end before `cut`.
-    # `cut` refers to `memory`, and so keeps the handle valid. `interruptible`
-    # passes is_abandoned, which `cut` ignores, since it cannot end early
-    def cut(is_abandoned=None):
+    # After an exception of a signal handler, `cut` may run on after the end of
+    # `text`. Its reference to `memory` keeps the handle valid
+    def cut(is_abandoned=None):     # ignored: C++ cannot end early
         library.text_cut(memory.handle, data, len(data), line_kind, lower,
                          max_paragraph_bytes, sizes)
     if len(data) < LONG_BYTES:
@@ -87,8 +79,7 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
     if has_failed:
         return None
     if num_non_ascii_bytes:     # 0 unless `lower`
-        # The different non-ASCII words, one in each line. Without the line
-        # feeds, the lower case of Greek sigma would depend on other words
+        # A line for each word, so that lower() sees which sigma ends a word
         non_ascii = onp.empty(num_non_ascii_bytes, 'uint8')
         library.text_non_ascii(handle, non_ascii, len(non_ascii))
         lowered = non_ascii.tobytes().decode().lower().encode()
@@ -103,13 +94,12 @@ def text(data, line_kind, lower=True, max_paragraph_bytes=NO_LIMIT,
 
 
 def first_places(types, lengths, places, first):
-    """Set first[k] to the place of the first word of type k, for each k.
+    """Lower first[k] to the place of the first word of type k, for each k.
 
-    first[k] stays if it is less already. A place is the index of a word in a
-    larger text. types (words,) uint16 or int32: the words of some paragraphs,
-    one after another. For paragraph q, lengths[q] is the number of words, and
-    places[q] is the place of the first word; both arrays are (paragraphs,)
-    int64. first (number of types,) int64 is changed in place.
+    A place is the index of a word in a larger text. types (words,) uint16 or
+    int32: the words of some paragraphs, one after another. Paragraph q has
+    lengths[q] words from places[q] on; both arrays are (paragraphs,) int64.
+    first (number of types,) int64 is changed in place.
     """
     types = onp.ascontiguousarray(types)
     assert types.itemsize in (2, 4) and len(places) == len(lengths)
@@ -133,11 +123,11 @@ def look_up(table, types):
 def spread(table, begins, lengths, types, ends, size):
     """Join table[begins[k]:begins[k] + lengths[k]] for each k in types.
 
-    table (entries + SPARE,) uint16 or int32. lengths (number of types,)
-    int32. begins int64 may have more entries. types (words,) int32. ends
-    int64: sorted indices of `types`; some may be equal. size: the number of
-    joined entries. Returns the joined entries, and for each `end` of ends the
-    number of entries that come from types[:end]. Thread-safe.
+    table (entries + SPARE,) uint16 or int32. begins (number of types or more,)
+    int64. lengths (number of types,) int32. types (words,) int32. ends int64:
+    sorted indices of `types`. size: the number of joined entries. Returns the
+    joined entries, and for each `end` of ends the number of entries that come
+    from types[:end]. Thread-safe.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     assert len(begins) >= len(lengths)
@@ -153,8 +143,8 @@ def spread(table, begins, lengths, types, ends, size):
 def count_types(types, num_types, table=None):
     """Count the occurrences of each type: (num_types,) int64.
 
-    types (words,) int32. table (num_types,) int32, or None. With a table,
-    types becomes table[types], in place, after the count.
+    types (words,) int32. table (num_types,) int32, or None: after the count,
+    types becomes table[types] in place.
     """
     assert table is None or (table.dtype == 'int32'
                              and len(table) >= num_types)
@@ -170,8 +160,7 @@ class Names:
     def __init__(self):
         self._library = draw.library()
         self._handle = _new_handle(self, self._library, 'names')
-        # The counts of words in the last call of `add`, of all different
-        # words, and of letters in the different words
+        # Words of the last call of `add`, different words, and their letters
         self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):
@@ -183,10 +172,10 @@ class Names:
         return int(self._sizes[2])
 
     def add(self, lines, kept=None):
-        """Return the number that each word has, (words,) int32; add new words.
+        """Add new words; return the number of each word, (words,) int32.
 
-        lines: bytes, a line for each word. kept (words,) bool, or None for all
-        True: a word with False is not added, and its number is -1.
+        lines: bytes, a line for each word. kept (words,) bool, or None: a word
+        with False is not added, and its number is -1.
         """
         # A word has at least one byte and a line feed
         max_words = len(lines) // 2
@@ -211,7 +200,7 @@ class Names:
 
 
 class Pieces:
-    """Cut texts into word pieces, by the rule of BERT. Thread-safe.
+    """Cuts texts into word pieces, longest match first. Thread-safe.
 
     initial: {piece: id} of pieces that begin a word. continuation: the same
     for the other pieces, without '##'. unknown_id: the id for words that
@@ -248,7 +237,7 @@ class Pieces:
 
 
 def _new_handle(owner, library, kind, *arguments):
-    """The handle that {kind}_new of C++ makes; it is freed with `owner`."""
+    """Return the handle of a new C++ object, which is freed with `owner`."""
     handle = ctypes.c_void_p()
     getattr(library, f'{kind}_new')(*arguments, handle)
     free = weakref.finalize(owner, getattr(library, f'{kind}_free'), handle)

@@ -1,7 +1,6 @@
 // The operator d2lbert_dense: Y = act(Z) with Z = X W^T + b, for X (R, K), W
-// (N, K) and b (N,). R: the number of rows. K and N: the numbers of inputs and
-// outputs of a row. W and b may consist of several arrays each. These parts are
-// joined along N, for one product.
+// (N, K) and b (N,). W and b may consist of several arrays each. These parts
+// are joined along N, for one product.
 #include <time.h>
 
 #include "act.h"
@@ -9,10 +8,16 @@
 namespace d2lbert {
 namespace {
 
+// Like `share` (op.h), but parts begin at multiples of MR, the rows of a tile.
+void share_tiles(long n, int parts, int part, long* first, long* end) {
+  share(ceil_div(n, MR), parts, part, first, end);
+  *first *= MR;
+  *end = std::min(*end * MR, n);
+}
+
 // R rows, divided into blocks of at most max_rows (a multiple of MR) rows. If
 // there are fewer than 16 blocks for each thread, the rows are divided evenly:
-// the sizes of blocks differ by at most MR rows, except the last block. With
-// uneven blocks most threads would wait for the thread with the most rows.
+// otherwise most threads would wait for the thread with the most rows.
 class RowBlocks {
  public:
   RowBlocks(long R, int threads, long max_rows)
@@ -24,14 +29,10 @@ class RowBlocks {
   long count() const { return count_; }
   // Store the rows of block i, [first, first + m), in *first and *m.
   void get_rows(long i, long* first, long* m) const {
-    long end = (i + 1) * max_rows_;
+    long end = std::min((i + 1) * max_rows_, R_);
     *first = i * max_rows_;
-    if (divides_evenly_) {
-      share(ceil_div(R_, MR), (int)count_, (int)i, first, &end);
-      *first *= MR;  // from tiles of MR rows to rows
-      end *= MR;
-    }
-    *m = std::min(end, R_) - *first;
+    if (divides_evenly_) share_tiles(R_, (int)count_, (int)i, first, &end);
+    *m = end - *first;
   }
 
  private:
@@ -47,27 +48,24 @@ inline void prefetch_output(const float* c, long ld, long rows) {
       __builtin_prefetch(c + r * ld + j, 1, 2);
 }
 
-// The number of words (gemm.h) in a slice of a row of `words` words. Long rows
-// of X, and of dZ in the backward pass, are cut into slices. The products of
-// all slices are added up. So one slice of each row of a block stays in cache
-// while it is multiplied by all panels of W. A row of up to 2,048 words is one
-// slice.
-long slice_words(long words) {
-  return words > 2048 ? 1024 : std::max(1L, words);
+// The size of a slice of a row of X, or of dZ, in words (gemm.h). The products
+// of all slices are added up. So one slice of each row of a block stays in
+// cache while it is multiplied by all panels of W.
+long slice_words(long row_words) {
+  return row_words > 2048 ? 1024 : std::max(1L, row_words);
 }
 
-// The number of words that `conflict_free_rows` may need to copy one slice of
-// each of m rows.
-long slice_copy_words(long m, long words) {
-  return m * (slice_words(words) + ROW_GAP);
+// The words that `conflict_free_rows` may need for one slice of m rows.
+long slice_copy_words(long m, long row_words) {
+  return m * (slice_words(row_words) + ROW_GAP);
 }
 
-// The number of rows in a block, from `block_rows` (op.h), such that one slice
-// of each row stays in cache. Each block reads all of W (in the backward pass,
-// of its transpose): N rows of `words` words. A W of more than 12 MB comes from
-// memory, not from the last-level cache. Then processors with AVX-512 get
-// larger blocks, since their second-level cache has a megabyte or more. Here a
-// number counts as 4 bytes, also in bf16.
+// The number of rows in a block, such that one slice of each row stays in
+// cache. Each block reads all of W (in the backward pass, of its transpose): N
+// rows of `words` words. A W of more than 12 MB comes from memory, not from the
+// last-level cache. Then processors with AVX-512 get larger blocks, since their
+// second-level cache has a megabyte or more. A bf16 number counts as 4 bytes,
+// too.
 template <class E>
 long sliced_block_rows(long R, int threads, long words, long N) {
   const double slice_bytes = 4.0 * slice_words(words) * E::PER_WORD;
@@ -77,10 +75,10 @@ long sliced_block_rows(long R, int threads, long words, long N) {
 }
 
 // Compute C (m x N) = bias + x B for the panels [p0, p1) of B, slice by slice.
-// x (m x K) has m rows of X or dZ, and b has all panels of B. bias has
-// padded(N) numbers, or is null for zeros. x_words: scratch memory for a slice
-// of each row. When a part of C is complete, done(at, rows, columns) is called.
-// at: the index in C of the first number of this part.
+// x (m x K): rows of X or dZ. b: all panels of B. bias: padded(N) numbers, or
+// null. x_words: slice_copy_words(m, E::words(K)) words of scratch memory. When
+// a part of C is complete, done(at, rows, columns) is called, where `at` is the
+// index in C of the first number of this part.
 template <class E, class F>
 inline void multiply_long_rows(const float* x, long m, long K,
                                const word<E>* b, long p0, long p1,
@@ -93,7 +91,7 @@ inline void multiply_long_rows(const float* x, long m, long K,
     const long first_column = k * E::PER_WORD;  // of the slice, in x
     const bool is_last_slice = k + max_words >= words;
     const Start start = k ? ADD : bias ? BIAS : ZERO;
-    long lda = K;  // `conflict_free_rows` changes lda if it copies the rows
+    long lda = K;  // changed if the rows are copied
     const word<E>* a = conflict_free_rows(
         x + first_column, lda, m,
         std::min(num_words * E::PER_WORD, K - first_column), x_words);
@@ -102,8 +100,8 @@ inline void multiply_long_rows(const float* x, long m, long K,
         const long n = std::min<long>(NR, N - p * NR);
         const long rows = std::min(STRIPE, m - r), at = r * N + p * NR;
         if (ahead) ahead->step();
-        // Prefetch only the next output stripe: a whole block of wide rows
-        // would evict the panels from the cache.
+        // Only the next stripe: a whole block of wide rows would evict the
+        // panels from the cache
         if (r + STRIPE < m)
           prefetch_output(c + at + STRIPE * N, N,
                           std::min(STRIPE, m - r - STRIPE));
@@ -146,8 +144,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
       pack_panel_t<E>(W + p * NR * K, K, K, std::min<long>(NR, N - p * NR),
                       packed + p * NR * words);
     });
-    // A core may be busy for a while, for example with Python, which prepares
-    // the next operators. So the schedule is dynamic.
+    // Dynamic, because a core may be busy with other work, such as Python
 #pragma omp for schedule(dynamic, chunk_size(blocks, threads)) \
     collapse(2) nowait
     for (long i = 0; i < blocks; i++)
@@ -161,7 +158,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
           const long next_m = std::min(m, R - first - m);
           ahead.add(X + (first + m) * K, next_m * K * 4);
         }
-        // If Z is null, z is computed in the memory of y
+        // Without Z, Y holds Z before the activation
         float *const y = Y + first * N, *const z = Z ? Z + first * N : y;
         multiply_long_rows<E>(X + first * K, m, K, packed, p0, p1, bias, z, N,
                               x_words, &ahead,
@@ -174,10 +171,9 @@ void forward(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// Compute dZ (m x N), the gradient of the argument of the activation, from dY.
-// saved: the Z or Y that the gradient needs (see act.h). If act is NONE, dZ is
-// not written, since it equals dY. Add the sum of the rows of dZ to db, unless
-// db is null.
+// Compute dZ (m x N) from dY. saved: the Z or Y that the gradient needs (see
+// act.h). If act is NONE, dZ is not written, since it equals dY. Add the sum of
+// the rows of dZ to db, unless db is null.
 void activation_gradient(Act act, long m, long N, const float* dY,
                          const float* saved, float* dZ, float* db) {
   if (act != NONE)
@@ -187,9 +183,9 @@ void activation_gradient(Act act, long m, long N, const float* dY,
   if (db) add_rows_to(db, act == NONE ? dY : dZ, N, m, N);
 }
 
-// Compute dX, dW and db in one pass over the rows, for weights so small that
-// each thread can sum a dW over its rows in cache. A gradient whose pointer is
-// null is not computed. saved: see `activation_gradient`.
+// Compute dX, dW and db, except null ones, in one pass over the rows. Each
+// thread sums a dW of its own over its rows, in cache. saved: see
+// `activation_gradient`.
 template <class E>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -222,10 +218,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
     // The threads divide tiles of MR rows, not blocks: there are too few blocks
     // to divide them evenly.
     long begin, end;
-    share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
-          &begin, &end);
-    begin *= MR;  // from tiles to rows
-    end = std::min(end * MR, R);
+    share_tiles(R, omp_get_num_threads(), omp_get_thread_num(), &begin, &end);
     for (long first = begin; first < end; first += block) {
       const long m = std::min(block, end - first);
       const float* dy = dY + first * N;
@@ -262,23 +255,20 @@ int parts_along_rows(long tiles, long panels, int team_size) {
   for (int row_parts = 1; row_parts <= team_size; row_parts++) {
     if (team_size % row_parts) continue;
     const int column_parts = team_size / row_parts;
-    // Columns of dZ and X that a thread reads
-    const double columns = (double)MR * ceil_div(tiles, row_parts) +
-                           (double)NR * ceil_div(panels, column_parts);
-    if (columns < fewest_columns) {
-      fewest_columns = columns;
+    const double columns_read = (double)MR * ceil_div(tiles, row_parts) +
+                                (double)NR * ceil_div(panels, column_parts);
+    if (columns_read < fewest_columns) {
+      fewest_columns = columns_read;
       best = row_parts;
     }
   }
   return best;
 }
 
-// The number of columns of dZ (rows of dW) that are packed at a time.
-// These columns stay in cache while they are multiplied by each panel of X,
-// which comes from the last-level cache.
+// The number of columns of dZ (rows of dW) that are packed at a time. They stay
+// in cache while the panels of X come from the last-level cache.
 constexpr long DZ_COLUMNS = 8 * MR;
 
-// `rows_summed` is halved for more columns of X than this.
 constexpr long FEW_COLUMNS = 1536;
 // The number of rows that are summed at a time, for k columns of X. More rows
 // save additions to dW, but take more cache. With AVX-512, in the sizes of BERT
@@ -287,16 +277,16 @@ inline long rows_summed(long k) {
   return (k > FEW_COLUMNS ? 1 : 2) * (VL == 16 ? 512 : 256);
 }
 
-// The number of words of scratch memory that a thread needs in
-// `weight_gradient`, for max_rows rows and k columns of X.
+// The words of scratch memory that a thread needs in `weight_gradient`, for
+// max_rows rows and k columns of X.
 template <class E>
 long gradient_words(long max_rows, long k) {
   return padded(k) * E::words(max_rows) +
          DZ_COLUMNS / MR * column_block_words<E>(max_rows);
 }
 
-// The largest number of words that a thread may need: it gets K columns of X or
-// fewer. Fewer columns may need more words, because `rows_summed` then doubles.
+// The same for K columns or fewer, which may need more words, because
+// `rows_summed` doubles for few columns.
 template <class E>
 long max_gradient_words(long R, long K) {
   const long few = std::min(K, FEW_COLUMNS);
@@ -316,10 +306,8 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
   const int column_parts = team_size / row_parts;
   // This thread multiplies columns [c0, c1) of dZ by panels [p0, p1) of X
   long c0, c1, p0, p1;
-  share(tiles, row_parts, t / column_parts, &c0, &c1);
+  share_tiles(N, row_parts, t / column_parts, &c0, &c1);
   share(panels, column_parts, t % column_parts, &p0, &p1);
-  c0 *= MR;  // from tiles to columns
-  c1 = std::min(c1 * MR, N);
   const long k0 = p0 * NR, k1 = std::min(p1 * NR, K);
   const long step = rows_summed(k1 - k0), max_rows = std::min(step, R);
   if (t % column_parts) db = nullptr;  // another thread sums these columns
@@ -405,7 +393,7 @@ template <class E>
 void backward(long R, long K, long N, const float* X, const float* W,
               Act act, const float* dY, const float* saved, float* dX,
               float* dW, float* db) {
-  // Up to 1 MiB of weights: a dW for each thread stays in cache
+  // A dW of up to 1 MiB for each thread stays in cache
   (N * K * 4 <= 1 << 20 ? backward_by_rows<E> : backward_by_columns<E>)(
       R, K, N, X, W, act, dY, saved, dX, dW, db);
 }
@@ -424,9 +412,8 @@ struct Inputs : IndexedInputs {
   bool has_bias() const { return b >= 0; }
 };
 
-enum { Y, ARGUMENT };  // outputs; ARGUMENT: Z, the argument of the activation
+enum { Y, Z };  // outputs
 
-// The number of elements in all parts.
 long joined_size(const MXTensor* parts, int num_parts) {
   long count = 0;
   for (int k = 0; k < num_parts; k++) count += parts[k].size();
@@ -440,8 +427,7 @@ Scratch& joined_scratch() {
   return scratch;
 }
 
-// Return all parts as one array. Several parts are copied to `memory`, one
-// after the other.
+// Return all parts as one array, which is in `memory` if there are several.
 const float* join(MXTensor* parts, int num_parts, Scratch& memory) {
   if (num_parts == 1) return floats(parts[0]);
   float* const joined = memory.take<float>(joined_size(parts, num_parts));
@@ -452,7 +438,7 @@ const float* join(MXTensor* parts, int num_parts, Scratch& memory) {
 }
 
 // Return memory for the joined gradients of parts, or null if no part needs a
-// gradient. A single part needs no copy: return the memory of its gradient.
+// gradient. For a single part it is the memory of its gradient.
 float* joined_gradient(MXTensor* parts, int num_parts, Scratch& memory) {
   if (num_parts == 1) return floats(parts[0]);
   bool is_needed = false;
@@ -472,8 +458,7 @@ void split_gradient(const float* joined, MXTensor* parts, int num_parts) {
   }
 }
 
-// The number of outputs: 2 if a gradient is wanted that needs the argument of
-// the activation. This argument then is the second output. Otherwise 1.
+// Z is an output only if a gradient is wanted that needs it.
 int count_outputs(const Attrs& attrs, Act act) {
   return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
 }
@@ -522,7 +507,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const float* b =
       at.has_bias() ? join(&(*in)[at.b], at.num_parts, memory) : nullptr;
   run(R, K, N, floats((*in)[at.X]), W, b, act, floats((*out)[Y]),
-      out->size() > ARGUMENT ? floats((*out)[ARGUMENT]) : nullptr);
+      out->size() > Z ? floats((*out)[Z]) : nullptr);
   return MX_SUCCESS;
 }
 
@@ -547,8 +532,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   Scratch& memory = joined_scratch();
   if (at.num_parts > 1) memory.reset(8 * N * (K + 1) + 256);
   const float* W = join(&arrays.inputs[at.W], at.num_parts, memory);
-  // MXNet may pass memory for gradients that are not needed. With frozen=1
-  // the caller promises that W needs no gradient.
+  // MXNet may pass memory for the gradient of a frozen W, too
   const bool is_frozen = number(attrs, "frozen", 0) != 0;
   float *dW = nullptr, *db = nullptr;
   if (!is_frozen) dW = joined_gradient(&(*out)[at.W], at.num_parts, memory);
@@ -563,19 +547,17 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   return MX_SUCCESS;
 }
 
-// While an object lives, parallel regions that the caller starts have one
-// thread. The destructor also runs after an exception.
+// Limits parallel regions to one thread while an object lives.
 struct OneThread {
-  const int callers_threads = omp_get_max_threads();
+  const int old_limit = omp_get_max_threads();
   OneThread() { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(callers_threads); }
+  ~OneThread() { omp_set_num_threads(old_limit); }
 };
 
 }  // namespace
 
-// The CPU seconds of one thread for Y = X W^T by `kernel`: the time of the
-// fastest of `runs` runs. Infinite if the kernel uses AMX tiles, and
-// tiles_permitted() is false.
+// The CPU seconds of one thread for Y = X W^T by `kernel`, in the fastest of
+// `runs` runs. Infinite for a kernel with tiles that are not permitted.
 double trial(Kernel kernel, long R, long K, long N, const float* X,
              const float* W, float* Y, int runs) {
   decltype(&forward<Fp32>) functions[] = {D2LBERT_PRODUCTS(forward)};

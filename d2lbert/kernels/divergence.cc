@@ -1,7 +1,7 @@
-// The operator d2lbert_divergence, for the loss of distillation. It computes
-// the KL divergence KL(softmax(teacher / temperature) || softmax(scores /
-// temperature)) of each row. scores (M, V): the logits of the student. teacher
-// (M, V): the logits of the teacher, which get no gradient.
+// The operator d2lbert_divergence, for the loss of distillation: the KL
+// divergence KL(softmax(teacher / T) || softmax(scores / T)) of each row. T is
+// the temperature. scores (M, V): the logits of the student. teacher (M, V):
+// the logits of the teacher, which get no gradient.
 #include <cmath>
 
 #include "op.h"
@@ -10,19 +10,17 @@ namespace d2lbert {
 namespace {
 
 // The largest logit of a row, and the logarithm of the sum of exp((logit -
-// largest) / temperature). The logarithm of the sum of exp(logit / temperature)
-// would be enough, but would lose digits for large logits.
+// largest) / T). One number, largest / T + log_sum, would lose digits.
 struct Normalizer {
   float largest, log_sum;
-  // The softmax of some logits of the row.
   vf softmax(vf logits, float inverse_temperature) const {
     return exp((logits - largest) * inverse_temperature - log_sum);
   }
 };
 
 enum { SCORES, TEACHER, INPUTS };  // INPUTS: the number of inputs
-// Outputs. DIVERGENCES (M,). NORMALIZERS (M, 4): for each row, the `Normalizer`
-// of scores and the `Normalizer` of the teacher.
+// Outputs. DIVERGENCES (M,). NORMALIZERS (M, 4): two `Normalizer` objects for
+// each row, of the scores and of the teacher.
 enum { DIVERGENCES, NORMALIZERS, OUTPUTS };
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
@@ -35,15 +33,15 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
 
 MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
-  // X, x: the scores. Y, y: the logits of the teacher
-  const float *X = floats((*in)[SCORES]), *Y = floats((*in)[TEACHER]);
+  const float* scores = floats((*in)[SCORES]);
+  const float* teacher = floats((*in)[TEACHER]);
   const long M = (*in)[SCORES].shape[0], V = (*in)[SCORES].shape[1];
   const float inverse_temperature = 1 / (float)number(attrs, "temperature", 1);
   float* divergences = floats((*out)[DIVERGENCES]);
   Normalizer* normalizers = (Normalizer*)floats((*out)[NORMALIZERS]);
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {
-    const float *x = X + i * V, *y = Y + i * V;
+    const float *x = scores + i * V, *y = teacher + i * V;
     // At least -1e30: -infinity minus -infinity would be NaN
     const float largest_x = std::max(maximum(x, V), -1e30f);
     const float largest_y = std::max(maximum(y, V), -1e30f);
@@ -75,23 +73,24 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   const BackwardArrays arrays(*in, OUTPUTS);
-  MXTensor &scores = arrays.inputs[SCORES], &teacher = arrays.inputs[TEACHER];
   const float* d_divergences = floats(arrays.gradients[DIVERGENCES]);
-  const float *X = floats(scores), *Y = floats(teacher);
+  const float* scores = floats(arrays.inputs[SCORES]);
+  const float* teacher = floats(arrays.inputs[TEACHER]);
   const Normalizer* normalizers =
       (const Normalizer*)floats(arrays.outputs[NORMALIZERS]);
-  const long M = scores.shape[0], V = scores.shape[1];
+  const auto& shape = arrays.inputs[SCORES].shape;
+  const long M = shape[0], V = shape[1];
   const float inverse_temperature = 1 / (float)number(attrs, "temperature", 1);
-  float* dX = floats((*out)[SCORES]);
+  float* d_scores = floats((*out)[SCORES]);
   zero_gradient((*out)[TEACHER]);
-  if (!dX) return MX_SUCCESS;
+  if (!d_scores) return MX_SUCCESS;
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {
-    const float *x = X + i * V, *y = Y + i * V;
+    const float *x = scores + i * V, *y = teacher + i * V;
     const Normalizer of_x = normalizers[2 * i], of_y = normalizers[2 * i + 1];
     const float scale = d_divergences[i] * inverse_temperature;
     for (long j = 0; j < V; j += VL)
-      store(dX + i * V + j,
+      store(d_scores + i * V + j,
             scale * (of_x.softmax(load(x + j, V - j), inverse_temperature) -
                      of_y.softmax(load(y + j, V - j), inverse_temperature)),
             V - j);

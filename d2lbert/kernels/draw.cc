@@ -1,11 +1,9 @@
 // This file draws the examples for pretraining, next sentence pairs and masked
 // tokens, from a text of numbered words, as the book's section "The Dataset for
-// Pretraining BERT" does. draw.py calls these functions. They do not need
-// MXNet.
+// Pretraining BERT" does. draw.py calls these functions.
 //
-// Random numbers are drawn as by CPython's `random` (3.8 to 3.14), from the
-// caller's state of the Mersenne Twister, and in the order of the book. So the
-// examples are equal to the examples of the book's Python code.
+// Random numbers are drawn as by CPython's `random` (3.8 to 3.14), in the order
+// of the book's Python code. So the examples are equal to the book's.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +14,7 @@
 
 namespace {
 
-// The sentences of a paragraph, or the words of a sentence: begin to end - 1.
+// The sentences of a paragraph, or the words of a sentence.
 struct Range {
   int64_t begin, end;
   int64_t size() const { return end - begin; }
@@ -31,24 +29,23 @@ struct MaskedToken {
 
 extern "C" {
 
-// Shuffle the order of paragraphs as random.shuffle(order) does. state: as for
-// Twister (draw.h).
+// Do random.shuffle(order). state: as for Twister (draw.h).
 void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
   Twister(state).shuffle(order, static_cast<size_t>(num_paragraphs));
 }
 
 // Draw pairs of sentences for next sentence prediction: a pair for each two
-// neighbouring sentences in the paragraphs order[first] to order[last - 1]. The
-// array `order` has num_order paragraphs. In half of the cases, the second
-// sentence is replaced by a random sentence of a random paragraph of `order`;
-// with `swap`, the two sentences change places instead. Pairs of more than
-// max_len tokens are left out. pair_spans (max_pairs, 4) receives the begin and
-// end of the words of both sentences of each pair. is_next (max_pairs) receives
-// 1 for an unchanged pair, else 0. num_pairs receives the number of pairs.
+// neighbouring sentences in the paragraphs order[first] to order[last - 1]. In
+// half of the cases, the second sentence is replaced by a random sentence of a
+// random paragraph of `order` (num_order); with `swap`, the two sentences
+// change places instead. Pairs of more than max_len tokens are left out.
+// pair_spans (max_pairs, 4) receives the begin and end of the words of both
+// sentences of each pair. is_next (max_pairs) receives 1 for an unchanged pair,
+// else 0. num_pairs receives the number of pairs.
 //
-// Paragraph q of num_paragraphs holds the sentences from paragraph_offsets[q]
-// to paragraph_offsets[q + 1] - 1. Sentence s of num_sentences holds the words
-// from sentence_offsets[s] to sentence_offsets[s + 1] - 1. Returns a Status
+// Paragraph q holds the sentences from paragraph_offsets[q] to
+// paragraph_offsets[q + 1] - 1. Sentence s holds the words from
+// sentence_offsets[s] to sentence_offsets[s + 1] - 1. Returns a Status
 // (bounds_check.h).
 int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
                int64_t first, int64_t last, const int64_t* paragraph_offsets,
@@ -65,7 +62,6 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
     require(0 <= begin && begin < end && end <= num_sentences);
     return Range{begin, end};
   };
-  // The words of sentence s
   const auto words_of = [&](int64_t s) {
     const int64_t begin = sentence_offsets[s], end = sentence_offsets[s + 1];
     // The limit keeps the sum of two lengths from overflowing
@@ -106,17 +102,16 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
   return failure();
 }
 
-// Write a padded row of tokens for each pair of sentences, and mask tokens.
-// Fills tokens and segments (N, T), valid_lens (N), and positions, weights and
-// labels (N, P) of the masked tokens. N: num_pairs. T: tokens of a row. P: the
-// largest number of masked tokens in a row. pair_spans (N, 4): as from
-// draw_pairs. Arguments types to num_types: see `Words` (size: num_words).
-// num_preds (T + 1): in a row of n tokens, at most num_preds[n] are masked, and
-// num_preds[n] <= P. flags (num_flags): the flags of each token of the
-// vocabulary (draw.h), or null if only <cls> and <sep> are fixed. choices: the
-// num_choices tokens from which a random token is drawn, or null for the whole
-// vocabulary. whole_words: mask all pieces of a word, or none of them. Returns
-// a Status.
+// Write a padded row of T tokens for each pair of sentences, and mask at most P
+// tokens of it. Fills tokens and segments (N, T), valid_lens (N), and
+// positions, weights and labels (N, P) of the masked tokens. N: num_pairs.
+// pair_spans (N, 4): as from draw_pairs. Arguments types to num_types: see
+// `Words` (size: num_words). num_preds (T + 1): in a row of n tokens, at most
+// num_preds[n] <= P are masked. flags (num_flags): the flags of each token of
+// the vocabulary (draw.h), or null if only <cls> and <sep> are fixed. choices
+// (num_choices): the tokens from which a random token is drawn, or null for the
+// whole vocabulary. whole_words: mask all pieces of a word, or none of them.
+// Returns a Status.
 int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* pair_spans,
                const void* types, int64_t type_bytes, int64_t num_words,
                const int32_t* vocab_ids, int64_t num_types,
@@ -146,8 +141,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* pair_spans,
     int32_t* end = row;
     *end++ = specials->cls;
     const int64_t* spans = pair_spans + 4 * k;
-    // The last argument of each `copy` leaves room for the <sep> tokens after
-    // the words
+    // The limits leave room for the <sep> tokens after the words
     end = words.copy(spans[0], spans[1], end, T - 3);
     *end++ = specials->sep;
     const int32_t* second = end;  // the begin of the second segment
@@ -159,22 +153,20 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* pair_spans,
     std::fill(segments + k * T + (second - row), segments + k * T + length, 1);
     valid_lens[k] = static_cast<float>(length);
 
-    // True if words are masked as a whole, and token i is a piece after the
-    // first piece of its word. A fixed token is not a piece, and a piece after
-    // a fixed token begins a word
-    const auto goes_on = [&](int64_t i) {
+    // With whole_words, true for a piece after the first piece of its word. A
+    // fixed token is not a piece, and a piece after a fixed token begins a word
+    const auto continues_word = [&](int64_t i) {
       return whole_words && i > 0 && flags[row[i]] == kGoesOn &&
              !(flags[row[i - 1]] & kFixed);
     };
-    // Positions of tokens that may be masked. With whole_words, the position of
-    // the first piece of each word
+    // Positions of tokens that may be masked; with whole_words, of first pieces
     candidates.clear();
     for (int32_t i = 0; i < length; ++i) {
       const bool is_fixed = flags != nullptr
                                 ? flags[row[i]] & kFixed
                                 : row[i] == specials->cls ||
                                       row[i] == specials->sep;
-      if (!is_fixed && !goes_on(i)) candidates.push_back(i);
+      if (!is_fixed && !continues_word(i)) candidates.push_back(i);
     }
     random.shuffle(candidates.data(), candidates.size());
     preds.clear();
@@ -182,7 +174,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* pair_spans,
     for (const int32_t begin : candidates) {
       if (preds.size() >= max_preds) break;
       int32_t stop = begin + 1;
-      while (stop < length && goes_on(stop)) ++stop;
+      while (stop < length && continues_word(stop)) ++stop;
       const auto num_pieces = static_cast<size_t>(stop - begin);
       if (preds.size() + num_pieces > max_preds) continue;
       for (int32_t i = begin; i < stop; ++i) preds.push_back({i, row[i]});
@@ -196,7 +188,6 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* pair_spans,
                 return a.position < b.position;
               });
     for (int64_t i = 0; i < P; ++i) {
-      // Entries after the masked tokens are padding, with weight 0
       const bool is_real = i < static_cast<int64_t>(preds.size());
       positions[k * P + i] = is_real ? preds[i].position : 0;
       labels[k * P + i] = is_real ? preds[i].label : 0;
