@@ -13,10 +13,9 @@
 
 namespace {
 
-// The Mersenne Twister, with methods that draw the numbers of CPython's
-// random.Random. state: random.getstate()[1], that is 624 numbers of 32 bits
-// and a position. The methods change the 624 numbers, and the destructor writes
-// the new position.
+// CPython's random.Random, the Mersenne Twister MT19937. state:
+// random.getstate()[1], 624 numbers of 32 bits and a position. The destructor
+// writes the new position.
 class Twister {
  public:
   explicit Twister(uint32_t* state)
@@ -29,10 +28,9 @@ class Twister {
     return (high * 67108864.0 + low) / 9007199254740992.0;
   }
 
-  // A number below n > 0, as random.randrange(n) and random.choice draw it: if
-  // n has b bits, draw numbers until the top b bits of a number are below n.
+  // random.randrange(n) for n > 0. random.choice draws its index in this way
   uint32_t below(uint32_t n) {
-    int shift = 0;
+    int shift = 0;  // leaves as many bits as n has
     while (!(n << shift & 0x80000000u)) ++shift;
     uint32_t r;
     do {
@@ -52,14 +50,12 @@ class Twister {
  private:
   static constexpr uint32_t kStateSize = 624, kMiddle = 397;
 
-  // A new number of the state: from the highest bit of one number, the other
-  // bits of the next number, and the number kMiddle places after the first.
-  static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t far) {
-    const uint32_t y = (upper & 0x80000000u) | (lower & 0x7fffffffu);
-    return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
+  static uint32_t twist(uint32_t current, uint32_t following,
+                        uint32_t middle) {
+    const uint32_t y = (current & 0x80000000u) | (following & 0x7fffffffu);
+    return middle ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
   }
 
-  // Replace all 624 numbers of the state by new numbers.
   void refill() {
     uint32_t* s = state_;
     for (uint32_t k = 0; k < kStateSize; ++k) {
@@ -69,11 +65,10 @@ class Twister {
     position_ = 0;
   }
 
-  // 32 random bits.
   uint32_t next() {
     if (position_ >= kStateSize) refill();
     uint32_t y = state_[position_++];
-    // The tempering of the Mersenne Twister
+    // Tempering
     y ^= y >> 11;
     y ^= y << 7 & 0x9d2c5680u;
     y ^= y << 15 & 0xefc60000u;
@@ -84,29 +79,30 @@ class Twister {
   uint32_t position_;  // the index of the next number to use
 };
 
-// A text of `size` words. Each word is stored as its type, a number that equal
-// words share. types (size): the type of each word, an integer of type_bytes
-// bytes, 2 or 4. vocab_ids (num_types): the vocabulary index of each type.
+// A text of `size` words. Equal words share a number, their type. types
+// (size): integers of type_bytes bytes, 2 or 4. vocab_ids (num_types): the
+// vocabulary index of each type.
 struct Words {
   const void* types;
   int64_t type_bytes, size;
   const int32_t* vocab_ids;
   int64_t num_types;
 
-  // Write the vocabulary indices of words begin to end - 1 to `to`, which has
-  // memory for max_words indices. Returns the address after the last index.
+  // Write the vocabulary indices of words [begin, end) to `to`, which has room
+  // for max_words indices. Returns the address after the last index.
   int32_t* copy(int64_t begin, int64_t end, int32_t* to,
                 int64_t max_words) const {
     require(0 <= begin && begin <= end && end <= size &&
             end - begin <= max_words);
     return type_bytes == 2
-               ? copy(static_cast<const uint16_t*>(types), begin, end, to)
-               : copy(static_cast<const int32_t*>(types), begin, end, to);
+               ? convert(static_cast<const uint16_t*>(types), begin, end, to)
+               : convert(static_cast<const int32_t*>(types), begin, end, to);
   }
 
  private:
   template <typename T>
-  int32_t* copy(const T* from, int64_t begin, int64_t end, int32_t* to) const {
+  int32_t* convert(const T* from, int64_t begin, int64_t end,
+                   int32_t* to) const {
     require_range(from + begin, end - begin, 0, num_types);
     return std::transform(from + begin, from + end, to,
                           [this](T type) { return vocab_ids[type]; });
@@ -118,9 +114,8 @@ struct Words {
 struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 
-  // Require that all tokens that may be written are in the vocabulary, and that
-  // each of them has flags. flags and choices: as for draw_masks (draw.cc), or
-  // null.
+  // Require that all tokens that may be written are in the vocabulary and have
+  // flags. flags, choices: as for draw_masks (draw.cc).
   void check(const Words& words, const uint8_t* flags, int64_t num_flags,
              const int32_t* choices, int64_t num_choices) const {
     const int32_t special[] = {pad, mask, cls, sep};
@@ -133,9 +128,9 @@ struct Specials {
   }
 };
 
-// Flags of a token, FIXED and GOES_ON in draw.py. kFixed: the token is never
-// masked. kGoesOn: the token continues the word of the token before it.
-constexpr uint8_t kFixed = 1, kGoesOn = 2;
+// Flags of a token: FIXED and GOES_ON in draw.py
+constexpr uint8_t kFixed = 1;   // the token is never masked
+constexpr uint8_t kGoesOn = 2;  // it continues the word of the token before it
 
 // The replacement of a token that is to be predicted: <mask> with probability
 // 0.8, a random token with 0.1, the token itself with 0.1.
@@ -159,11 +154,10 @@ struct RandomTokens {
   }
 };
 
-// Replace *token, which is to be predicted. mask: the index of <mask>.
 inline void replace_token(int32_t* token, Replacement replacement,
-                          int32_t mask, const RandomTokens& random_tokens,
+                          int32_t mask_id, const RandomTokens& random_tokens,
                           Twister& random) {
-  if (replacement == Replacement::kMask) *token = mask;
+  if (replacement == Replacement::kMask) *token = mask_id;
   if (replacement == Replacement::kRandom) *token = random_tokens.draw(random);
 }
 

@@ -1,11 +1,10 @@
-"""Draw pretraining examples and mask their tokens, by compiled C++ loops.
+"""Draw pretraining examples and mask their tokens in C++.
 
-Each function that shuffles, draws or masks calls a function of draw.cc or
-spans.cc. If `can_draw` returns False, the callers run a loop in Python
-instead, with the same results to the bit.
+If `can_draw` returns False, callers run a loop in Python instead, with the
+same results to the bit.
 
-A text is an array of word types: equal words have the same type, a number.
-`type_ids` gives the vocabulary index of each type.
+A text is an array of word types: equal words share a number, their type.
+`type_ids` has the vocabulary index of each type.
 
 N: the number of examples, each a row of T tokens with padding. V: the number
 of tokens in the vocabulary.
@@ -29,8 +28,7 @@ def _open_library(path):
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
-    # Types of C++ arguments. A number type with s at the end is the type of
-    # a contiguous array. The type of bytes is `chars`
+    # A plural, such as i32s, is a contiguous array
     f32s, f64s, u8s, u32s, i32s, i64s = map(array, (
         'float32', 'float64', 'uint8', 'uint32', 'int32', 'int64'))
     c_int, i32, i64 = ctypes.c_int, ctypes.c_int32, ctypes.c_int64
@@ -67,19 +65,15 @@ def _open_library(path):
              i64, i32s, f32s, i32s, f32s, i32s, i32s, i32s)):
         function = getattr(library, name)
         function.argtypes = argument_types
-        if name.endswith('_free') or name == 'draw_order':
-            function.restype = None
-        else:
-            function.restype = c_int
+        is_void = name.endswith('_free') or name == 'draw_order'
+        function.restype = None if is_void else c_int
+        if not is_void:
             function.errcheck = _check_status
     return library
 
 
 def _check_status(status, function, arguments):
-    """Return a status of bounds_check.h; raise an exception unless it is 0.
-
-    ctypes calls this function after each C++ function that returns a status.
-    """
+    """Raise the exception for a status of bounds_check.h, or return 0."""
     if status == 1:     # kNoMemory
         raise MemoryError('no memory left for the words of a text')
     if status:          # kOutside
@@ -105,17 +99,17 @@ def library():
 
 
 def can_draw(rng):
-    """True if `library()` is not None and its C++ code can replace `rng`.
+    """True if the library is available and can draw the numbers of `rng`.
 
-    rng: the module `random`, or a generator. The C++ code draws the numbers of
-    CPython's class random.Random, but of no subclass.
+    rng: the module `random`, or a generator. A subclass of random.Random may
+    draw other numbers than C++.
     """
     return ((rng is random or type(rng) is random.Random)
             and library() is not None)
 
 
 def shuffle_paragraphs(order, rng):
-    """Do rng.shuffle(order) in place; order: (paragraphs,) int32."""
+    """Do rng.shuffle(order); order: (paragraphs,) int32."""
     with _state_of(rng) as state:
         library().draw_order(state, len(order), order)
 
@@ -124,26 +118,24 @@ def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
                max_len, rng, swap=False):
     """Draw pairs of sentences from the paragraphs order[first:last].
 
-    order (paragraphs,) int32: the indices of all paragraphs. Paragraph q
-    holds the sentences from paragraph_offsets[q] to
-    paragraph_offsets[q + 1] - 1. Sentence s holds the words from
-    sentence_offsets[s] to sentence_offsets[s + 1] - 1. Both arrays of offsets
-    are int64.
+    order (paragraphs,) int32: indices of paragraphs. Paragraph q begins with
+    sentence paragraph_offsets[q] and ends before paragraph_offsets[q + 1].
+    Sentence s begins with word sentence_offsets[s] and ends before
+    sentence_offsets[s + 1]. Both arrays of offsets are int64.
 
-    Each sentence is paired with the next one of its paragraph. In half of the
-    cases, a random sentence of a random paragraph of `order` replaces the
-    second sentence. With `swap`, the two sentences are swapped instead. Pairs
-    with more than max_len tokens are left out; <cls> and two <sep> count, too.
-    Returns pair_spans (N, 4) int64, the begin and end of the words of each of
-    the two sentences, and is_next (N,) uint8, 1 for a pair that was not
-    changed.
+    Each sentence is paired with the next sentence of its paragraph. In half of
+    the cases, a random sentence of a random paragraph of `order` replaces the
+    second sentence or, with `swap`, the two sentences are swapped. Pairs of
+    more than max_len tokens, <cls> and two <sep> included, are left out.
+    Returns pair_spans (N, 4) int64, the begin and end of the words of both
+    sentences, and is_next (N,) uint8, 1 for an unchanged pair.
     """
     chosen, num_pairs = order[first:last], ctypes.c_int64()
-    # Each sentence begins a pair, except the last one of a paragraph
+    # Each sentence begins a pair, except the last sentence of a paragraph
     sentence_counts = paragraph_offsets[chosen + 1] - paragraph_offsets[chosen]
     max_pairs = int((sentence_counts - 1).sum())
-    # Damaged offsets could ask for too much memory, or for a negative size. A
-    # paragraph has fewer pairs than sentence_offsets has entries
+    # Damaged offsets can make the sum negative or huge. A paragraph has fewer
+    # pairs than sentence_offsets has entries
     max_pairs = max(0, min(max_pairs, len(chosen) * len(sentence_offsets)))
     pair_spans = onp.empty((max_pairs, 4), 'int64')
     is_next = onp.empty(max_pairs, 'uint8')
@@ -166,9 +158,9 @@ def mask_pairs(pair_spans, word_types, type_ids, specials, num_preds, columns,
     row with n tokens, at most num_preds[n] are masked. columns: the arrays to
     fill, the first six fields of a `texts.examples.Batch`. flags (V,) uint8:
     the bits FIXED and GOES_ON; None if only <cls> and <sep> are FIXED.
-    replacements: int32, the tokens from which random tokens are drawn; None
-    for the whole vocabulary. whole_words: mask all pieces of a word, or none
-    of them.
+    replacements int32: the tokens from which random tokens are drawn; None
+    for the whole vocabulary. whole_words: mask all pieces of a word or none;
+    needs flags.
     """
     word_types = onp.ascontiguousarray(word_types)
     T, max_preds = columns[0].shape[1], columns[3].shape[1]
@@ -190,15 +182,14 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
     row_offsets (N + 1,) int64: row k holds the parts from row_offsets[k] to
     row_offsets[k + 1] - 1. parts (all parts, 2) int64: the begin and end of
     the words of each part. word_types, type_ids, specials, flags and
-    replacements are as for `mask_pairs`, but flags and replacements must not
-    be None.
+    replacements are as for `mask_pairs`, but must not be None.
 
-    length_cdf (words of the longest span,): length_cdf[i] is the probability
-    that the drawn length is at most i + 1 words. If no span of this length
-    fits, shorter lengths are tried. max_tokens: the largest number of tokens
-    of a span. separate_spans: True if two spans must not touch.
-    mask_millionths: the number of tokens to mask in a million.
-    columns: the arrays to fill, a `corpus.masking.MaskedRows`.
+    length_cdf: a sequence; length_cdf[i] is the probability that a span is
+    drawn with at most i + 1 words. If no span of the drawn length fits,
+    shorter lengths are tried. max_tokens: the largest number of tokens of a
+    span. separate_spans: True if two spans must not touch. mask_millionths:
+    tokens to mask per million. columns: the arrays to fill, a
+    `corpus.masking.MaskedRows`.
     """
     word_types = onp.ascontiguousarray(word_types)
     T, max_preds = columns[0].shape[1], columns[2].shape[1]
@@ -214,10 +205,9 @@ def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
 
 
 def _address_and_length(array, dtype):
-    """(address, length) of a contiguous array of `dtype`; (None, 0) for None.
+    """(address, length) of a contiguous array, or (None, 0) for None.
 
-    For arguments that may be None: the array types of `_open_library` reject
-    None.
+    The array types of `_open_library` reject None.
     """
     if array is None:
         return None, 0
@@ -227,9 +217,9 @@ def _address_and_length(array, dtype):
 
 @contextlib.contextmanager
 def _state_of(rng):
-    """Yield a copy of the state of `rng`, (625,) uint32, for C++ to change.
+    """Yield the state of `rng`, (625,) uint32, for C++ to change.
 
-    If the `with` block raises no exception, `rng` gets the changed state.
+    `rng` gets the changed state unless the `with` block raises an exception.
     """
     version, numbers, gauss_next = rng.getstate()
     state = onp.array(numbers, 'uint32')

@@ -1,15 +1,13 @@
 // The operator d2lbert_embed: for each of R tokens, the sum of the embeddings
-// of the token, of its segment and of its position. Each embedding is a row of
-// a table, with H numbers.
+// of the token, its segment and its position. An embedding is a row of a table,
+// with H numbers.
 #include "op.h"
 
 namespace d2lbert {
 namespace {
 
-// The inputs are three arrays of indices of one shape, with R entries each, for
-// tokens, segments and positions, then the three tables in the same order.
-// Input number FIRST_INDICES is the first array of indices, and input number
-// FIRST_TABLE is the first table.
+// The inputs: the indices of tokens, segments and positions, three arrays of
+// the same shape with R entries, then the three tables in the same order.
 constexpr int NUM_TABLES = 3;
 enum {
   FIRST_INDICES,
@@ -44,12 +42,12 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
                           const OpResource&) {
   const long R = (*in)[FIRST_INDICES].size(), H = (*in)[FIRST_TABLE].shape[1];
-  const int32_t* index[NUM_TABLES];
-  const float* table[NUM_TABLES];
+  const int32_t* indices[NUM_TABLES];
+  const float* tables[NUM_TABLES];
   long num_rows[NUM_TABLES];
   for (int k = 0; k < NUM_TABLES; k++) {
-    index[k] = ints((*in)[FIRST_INDICES + k]);
-    table[k] = floats((*in)[FIRST_TABLE + k]);
+    indices[k] = ints((*in)[FIRST_INDICES + k]);
+    tables[k] = floats((*in)[FIRST_TABLE + k]);
     num_rows[k] = (*in)[FIRST_TABLE + k].shape[0];
     if ((*in)[FIRST_TABLE + k].shape.size() != 2 || (R && !num_rows[k]))
       return fail("embed needs tables (V, H) of at least one row");
@@ -57,9 +55,9 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
   float* Y = floats((*out)[0]);
 #pragma omp parallel for schedule(dynamic, 64) num_threads(team(3.0 * R * H))
   for (long i = 0; i < R; i++) {
-    const float* a = table[0] + clipped(index[0][i], num_rows[0]) * H;
-    const float* b = table[1] + clipped(index[1][i], num_rows[1]) * H;
-    const float* c = table[2] + clipped(index[2][i], num_rows[2]) * H;
+    const float* a = tables[0] + clipped(indices[0][i], num_rows[0]) * H;
+    const float* b = tables[1] + clipped(indices[1][i], num_rows[1]) * H;
+    const float* c = tables[2] + clipped(indices[2][i], num_rows[2]) * H;
     for (long j = 0; j < H; j += VL)
       store(Y + i * H + j,
             load(a + j, H - j) + load(b + j, H - j) + load(c + j, H - j),
@@ -82,31 +80,28 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
     for (int k = 0; k < NUM_TABLES; k++) {
       float* dW = floats((*out)[FIRST_TABLE + k]);  // the gradient of table k
       if (!dW) continue;
-      const int32_t* index = ints(arrays.inputs[FIRST_INDICES + k]);
+      const int32_t* indices = ints(arrays.inputs[FIRST_INDICES + k]);
       const long num_rows = arrays.inputs[FIRST_TABLE + k].shape[0];
-      // Each thread computes a part of dW: some of the rows, or some of the
-      // columns if the table has few rows. The thread goes through all rows of
-      // dY, and adds the numbers that belong to this part. So each sum has the
-      // order of the rows of dY, for any number of threads.
+      // Each thread sums some rows of dW, or some columns if there are few
+      // rows. It reads all of dY, so each sum has the order of the rows of dY,
+      // for any number of threads.
       const bool has_few_rows = num_rows < 64 * team_size;
-      long first_row, end_row, first_column = 0, end_column = H;
-      share(num_rows, team_size, t, &first_row, &end_row);
+      long first_row = 0, end_row = num_rows;
+      long first_column = 0, end_column = H;
       if (has_few_rows) {
         long first_vector, end_vector;
         share(ceil_div(H, VL), team_size, t, &first_vector, &end_vector);
         first_column = first_vector * VL;
         end_column = std::min(end_vector * VL, H);
-        first_row = 0;
-        end_row = num_rows;
-        const bool has_columns = first_column < end_column;
-        for (long r = 0; has_columns && r < num_rows; r++)
+        for (long r = 0; r < num_rows; r++)
           std::memset(dW + r * H + first_column, 0,
                       4 * (end_column - first_column));
       } else {
+        share(num_rows, team_size, t, &first_row, &end_row);
         std::memset(dW + first_row * H, 0, 4 * (end_row - first_row) * H);
       }
       for (long i = 0; i < R; i++) {
-        const long r = clipped(index[i], num_rows);
+        const long r = clipped(indices[i], num_rows);
         if (r < first_row || r >= end_row) continue;
         for (long j = first_column; j < end_column; j += VL)
           store(dW + r * H + j, load(dW + r * H + j, end_column - j) +
@@ -129,7 +124,7 @@ REGISTER_OP(d2lbert_embed)
 
 }  // namespace d2lbert
 
-// MXNet calls this function once, when it loads the library of all operators.
+// MXNet calls this once, when it loads the library of all operators.
 mxnet::ext::MXReturnValue initialize(int version) {
   if (version >= 10900) return mxnet::ext::MX_SUCCESS;
   MX_ERROR_MSG << "the fused operators need MXNet 1.9 or newer";

@@ -1,15 +1,14 @@
 // The operator d2lbert_feed_forward, the second half of an encoder block:
-// LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)). A group of rows at a time
-// goes through all steps, which is fast if W1 and W2 stay in cache. R: the
-// number of rows. H: numbers in a row. F: numbers in a row between the two
-// products. gemm.h explains words, panels, tiles and the template argument E.
+// LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)), for X (R, H) and W1 (F, H). A
+// group of rows at a time goes through all steps, which is fast if W1 and W2
+// stay in cache. gemm.h explains words, panels, tiles and the argument E.
 #include "act.h"
 #include "sublayer.h"
 
 namespace d2lbert {
 namespace {
 
-// The arguments of a call. residual: see sublayer.h.
+// The arguments of a call.
 struct Job {
   long R, H, F;
   Act act;
@@ -17,15 +16,15 @@ struct Job {
   const float *X, *W1, *b1, *W2, *b2;
 };
 
-// Results that the gradient needs. The pointers are null if no gradient is
-// wanted. hidden (R, F): the argument of the activation if needs_argument(act),
-// else the output of the activation. normalized: see sublayer.h.
+// Results that the gradient needs; null pointers if no gradient is wanted.
+// hidden (R, F): the argument of the activation if needs_argument(act), else
+// its output.
 struct Saved {
   float* hidden;
   Normalized normalized;
 };
 
-// Compute Y (R, H), and the results to save if `saved` has memory for them.
+// Compute Y (R, H), and fill the arrays of `saved` that are not null.
 template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const long R = job.R, H = job.H, F = job.F;
@@ -36,8 +35,7 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   // Panels of W1^T (H, F), and of W2^T (F, H)
   const long num_W1_panels = ceil_div(F, NR), num_W2_panels = ceil_div(H, NR);
   Scratch& shared = team_scratch();
-  // A word or float has 4 bytes. + 256: each array may need up to 64 bytes more
-  // for alignment
+  // 4: bytes of a word or float. 256: for four arrays aligned to 64 bytes
   shared.reset(4 * (padded(F) * (num_h_words + 1) +
                     padded(H) * (num_f_words + 1)) + 256);
   word<E>* packed_W1 = shared.take<word<E>>(padded(F) * num_h_words);
@@ -89,12 +87,11 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   }
 }
 
-// Memory for each gradient of an input; null if that gradient is not needed.
+// The memory for the gradients of inputs; null if a gradient is not needed.
 struct Gradients {
   float *X, *W1, *b1, *W2, *b2, *gamma, *beta;
 };
 
-// Compute the gradients of the inputs from dY, the gradient of Y.
 template <class E>
 void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& grads) {
@@ -102,7 +99,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   const int threads = team(8.0 * R * H * F);
   const long group_rows = rows_at_a_time(R, threads, H + F);
   const long num_h_words = E::words(H), num_f_words = E::words(F);
-  const long num_group_words = E::words(group_rows);  // of a group's column
+  const long num_column_words = E::words(group_rows);
   // Panels of W2 (H, F), and of W1 (F, H)
   const long num_W2_panels = ceil_div(F, NR), num_W1_panels = ceil_div(H, NR);
   const bool saves_argument = needs_argument(job.act);
@@ -119,28 +116,28 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   ThreadScratch& scratch = thread_scratch(
       threads,
       4 * (group_rows * (2 * H + 2 * F + std::max(num_h_words, num_f_words)) +
-           num_group_words * (padded(H) + padded(F) + std::max(H, F))) + 512);
+           num_column_words * (padded(H) + padded(F) + std::max(H, F))) + 512);
 #pragma omp parallel num_threads(threads)
   {
     float *dW1 = sums_W1.cleared(), *dW2 = sums_W2.cleared();
     float *db1 = sums_b1.cleared(), *db2 = sums_b2.cleared();
     const NormSums norm_sums = team_norm_sums.cleared();
     Scratch& own = scratch.mine();
-    // Gradients. dx: of X through the residual connection alone. d_out: of
-    // W2 act(W1 X + b1) + b2. d_hidden: of act(W1 X + b1), then overwritten by
-    // the gradient of W1 X + b1
-    float* dx = own.take<float>(group_rows * H);
+    // d_residual: the gradient of X through the residual connection alone.
+    // d_out: the gradient of W2 act(W1 X + b1) + b2. d_hidden: the gradient of
+    // act(W1 X + b1), then of W1 X + b1
+    float* d_residual = own.take<float>(group_rows * H);
     float* d_out = own.take<float>(group_rows * H);
     float* d_hidden = own.take<float>(group_rows * F);
-    // act(W1 X + b1), computed again if `saved` has the argument of act
+    // act(W1 X + b1), if `saved` has only the argument of act
     float* activated = own.take<float>(saves_argument ? group_rows * F : 0);
-    // Left factors: words of d_out or d_hidden, by rows and by columns (gemm.h)
+    // Words of d_out or d_hidden, in the layouts "rows" and "columns" (gemm.h)
     word<E>* row_words =
         own.take<word<E>>(group_rows * std::max(num_h_words, num_f_words));
     word<E>* column_words =
-        own.take<word<E>>(num_group_words * std::max(H, F));
-    word<E>* x_panels = own.take<word<E>>(num_group_words * padded(H));
-    word<E>* hidden_panels = own.take<word<E>>(num_group_words * padded(F));
+        own.take<word<E>>(num_column_words * std::max(H, F));
+    word<E>* x_panels = own.take<word<E>>(num_column_words * padded(H));
+    word<E>* hidden_panels = own.take<word<E>>(num_column_words * padded(F));
     packing.complete(num_W2_panels + num_W1_panels, [&](long p) {
       const bool is_of_W2 = p < num_W2_panels;
       const long column = (is_of_W2 ? p : p - num_W2_panels) * NR;
@@ -162,7 +159,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
       const long next_m = std::min(group_rows, end - first - m);
       const float *x = job.X + first * H, *hidden = saved.hidden + first * F;
       add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
-                            norm_sums, dx, d_out);
+                            norm_sums, d_residual, d_out);
       add_rows_to(db2, d_out, H, m, H);
       Prefetcher this_group(num_stripes(m, F));
       this_group.add(hidden, m * F * 4);
@@ -180,7 +177,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
                         column_words, hidden_panels, dW2);
       if (grads.X) {
         float* const dX = grads.X + first * H;
-        std::copy(dx, dx + m * H, dX);
+        std::copy(d_residual, d_residual + m * H, dX);
         Prefetcher next_group(num_stripes(m, H));
         next_group.add(dY + (first + m) * H, next_m * H * 4);
         next_group.add(saved.normalized.hat + (first + m) * H, next_m * H * 4);
@@ -198,8 +195,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   }
 }
 
-// noise: the input that seeds dropout. Each of its 64 numbers gives one random
-// bit.
+// noise: 64 numbers that seed dropout (`Dropout` in simd.h).
 struct Inputs : IndexedInputs {
   const int X, W1, b1, W2, b2, gamma, beta, noise;
   explicit Inputs(const Attrs& attrs)
@@ -207,12 +203,10 @@ struct Inputs : IndexedInputs {
         gamma(next()), beta(next()), noise(next(has_dropout(attrs))) {}
 };
 
-// Like `count_inputs` (op.h), but fails for an unknown activation.
 MXReturnValue parse(const Attrs& attrs, int* num_in, int* num_out) {
-  Act act;  // not used: `FeedForward` parses it again
-  *num_in = Inputs(attrs).num_inputs();
-  *num_out = 1;
-  return parse_act(attrs, &act);
+  count_inputs<Inputs>(attrs, num_in, num_out);
+  Act unused;
+  return parse_act(attrs, &unused);  // fails for an unknown activation
 }
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
@@ -240,7 +234,7 @@ class FeedForward : public SavingOp {
   MXReturnValue run(MXTensor* in, float* Y) override {
     const Job job = job_of(in);
     if (wants_grad) {
-      // + 192: each of three arrays may need up to 64 bytes more for alignment
+      // 192: for three arrays aligned to 64 bytes
       memory.reset(4 * job.R * (job.F + job.H + 1) + 192);
       saved_.hidden = memory.take<float>(job.R * job.F);
       saved_.normalized = take_normalized(job.R, job.H);

@@ -1,9 +1,8 @@
 """Call the operators in C++, which take float32 arrays on a CPU.
 
-`ops` declares the operators, and explains arguments such as `grad_req`. Each
-public function here, except `call`, has the name and the arguments of the
-function in `ops` that calls it. The decorator `ops.operator` sets the defaults
-of the arguments.
+Each public function, except `call`, has the name and the arguments of the
+function in `ops` that calls it. `ops` explains the arguments, and
+`ops.operator` sets their defaults.
 """
 import ctypes
 import functools
@@ -14,8 +13,8 @@ from d2lbert.machine.backend import autograd, mx, np, npx
 
 _ones = {}  # {device: an array of 64 ones}
 
-# Defaults in C++ of the operators' attributes. `call` leaves out attributes
-# with these values, since passing an attribute takes microseconds
+# Defaults of attributes in C++. `call` leaves out attributes with these
+# values, since passing an attribute takes microseconds
 _DEFAULTS = dict(act='none', precision='fp32', bias=1, causal=0, frozen=0,
                  lists=1, p=0, parts=1, weights_p=0)
 
@@ -27,10 +26,7 @@ _DONE, _UNSUPPORTED, _MXNET_FAILED, _NO_MEMORY = range(4)
 
 
 def call(name, arrays, **attrs):
-    """Call the operator d2lbert_`name`; returns a list of all its outputs.
-
-    arrays: the inputs in order. attrs: the attributes.
-    """
+    """Call the operator d2lbert_`name`; returns the list of its outputs."""
     attrs = {key: value for key, value in attrs.items()
              if value != _DEFAULTS.get(key)}
     # The operator's function in `mx.nd` is slower: it copies arrays' handles.
@@ -52,10 +48,9 @@ def _handle(name):
 def _guarded(array):
     """Return the array, or a view if it has `grad` and gradients are recorded.
 
-    An operator of an extension library overwrites the gradients of its inputs,
-    also with grad_req='add'. If the input is a view, only the view's gradient
-    is overwritten. MXNet's reshape, which makes the view, then adds this
-    gradient to the gradient of the array.
+    An extension operator overwrites the gradients of its inputs, also with
+    grad_req='add'. A view has a gradient of its own, which MXNet's reshape
+    adds to the gradient of the array.
     """
     if autograd.is_recording() and array.grad is not None:
         # A reshape to the same shape costs a copy only in the backward pass
@@ -71,7 +66,7 @@ def _parameters(grad_req, *arrays):
 
 
 def _requests(grad_req, count):
-    """Return `count` requests if grad_req is a string, else grad_req."""
+    """grad_req as a sequence; a string is repeated `count` times."""
     return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
@@ -89,10 +84,9 @@ def _are_frozen(grad_req, *arrays):
 def _dropout(X, p):
     """(rate, noise) for an operator with dropout of rate p, on X's device.
 
-    noise: a list with one input of the operator, an array that seeds its
-    dropout by 64 random bits. The array is MXNet's own dropout of 64 ones,
-    so it depends on MXNet's seed. If p is 0, or outside of training, the
-    rate is 0 and the list is empty.
+    noise: a list with the input that seeds dropout. It is MXNet's own dropout
+    of 64 ones, so it depends on MXNet's seed. If p is 0, or outside of
+    training, the rate is 0 and the list is empty.
     """
     if not p or not autograd.is_training():
         return 0, []
@@ -119,10 +113,7 @@ def joined_dense(X, weights, biases, precision, grad_req):
 
 
 def _product(X, weights, biases, precision, grad_req, **attrs):
-    """Call the operator `dense`; attrs: its attributes `act` and `grad`.
-
-    The other arguments are as for `ops.joined_dense`.
-    """
+    """`ops.joined_dense` with an activation; attrs: `act` and `grad`."""
     are_frozen = _are_frozen(grad_req, *weights)
     if are_frozen:
         # The operator then leaves the gradients of the weights unwritten, so
@@ -135,10 +126,9 @@ def _product(X, weights, biases, precision, grad_req, **attrs):
 
 
 def layer_norm(X, gamma, beta, eps, grad_req):
-    """`ops.layer_norm`."""
     return call('add_norm',
                 [_guarded(X), *_parameters(grad_req, gamma, beta)],
-                eps=eps, adds=0)[0]     # adds=0: there is no Y to add
+                eps=eps, adds=0)[0]     # there is no Y to add
 
 
 def add_norm(X, Y, gamma, beta, p, eps, grad_req):
@@ -162,7 +152,7 @@ def attention_qkv(QKV, offsets, lens, num_heads, p, precision, common_length,
 def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
                    grad_req, causal):
     """`ops.self_attention` as one operator, a few sequences at a time."""
-    # C++ joins the weights of queries, keys and values to the largest weight
+    # The largest weight joins the weights of queries, keys and values
     if not _is_faster_as_one(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
     attention_p, attention_noise = _dropout(X, p)
@@ -189,21 +179,19 @@ def feed_forward(X, weights, biases, norm, act, precision, grad_req):
         grad=int(autograd.is_recording()))[0]
 
 
-def _is_faster_as_one(X, weight_size, precision, grad_req):
-    """True if one operator for half a block is possible, and the fastest way.
+def _is_faster_as_one(X, max_weight_size, precision, grad_req):
+    """True if one operator can compute half a block, and is the fastest way.
 
-    It is possible if X has two axes. X and grad_req: as for
-    `ops.self_attention`. weight_size: the number of elements of the largest
-    weight. Each thread sums a gradient of this weight in cache. Several
-    operators are faster in three cases:
+    Several operators are faster in three cases:
 
-    - The gradient does not fit into the cache.
-    - Tiles of AMX compute the products: a product then needs more rows at a
-      time than fit into cache.
-    - A parameter is frozen: an operator for each product can leave out
-      gradients.
+    - The gradient of the largest weight does not fit into the cache of a
+      thread. Each thread sums it over its rows.
+    - A parameter is frozen. An operator for each product can leave out its
+      gradient.
+    - AMX tiles compute the products, which need more rows at a time than fit
+      into cache.
     """
-    fits_cache = 4 * weight_size <= MAX_CACHED_BYTES
+    fits_cache = 4 * max_weight_size <= MAX_CACHED_BYTES
     has_frozen = autograd.is_recording() and 'null' in grad_req
     if X.ndim != 2 or not fits_cache or has_frozen:
         return False
@@ -213,13 +201,11 @@ def _is_faster_as_one(X, weight_size, precision, grad_req):
 
 
 def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req):
-    """`ops.embed`."""
     return call('embed', [tokens, segments, positions,
                           *_parameters(grad_req, W_tok, W_seg, W_pos)])[0]
 
 
 def take_rows(X, *indices):
-    """`ops.take_rows`."""
     return call('rows', [_guarded(X), *indices], lists=len(indices))
 
 
@@ -235,13 +221,12 @@ def vocab_ce(X, W, b, labels, weights, precision, grad_req):
         grad=int(is_recording), precision=precision)
     if not is_recording:
         return outputs[0]
-    # `first` returns only its first input, the loss. Without it, MXNet would
-    # fill gradients of the other outputs of vocab_ce with zeros
+    # Without `first`, MXNet would fill the gradients of the outputs after the
+    # loss with zeros
     return call('first', outputs, inputs=len(outputs))[0]
 
 
 def softmax_ce(logits, labels, weights):
-    """`ops.softmax_ce`."""
     return call('softmax_ce',
                 [_guarded(logits), labels, _guarded(weights)])[0]
 
@@ -256,9 +241,9 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale, clip, ahead):
     """`ops.adam` in one call, which queues the step in MXNet's engine."""
     if not ahead:
-        # d2lbert_adam stores the addresses of the weights. So wait until no
-        # prediction uses a weight: MXNet's Convolution and FullyConnected may
-        # move the weight to other memory, in a layout of oneDNN
+        # d2lbert_adam stores the addresses of the weights, but in a pending
+        # prediction MXNet's Convolution or FullyConnected may move a weight to
+        # other memory, in a layout of oneDNN
         for weight in weights:
             mx.base.check_call(
                 mx.base._LIB.MXNDArrayWaitToWrite(weight.handle))
@@ -276,14 +261,15 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     if status == _NO_MEMORY:
         raise MemoryError('no memory left for a step of Adam')
     if status != _DONE:
-        raise ValueError('each weight and each running mean must come once; a '
-                         'weight, its gradient and its two running means '
-                         'must be dense float32 arrays of one size on a CPU')
+        raise ValueError(
+            'weights and running means must be different arrays; a weight, '
+            'its gradient and its two running means must be dense float32 '
+            'arrays of one size on a CPU')
 
 
 @functools.lru_cache(maxsize=None)
 def _ndarray_functions():
-    """The addresses of the functions in `MXNetFunctions` of adam.cc."""
+    """Addresses of MXNet functions, in the order of `MXNetFunctions`."""
     library = mx.base._LIB
     functions = [getattr(library, f'MX{name}') for name in (
         'NDArrayWaitToRead', 'NDArrayGetContext', 'NDArrayGetDType',
