@@ -1,10 +1,9 @@
 // A BERT encoder with 8-bit weights: from ids of tokens to vectors.
 //
-// One call computes all layers. Each thread takes whole sequences through all
-// layers. If the batch has too few tokens for that, the threads form a team and
-// divide the outputs and the attention heads of each layer. The bits of the
-// result are the same in both cases: one thread computes each number, from one
-// row or sequence, in a fixed order.
+// Each thread takes whole sequences through all layers. If the batch has too
+// few tokens for that, the threads form a team and divide the outputs and the
+// attention heads of each layer. The bits of the result are the same in both
+// cases: one thread computes each number in a fixed order.
 //
 // B: the number of sequences. R: the number of rows, one for each token of all
 // sequences. T: tokens in a sequence. H: the size of the vector of a token. F:
@@ -29,17 +28,15 @@ namespace {
 std::atomic<bool> wants_tiles{false};   // int8_use_tiles
 
 // Sums over a row have 16 lanes on every instruction set, so that the order of
-// additions is the same. The lanes are in VECTORS vectors.
+// additions is the same.
 constexpr int LANES = 16, VECTORS = LANES / VL;
 
-// `Encoder::weighted_sums` loads this number of vectors at a time from a row of
-// values, the V of attention.
-constexpr int TILE_VECTORS = 2;
+// The vectors of values (V of attention) that `weighted_sums` loads at a time.
+constexpr int VALUE_VECTORS = 2;
 
 struct Lanes {
   vf vector[VECTORS] = {};
-  // The sum of all lanes. The second half of the lanes is added to the first
-  // half, until one lane is left.
+  // Add the second half of the lanes to the first half, until one lane is left.
   float sum() const {
     vf sums[VECTORS];
     for (int i = 0; i < VECTORS; i++) sums[i] = vector[i];
@@ -67,7 +64,7 @@ struct Norm {
   float epsilon = 0;
 
   // to (size,) = LayerNorm(x). x has zeros from `size` up to a multiple of
-  // LANES, and `to` gets such zeros. Both may be the same array.
+  // LANES, and `to` gets such zeros. x and `to` may be the same array.
   void operator()(const float* x, long size, float* to) const {
     Lanes sums, squares;
     for (long j = 0; j < size; j += LANES)
@@ -86,16 +83,14 @@ struct Norm {
     for (long j = 0; j < ceil_div(size, LANES) * LANES; j += VL) {
       const vf normalized = (load(x + j) - mean) * scale;
       const vf y = normalized * load(gamma + j) + load(beta + j);
-      // gamma and beta are 0 from `size` on, but y need not be: NaN * 0 is NaN
+      // gamma and beta are 0 from `size` on, but NaN * 0 is NaN
       store(to + j, keep_first(y, size - j));
     }
   }
 };
 
-// While an object of this class exists, its thread rounds to nearest and does
-// not turn denormal numbers into 0, whatever the caller has set. 0x1f80 and 0
-// are the default modes. With clang on Arm, and on processors other than x86
-// and Arm, the object has no effect.
+// While an object exists, its thread has the processor's default mode: rounding
+// to nearest, keeping denormal numbers. No effect with clang on Arm.
 struct StandardRounding {
 #if defined(__SSE2__)
   const unsigned callers_mode = _mm_getcsr();
@@ -112,7 +107,7 @@ struct StandardRounding {
 class Team {
  public:
   explicit Team(int size) : size_(size) {}
-  // Return after all threads of the team have called this.
+  // Wait until all threads of the team have called this.
   void barrier() {
     if (size_ == 1) return;
     const long phase = phase_.load(std::memory_order_acquire);
@@ -143,35 +138,33 @@ struct Member {
   long last(long n) const { return n * (index + 1) / team.size(); }
 };
 
-// A block of the encoder. qkv: the dense layer of queries, keys and values.
 struct Block {
   Dense qkv, attention_out, ffn1, ffn2;
   Norm attention_norm, ffn_norm;
 };
 
-// The sizes of an encoder, in the order of `sizes` in int8.py. The first three
-// are the numbers of embeddings. The last is the activation function, an `Act`.
+// In the order of `sizes` in int8.py. act: an `Act`.
 struct Sizes {
-  int64_t vocabulary, segments, positions, E, H, F, heads, blocks, act;
+  int64_t vocabulary, num_segments, num_positions, E, H, F, num_heads,
+      num_blocks, act;
 };
 
-// The tables of embeddings. The embeddings of tokens are tokens (vocabulary, E)
-// times token_scales (vocabulary,) times factor. segments may be null.
+// Embeddings. For tokens, they are tokens (vocabulary, E) times token_scales
+// (vocabulary,) times factor. segments may be null.
 struct Tables {
   const int8_t* tokens;
   const float *token_scales, *segments, *positions;
   float factor;
 };
 
-// CHUNK_ROWS: the largest number of rows that a thread alone takes through all
-// layers at a time, if no sequence is longer. FFN_ROWS: rows that go through
-// the feed-forward network at a time, so that their F hidden units stay in
-// cache.
-constexpr long CHUNK_ROWS = 96, FFN_ROWS = 96;
+// The largest chunk, in rows, if no sequence is longer and there is no team.
+constexpr long CHUNK_ROWS = 96;
+// The rows that go through the feed-forward network at a time, so that their F
+// hidden units stay in cache.
+constexpr long FFN_ROWS = 96;
 
-// The vectors to return for a sequence: the vectors of all tokens, the vector
-// of the first token, or the mean of all vectors. In the order of ROWS in
-// int8.py.
+// The vectors to return for a sequence: of all tokens, of the first token, or
+// the mean of all. In the order of ROWS in int8.py.
 enum OutputRows { ALL, FIRST, MEAN };
 
 // Arguments of int8_encode. Sequence b has the rows [offsets[b],
@@ -189,7 +182,7 @@ struct Batch {
 };
 
 // Sequences [first, last) of a batch, which go through the layers together.
-// first_row: the first row of sequence `first`. rows: the number of rows.
+// They have `rows` rows, from first_row on.
 struct Chunk {
   long first, last, first_row, rows;
   Chunk(const Batch& batch, long first, long last)
@@ -197,17 +190,17 @@ struct Chunk {
         rows(batch.offsets[last] - first_row) {}
 };
 
-// Memory of a team, for a chunk. qkv (rows, 3H). context (rows, H): the outputs
-// of all heads. hidden: the output of ffn1, for FFN_ROWS rows. y (rows, H): the
-// output of attention_out, of ffn2, or of the projection. Here and in OwnMemory
-// the rows of tokens have padding (`row_length`).
+// Memory of a team, for a chunk. qkv (rows, 3H): queries, keys and values.
+// context (rows, H): the outputs of all heads. hidden (FFN_ROWS, F): the output
+// of ffn1. y (rows, H): the output of attention_out, ffn2 or projection_. Rows
+// of these arrays, and of x and inputs below, have padding (`row_length`).
 struct SharedMemory {
   float *qkv, *context, *y, *hidden;
 };
 
-// Memory of a thread. x (rows, H): the vectors of a chunk. Each thread has its
-// own copy, which saves barriers. inputs, scale: quantized rows. queries (D,
-// LANES): LANES queries, transposed. scores (T, LANES): their scores.
+// Memory of a thread. x (rows, H): the vectors of a chunk. A copy in each
+// thread saves barriers. inputs, scale: quantized rows. queries (D, LANES):
+// LANES queries, transposed. scores (T, LANES): their scores.
 struct OwnMemory {
   float *x, *scale, *queries, *scores;
   Input* inputs;
@@ -216,8 +209,8 @@ struct OwnMemory {
 class Encoder {
  public:
   Encoder(const Sizes& sizes, float epsilon, const Tables& tables)
-      : sizes_(sizes), D_(sizes.H / sizes.heads), ld_(row_length(sizes.H)),
-        tables_(tables), blocks_(sizes.blocks) {
+      : sizes_(sizes), D_(sizes.H / sizes.num_heads), ld_(row_length(sizes.H)),
+        tables_(tables), blocks_(sizes.num_blocks) {
     for (auto norm : norms()) norm->epsilon = epsilon;
   }
 
@@ -225,33 +218,31 @@ class Encoder {
   void put_dense(long index, long N, long K, const int8_t* q,
                  const float* scale, const float* bias) {
     // The weights of queries include the division of scores by sqrt(D)
-    const bool has_queries = index % 4 == 0 && index < 4 * sizes_.blocks;
+    const bool has_queries = index % 4 == 0 && index < 4 * sizes_.num_blocks;
     *dense(index) = Dense(N, K, q, scale, bias, has_queries ? sizes_.H : 0,
                           1.f / std::sqrt((float)D_));
   }
 
   void put_norm(long index, const float* gamma, const float* beta) {
     Norm& norm = *norms().at(index);
-    const long n = index == 2 * sizes_.blocks ? sizes_.E : sizes_.H;
+    const long n = index == 2 * sizes_.num_blocks ? sizes_.E : sizes_.H;
     norm.gamma = AlignedArray<float>(row_length(n));
     norm.beta = AlignedArray<float>(row_length(n));
     std::copy(gamma, gamma + n, (float*)norm.gamma);
     std::copy(beta, beta + n, (float*)norm.beta);
   }
 
-  // Throw if the encoder lacks a token, segment, position or block of a batch,
-  // if the batch has no sequence, if the offsets do not begin with 0, or if a
-  // sequence is empty. Without a table of segments, any segments are allowed.
+  // Throw std::out_of_range unless this encoder can encode the batch.
   void check(const Batch& batch) const {
     const int64_t* offsets = batch.offsets;
     require(batch.B > 0 && offsets[0] == 0);
     for (long b = 0; b < batch.B; b++)
       require(offsets[b] < offsets[b + 1] &&
-              batch.length(b) <= sizes_.positions);
+              batch.length(b) <= sizes_.num_positions);
     require_range(batch.ids, offsets[batch.B], 0, sizes_.vocabulary);
-    if (sizes_.segments)
-      require_range(batch.segments, offsets[batch.B], 0, sizes_.segments);
-    require_range(batch.order, batch.num_applied, 0, sizes_.blocks);
+    if (sizes_.num_segments)
+      require_range(batch.segments, offsets[batch.B], 0, sizes_.num_segments);
+    require_range(batch.order, batch.num_applied, 0, sizes_.num_blocks);
   }
 
   // The bytes of OwnMemory and SharedMemory, for chunks of at most `rows` rows
@@ -259,7 +250,7 @@ class Encoder {
   // arrays, and for the vectors after qkv (`shared_memory`).
   size_t own_bytes(long rows, long T) const {
     return rows * (4 * x_length() + 4) +
-           input_rows(rows) * sizeof(Input) * inputs_length() +
+           rows_to_allocate(rows) * sizeof(Input) * inputs_length() +
            4 * LANES * (T + D_ + VL) + 4096;
   }
   size_t shared_bytes(long rows) const {
@@ -273,14 +264,14 @@ class Encoder {
     // `transpose_rows` writes D rounded up to whole vectors
     own.queries = scratch.take<float>(LANES * (D_ + VL));
     own.scores = scratch.take<float>(LANES * T);
-    own.inputs = scratch.take<Input>(input_rows(rows) * inputs_length());
+    own.inputs = scratch.take<Input>(rows_to_allocate(rows) * inputs_length());
     return own;
   }
   SharedMemory shared_memory(Scratch& scratch, long rows) const {
     SharedMemory shared;
-    // `weighted_sums` loads whole tiles, which may extend beyond the last row
+    // `weighted_sums` loads VALUE_VECTORS vectors, also beyond the last row
     shared.qkv = scratch.take<float>(rows * row_length(3 * sizes_.H) +
-                                     TILE_VECTORS * VL);
+                                     VALUE_VECTORS * VL);
     shared.context = scratch.take<float>(rows * ld_);
     shared.y = scratch.take<float>(rows * ld_);
     shared.hidden = scratch.take<float>(std::min(rows, FFN_ROWS) *
@@ -288,8 +279,7 @@ class Encoder {
     return shared;
   }
 
-  // Take a chunk of a batch through the layers, and write the vectors of the
-  // chunk to batch.out.
+  // Encode a chunk, and write its vectors to batch.out.
   void encode_chunk(const Member& member, const SharedMemory& shared,
                     const OwnMemory& own, const Batch& batch,
                     const Chunk& chunk) const {
@@ -314,9 +304,8 @@ class Encoder {
   }
 
  private:
-  // The dense layer with this index (int8_put_dense).
   Dense* dense(long index) {
-    if (index == 4 * sizes_.blocks) return &projection_;
+    if (index == 4 * sizes_.num_blocks) return &projection_;
     Block& b = blocks_.at(index / 4);
     Dense* layers[] = {&b.qkv, &b.attention_out, &b.ffn1, &b.ffn2};
     return layers[index % 4];
@@ -333,15 +322,14 @@ class Encoder {
     return all;
   }
 
-  // The lengths of rows in OwnMemory. Before the projection a row has E
-  // numbers.
+  // Row lengths in OwnMemory. Before the projection, a row has E numbers.
   long x_length() const { return row_length(std::max(sizes_.H, sizes_.E)); }
   long inputs_length() const {
     return row_length(std::max({sizes_.H, sizes_.F, sizes_.E}));
   }
 
-  // Copy a row of H numbers. NaN has many bit patterns, and instruction sets
-  // produce different ones. Here each NaN gets the same pattern.
+  // Copy a row of H numbers. Each NaN gets the same bit pattern, since
+  // instruction sets produce different patterns.
   void write_row(const float* x, float* to) const {
     for (long j = 0; j < sizes_.H; j += VL) {
       const vf v = load(x + j);
@@ -349,8 +337,7 @@ class Encoder {
     }
   }
 
-  // Replace the first of T rows x by the mean of these rows, which are added
-  // from first to last.
+  // Replace the first of T rows x by their mean, adding from first to last.
   void average(float* x, long T) const {
     for (long j = 0; j < sizes_.H; j += VL) {
       vf sum = load(x + j);
@@ -376,9 +363,8 @@ class Encoder {
           ldy);
   }
 
-  // own.x = the sum of the embeddings of each token. If the encoder has a
-  // LayerNorm of embeddings, the sums are normalized. If the encoder has a
-  // projection, own.x is then projected from E to H numbers.
+  // Set own.x to the embeddings of the tokens, after embedding_norm_ and
+  // projection_ if these are set.
   void embed(const Member& member, const SharedMemory& shared,
              const OwnMemory& own, const Batch& batch,
              const Chunk& chunk) const {
@@ -390,8 +376,8 @@ class Encoder {
         const float* position =
             tables_.positions + (i - batch.offsets[b]) * E;
         const float* segment =
-            sizes_.segments ? tables_.segments + batch.segments[i] * E
-                            : nullptr;
+            sizes_.num_segments ? tables_.segments + batch.segments[i] * E
+                                : nullptr;
         float* x = own.x + (i - chunk.first_row) * ld;
         for (long j = 0; j < ceil_div(E, LANES) * LANES; j += VL) {
           const long n = E - j;
@@ -405,7 +391,7 @@ class Encoder {
         }
         if (embedding_norm_.gamma) embedding_norm_(x, E, x);
       }
-    if (!projection_.outputs()) return;
+    if (!projection_.is_set()) return;
     quantize_rows(own.x, ld, rows, E, own);
     multiply(projection_, member, own, rows, E, NONE, shared.y, ld_);
     member.team.barrier();
@@ -423,11 +409,10 @@ class Encoder {
     quantize_rows(own.x, ld_, rows, H, own);
     multiply(block.qkv, member, own, rows, H, NONE, shared.qkv, ldq);
     member.team.barrier();
-    // The heads of all sequences, counted sequence by sequence
-    const long all_heads = (chunk.last - chunk.first) * sizes_.heads;
-    for (long i = member.first(all_heads); i < member.last(all_heads); i++) {
-      const long b = chunk.first + i / sizes_.heads;
-      const long column = i % sizes_.heads * D_;
+    const long heads = (chunk.last - chunk.first) * sizes_.num_heads;
+    for (long i = member.first(heads); i < member.last(heads); i++) {
+      const long b = chunk.first + i / sizes_.num_heads;
+      const long column = i % sizes_.num_heads * D_;
       const long row = batch.offsets[b] - chunk.first_row;
       attend(shared.qkv + row * ldq + column, ldq, batch.length(b),
              shared.context + row * ld_ + column, ld_, own);
@@ -469,9 +454,8 @@ class Encoder {
     }
   }
 
-  // to (T, D) = the output of a head for a sequence, for queries (T, D). In
-  // each row the key is H numbers after the query, and the value is H numbers
-  // after the key. A vector of scores belongs to one key and VL queries. So
+  // to (T, D) = the output of a head for a sequence. queries (T, D): a part of
+  // the rows of qkv. A vector of scores belongs to one key and VL queries. So
   // each sum over keys goes from the first key to the last, whatever VL is.
   void attend(const float* queries, long ld, long T, float* to, long ldt,
               const OwnMemory& own) const {
@@ -498,8 +482,7 @@ class Encoder {
     }
   }
 
-  // to (D, LANES) = the transpose of x (rows, D). If there are fewer than LANES
-  // rows, zeros replace the missing rows.
+  // to (D, LANES) = the transpose of x (rows, D), with zeros for missing rows.
   void transpose_rows(const float* x, long ld, long rows, float* to) const {
     static const float zeros[LANES] = {};
     for (int p = 0; p < VECTORS; p++)
@@ -552,27 +535,27 @@ class Encoder {
   void weighted_sums(const float* weights, const float* inverse,
                      const float* values, long ld, long T, long num_queries,
                      float* to, long ldt) const {
-    constexpr int TILE_ROWS = VL == 16 ? 8 : 4;   // queries at a time
-    for (long i = 0; i < num_queries; i += TILE_ROWS)
-      for (long d = 0; d < D_; d += TILE_VECTORS * VL) {
-        vf sums[TILE_ROWS][TILE_VECTORS] = {};
+    constexpr int QUERIES = VL == 16 ? 8 : 4;   // queries at a time
+    for (long i = 0; i < num_queries; i += QUERIES)
+      for (long d = 0; d < D_; d += VALUE_VECTORS * VL) {
+        vf sums[QUERIES][VALUE_VECTORS] = {};
         for (long j = 0; j < T; j++) {
-          vf x[TILE_VECTORS];
+          vf x[VALUE_VECTORS];
 #pragma GCC unroll 2
-          for (int w = 0; w < TILE_VECTORS; w++)
+          for (int w = 0; w < VALUE_VECTORS; w++)
             x[w] = load(values + j * ld + d + w * VL);
 #pragma GCC unroll 8
-          for (int n = 0; n < TILE_ROWS; n++)
+          for (int n = 0; n < QUERIES; n++)
 #pragma GCC unroll 2
-            for (int w = 0; w < TILE_VECTORS; w++)
+            for (int w = 0; w < VALUE_VECTORS; w++)
               sums[n][w] =
                   sums[n][w] + splat(weights[j * LANES + i + n]) * x[w];
         }
 #pragma GCC unroll 8
-        for (int n = 0; n < TILE_ROWS; n++)
+        for (int n = 0; n < QUERIES; n++)
           if (i + n < num_queries)
 #pragma GCC unroll 2
-            for (int w = 0; w < TILE_VECTORS; w++)
+            for (int w = 0; w < VALUE_VECTORS; w++)
               if (D_ - d > w * VL)
                 store(to + (i + n) * ldt + d + w * VL,
                       inverse[i + n] * sums[n][w], D_ - d - w * VL);
@@ -580,29 +563,27 @@ class Encoder {
   }
 
   const Sizes sizes_;
-  const long D_, ld_;   // ld_: numbers from one row of H numbers to the next
+  const long D_, ld_;
   const Tables tables_;
   std::vector<Block> blocks_;
   Norm embedding_norm_;
   Dense projection_;
 };
 
-// Below this number of multiplications, which take half a millisecond, one
-// thread is faster than several. The other threads sleep between calls. They
-// wake on the core of the calling thread, and move to other cores only after
-// some calls. The number is proportional to PER_WORD, since one instruction
-// makes PER_WORD products in each lane.
+// Fewer multiplications take less than half a millisecond, and one thread is
+// faster. Other threads sleep between calls, wake on the core of the calling
+// thread, and move to other cores only after some calls. One instruction makes
+// PER_WORD products in each lane.
 constexpr double MIN_PARALLEL_PRODUCTS = 5e7 * PER_WORD;
 
-// The number of threads for a call with this number of multiplications.
 int threads_for(double products) {
   return products < MIN_PARALLEL_PRODUCTS || is_fork_child
              ? 1
              : std::max(1, omp_get_max_threads());
 }
 
-// Memory for thread number `thread` of this call. The calling thread keeps it
-// for its next call.
+// Memory for a thread of this call. The calling thread keeps it for its next
+// call.
 Scratch& scratch_of(int thread) {
   static thread_local std::deque<Scratch> all;
   while ((int)all.size() <= thread) all.emplace_back();
@@ -625,19 +606,18 @@ std::vector<Chunk> divide(const Batch& batch, long max_rows) {
   return chunks;
 }
 
-// Encode a batch. row_products: the number of multiplications for one row.
 void encode_batch(const Encoder& encoder, const Batch& batch,
                   double row_products) {
   const long R = batch.offsets[batch.B];
   const int threads = threads_for(row_products * R);
-  long T = 0;
+  long T = 0;           // of the longest sequence
   for (long b = 0; b < batch.B; b++) T = std::max(T, batch.length(b));
   // A team, if each thread would have at most half a chunk
   const bool as_team = threads > 1 && R <= CHUNK_ROWS * threads / 2;
   long max_rows = R;    // a team has one chunk
   if (!as_team) {
-    // The chunks have similar sizes, and their number is about a multiple of
-    // the number of threads. So the threads end at about the same time
+    // Similar chunks, about equally many for each thread, so that the threads
+    // end at about the same time
     const long chunks_per_thread = ceil_div(R, threads * CHUNK_ROWS);
     max_rows = std::max(T, ceil_div(R, threads * chunks_per_thread));
   }
@@ -649,18 +629,18 @@ void encode_batch(const Encoder& encoder, const Batch& batch,
     scratch[t] = &scratch_of(t);
     scratch[t]->reset(encoder.own_bytes(rows, T) + encoder.shared_bytes(rows));
   }
-  std::atomic<size_t> next{0};
-  // Without a team, each thread takes the next chunk until none is left
+  std::atomic<size_t> next_chunk{0};
   auto take_chunks = [&](int thread) {
     StandardRounding rounding;
     Team alone(1);
     const SharedMemory shared = encoder.shared_memory(*scratch[thread], rows);
     const OwnMemory own = encoder.own_memory(*scratch[thread], rows, T);
-    for (size_t c; (c = next.fetch_add(1)) < chunks.size();)
+    for (size_t c; (c = next_chunk.fetch_add(1)) < chunks.size();)
       encoder.encode_chunk({alone, 0}, shared, own, batch, chunks[c]);
   };
   if (threads == 1) return take_chunks(0);
-  std::optional<Team> team;  // in place, since it is made in a parallel region
+  // Not on the heap, since a parallel region must not request memory
+  std::optional<Team> team;
   SharedMemory shared;
 #pragma omp parallel num_threads(threads)
   {
@@ -702,7 +682,7 @@ int int8_use_tiles(int use) {
 }
 
 // A name for the instructions that multiply.
-const char* int8_product() { return uses_tiles() ? "AMX" : PRODUCT; }
+const char* int8_product() { return uses_tiles() ? "AMX" : DOT_INSTRUCTIONS; }
 
 // Quantize w (N, K) to integers q (N, K), with a scale (N,) for each row.
 void int8_quantize(const float* w, int64_t N, int64_t K, int8_t* q,
@@ -715,10 +695,10 @@ void int8_quantize(const float* w, int64_t N, int64_t K, int8_t* q,
       std::memcpy(&bits, w + k, 4);
       max_bits = std::max(max_bits, bits & INT32_MAX);
     }
-    const Scale s(max_bits);
-    scale[n] = s.to_float;
+    const Factors factors(max_bits);
+    scale[n] = factors.scale;
     for (int64_t k = 0; k < K; k++)
-      q[k] = s.to_int ? (int8_t)std::nearbyint(w[k] * s.to_int) : 0;
+      q[k] = factors.to_int ? (int8_t)std::nearbyint(w[k] * factors.to_int) : 0;
   }
 }
 
@@ -731,7 +711,7 @@ int int8_apply(int64_t R, int64_t N, int64_t K, const float* x,
   const Dense dense(N, K, q, scale, bias);
   const long ldx = row_length(K), ldy = row_length(N);
   const AlignedArray<float> row(ldx), outputs(R * ldy);
-  const AlignedArray<Input> inputs(input_rows(R) * ldx);
+  const AlignedArray<Input> inputs(rows_to_allocate(R) * ldx);
   std::vector<float> scales(R);
   for (int64_t r = 0; r < R; r++) {
     std::copy(x + r * K, x + (r + 1) * K, (float*)row);
@@ -746,15 +726,15 @@ int int8_apply(int64_t R, int64_t N, int64_t K, const float* x,
   return failure();
 }
 
-// Construct an encoder without layers. sizes: the fields of `Sizes`. The five
-// arguments after epsilon: the fields of `Tables`. The arrays of `Tables` must
-// outlive the encoder.
+// Construct an encoder without layers. sizes: the fields of `Sizes`. tokens,
+// token_scales, factor, segments and positions: the fields of `Tables`, whose
+// arrays must outlive the encoder.
 int int8_new(const int64_t* sizes, double epsilon, const int8_t* tokens,
              const float* token_scales, double factor, const float* segments,
              const float* positions, void** encoder) try {
   Sizes s;
   std::memcpy(&s, sizes, sizeof s);
-  require(s.heads > 0 && s.H % s.heads == 0 && s.act >= NONE &&
+  require(s.num_heads > 0 && s.H % s.num_heads == 0 && s.act >= NONE &&
           s.act <= GELU_NEW);
   *encoder = new Encoder(
       s, (float)epsilon,
@@ -766,8 +746,8 @@ int int8_new(const int64_t* sizes, double epsilon, const int8_t* tokens,
 
 // Set a dense layer: weights q (N, K) times scale (N,), and bias (N,) or null.
 // In block b, index 4b is for queries, keys and values, 4b + 1 for the output
-// of attention, 4b + 2 and 4b + 3 for the feed-forward network. The next index
-// after the last block is for the projection from E to H.
+// of attention, 4b + 2 and 4b + 3 for the feed-forward network. The index after
+// the last block is for the projection from E to H.
 int int8_put_dense(void* encoder, int64_t index, int64_t N, int64_t K,
                    const int8_t* q, const float* scale,
                    const float* bias) try {
@@ -778,8 +758,8 @@ int int8_put_dense(void* encoder, int64_t index, int64_t N, int64_t K,
 }
 
 // Set a LayerNorm. In block b, index 2b is for the LayerNorm after attention,
-// 2b + 1 for the LayerNorm after the feed-forward network. The next index after
-// the last block is for the LayerNorm of the embeddings.
+// 2b + 1 for the LayerNorm after the feed-forward network. The index after the
+// last block is for the LayerNorm of the embeddings.
 int int8_put_norm(void* encoder, int64_t index, const float* gamma,
                   const float* beta) try {
   ((Encoder*)encoder)->put_norm(index, gamma, beta);
