@@ -43,10 +43,6 @@ extern "C" void d2lbert_choose(int fp32_kernel, int bf16_kernel) {
   d2lbert::chosen_kernels[1] = bf16_kernel;
 }
 
-extern "C" int d2lbert_chosen(int bf16) {
-  return d2lbert::chosen_kernels[bf16];
-}
-
 extern "C" int d2lbert_goes_by_tiles(int bf16, long min_dim) {
   return d2lbert::uses_tiles(d2lbert::kernel_in_use(bf16 != 0, min_dim));
 }
