@@ -1,9 +1,10 @@
 """Encode tokens by a BERT encoder with 8-bit weights, in C++ (int8.cc).
 
-All arrays are NumPy's. Numbers: N outputs and K inputs of a dense layer, B
-sequences, R rows (one for each token of all sequences), H elements of the
-vector of a token, E elements of an embedding, and V tokens, S segments and T
-positions that have embeddings.
+All arrays are NumPy's. N, K: outputs and inputs of a dense layer. B:
+sequences. R: rows, one for each token of all sequences. H: elements of the
+vector of a token. E: elements of an embedding. F: hidden units of the
+feed-forward network. V, S, T: tokens, segments and positions that have
+embeddings.
 """
 import ctypes
 import weakref
@@ -15,9 +16,8 @@ from d2lbert.kernels import Library, products
 #: Activation functions, in the order of `Act` in int8.h.
 ACTS = 'none', 'relu', 'gelu', 'gelu_new'
 
-#: The vectors that `Encoder.encode` can return for a sequence: the vectors of
-#: all tokens, the vector of the first token, or the mean of all vectors. In
-#: the order of `OutputRows` in int8.cc.
+#: Values of `rows` in `Encoder.encode`, in the order of `OutputRows` in
+#: int8.cc.
 ROWS = 'all', 'first', 'mean'
 
 
@@ -28,7 +28,7 @@ def _open_library(path):
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
-    # Arrays (f32s, ...) and single numbers (i64, ...)
+    # The type of an array that may be None is `pointer`
     f32s, i8s, i32s, i64s = map(array, ('float32', 'int8', 'int32', 'int64'))
     i64, double, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
     c_int = ctypes.c_int
@@ -54,11 +54,7 @@ def _open_library(path):
 
 
 def _choose_tiles(library):
-    """Use AMX tiles if they exist here and D2LBERT_AMX permits them.
-
-    Raises ValueError if D2LBERT_AMX has an unknown value, or is `require` and
-    tiles cannot be used.
-    """
+    """Use AMX tiles if they are available, unless D2LBERT_AMX is off."""
     policy = products.mode()
     uses_tiles = library.int8_use_tiles(policy != 'off')
     if policy == 'require' and not uses_tiles:
@@ -67,10 +63,10 @@ def _choose_tiles(library):
 
 
 def _check(status, function, arguments):
-    """Return a status (bounds_check.h) of 0; raise for any other status."""
-    if status == 1:
+    """Raise an exception unless a `Status` (bounds_check.h) is kDone."""
+    if status == 1:     # kNoMemory
         raise MemoryError('no memory left for an encoder with 8-bit weights')
-    if status:
+    if status:          # kOutside
         raise ValueError('the encoder lacks a token, a segment or a block, or '
                          'a sequence is empty or too long')
     return status
@@ -105,7 +101,7 @@ def quantize(W):
 
 
 def _address(array):
-    """The address of an array's elements, or None for None."""
+    """A ctypes argument for an array that may be None."""
     return None if array is None else array.ctypes.data
 
 
@@ -125,19 +121,18 @@ def dense(X, q, scale, bias=None, act='none'):
 class Encoder:
     """An encoder of quantized layers.
 
-    A dense layer is a tuple (q, scale, bias), with q and scale by `quantize`;
-    bias may be None. A LayerNorm is a tuple (gamma, beta).
+    A dense layer is a tuple (q, scale, bias or None), with q and scale by
+    `quantize`. A LayerNorm is a tuple (gamma, beta). Arrays are contiguous,
+    and all except q are float32.
 
-    tables: the embeddings (tokens, segments, positions), contiguous arrays.
-    tokens: the tuple (q (V, E), scale (V,)). segments: (S, E) or None.
-    positions: (T, E). norm: the LayerNorm of the embeddings, or None.
-    projection: a dense layer from E to H, or None. blocks: for each block, a
-    list of four dense layers and a list of two LayerNorms. The dense layers
-    are: queries, keys and values in one layer; the output of attention; the
-    two layers of the feed-forward network. The LayerNorms are after attention
-    and after the feed-forward network. act: one of `ACTS`. epsilon: the
-    epsilon of each LayerNorm. factor: a number by which the embeddings of
-    tokens are multiplied.
+    tables: the embeddings of tokens, a tuple (q (V, E), scale (V,)); of
+    segments, (S, E) or None; and of positions, (T, E). norm: the LayerNorm of
+    the embeddings, or None. projection: a dense layer from E to H, or None.
+    blocks: for each block, four dense layers (queries, keys and values in one
+    layer; output of attention; two layers of the feed-forward network) and two
+    LayerNorms (after attention; after the feed-forward network). act: one of
+    `ACTS`. epsilon: of each LayerNorm. factor: multiplies the embeddings of
+    tokens.
     """
 
     def __init__(self, tables, norm, projection, blocks, num_heads, act,
@@ -145,11 +140,9 @@ class Encoder:
         self._library = compiled = library()
         (tokens, scale), segments, positions = tables
         self._tables = tables       # kept, since C++ reads these arrays
-        dense_layers, _ = blocks[0]
-        _, (output_weights, *_), (ffn1_weights, *_), _ = dense_layers
-        E, H = tokens.shape[1], len(output_weights)
-        F = len(ffn1_weights)   # hidden units of the feed-forward network
-        sizes = onp.array([
+        (_, attention_output, ffn1, _), _ = blocks[0]
+        E, H, F = tokens.shape[1], len(attention_output[0]), len(ffn1[0])
+        sizes = onp.array([     # the fields of `Sizes` in int8.cc
             len(tokens), 0 if segments is None else len(segments),
             len(positions), E, H, F, num_heads, len(blocks),
             ACTS.index(act)], 'int64')
@@ -170,7 +163,7 @@ class Encoder:
             compiled.int8_put_norm(handle, 2 * len(blocks), *norm)
         if projection is not None:
             self._put_dense(4 * len(blocks), *projection)
-        # The number of multiplications in a block's dense layers, for a row
+        # Multiplications in a block's dense layers, for a row
         self._block_products = 4. * H * H + 2. * H * F
 
     def _put_dense(self, index, q, scale, bias):
@@ -182,12 +175,13 @@ class Encoder:
         """Return vectors of tokens, or one vector of each sequence, float32.
 
         offsets (B + 1,) int64: the first row of each sequence, then R. ids and
-        segments (R,) int32: of each token; an encoder without embeddings of
-        segments ignores `segments`. order (any length) int32: the index of
-        each block to apply. rows: one of `ROWS`; 'all' returns (R, H), 'first'
-        and 'mean' return (B, H). Raises ValueError for ids or segments of
-        another length, no sequence, a sequence that is empty or too long, and
-        a token, a segment or a block that the encoder does not have.
+        segments (R,) int32; an encoder without embeddings of segments ignores
+        `segments`. order (any length) int32: the indices of the blocks to
+        apply. rows: 'all' returns the vectors of all tokens (R, H), 'first'
+        the vector of each first token (B, H), 'mean' the mean vector of each
+        sequence (B, H). Raises ValueError for ids or segments of another
+        length, no sequence, a sequence that is empty or too long, and a token,
+        a segment or a block that the encoder does not have.
         """
         if len(ids) != offsets[-1] or len(segments) != len(ids):
             raise ValueError(f'{len(ids)} ids and {len(segments)} segments, '

@@ -14,8 +14,7 @@ struct Inputs : IndexedInputs {
         gamma(next()), beta(next()), noise(next(has_dropout(attrs))) {}
 };
 
-// The indices of the outputs, and their number. STATS (..., 2): the mean and
-// scale of each row (`moments` in norm.h).
+// STATS (..., 2): the mean and scale of each row (`moments` in norm.h).
 enum { Z, STATS, OUTPUTS };
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
@@ -32,8 +31,7 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
 }
 
 // Elements [j, j + VL) of a row of X + dropout(Y), or of X if y is null. x, y:
-// the row in X and in Y, of n numbers. draws: the random words of the row.
-// lane: the vector 0, 1, ..., VL - 1.
+// the row in X and in Y, of n numbers. draws: of the row. lane: lane_indices().
 inline vf load_sum(const float* x, const float* y, const Dropout& dropout,
                    const Draws& draws, vi lane, long j, long n) {
   if (!y) return load(x + j, n - j);
@@ -112,7 +110,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
       for (long j = 0; j < H; j += VL)
         store(hat + j,
               (load_sum(x, y, dropout, draws, lane, j, H) - mean) * scale);
-      // d: a vector of dX, the gradient of X + dropout(Y); then a vector of dY
+      // d: the gradient of X + dropout(Y), which is dX
       norm_gradient(dZ + i * H, hat, gamma, scale, H, sums, [&](long j, vf d) {
         if (dX) store(dX + i * H + j, d, H - j);
         if (!dY) return;

@@ -1,5 +1,5 @@
-// For norm.cc and sublayer.h: the mean and scale of a row in LayerNorm, the
-// gradient of LayerNorm for one row, and the threads' memory for it.
+// LayerNorm of one row, for norm.cc and sublayer.h: its mean and scale, its
+// gradient, and the threads' memory for the gradient.
 #pragma once
 #include "op.h"
 
@@ -21,9 +21,8 @@ inline void moments(const float* x, long n, float eps, float* mean,
   *scale = 1 / std::sqrt(sum(squares) / n + eps);
 }
 
-// Memory of one thread. d_gamma, d_beta: the gradients of gamma and beta,
-// summed over the rows of the thread. row: scratch memory for a row. Each array
-// is padded to a multiple of VL numbers.
+// Memory of one thread. d_gamma, d_beta: sums over the rows of the thread. row:
+// scratch memory for a row. Each array is padded to a multiple of VL numbers.
 struct NormSums {
   float *d_gamma, *d_beta, *row;
 };
@@ -42,7 +41,7 @@ class TeamNormSums {
   NormSums cleared() const {
     return {d_gamma_.cleared(), d_beta_.cleared(), row_.mine()};
   }
-  // Write the sums of the gradients over all threads, as `Sums::add_up` does.
+  // Sum the gradients over all threads, as `Sums::add_up` does.
   void add_up(float* d_gamma, float* d_beta) const {
     d_gamma_.add_up(d_gamma, 0, n_);
     d_beta_.add_up(d_beta, 0, n_);
@@ -56,14 +55,13 @@ class TeamNormSums {
 };
 
 // Compute the gradient of one row (n,) of the input of LayerNorm, and add to
-// the gradients of gamma and beta in `sums`. Each vector of the gradient is
-// passed to use(j, vector), where j is the index of the vector's first number.
-// d_out: the gradient of the output. hat: the normalized row, before gamma and
-// beta. scale: the scale that `moments` computed for the row.
+// the gradients of gamma and beta in `sums`. write(j, v) gets elements
+// [j, j + VL) of the row's gradient. d_out: the gradient of the output. hat:
+// the normalized row, before gamma and beta. scale: from `moments`.
 template <class F>
 inline void norm_gradient(const float* d_out, const float* hat,
                           const float* gamma, float scale, long n,
-                          const NormSums& sums, F use) {
+                          const NormSums& sums, F write) {
   vf sum_g{}, sum_gh{};  // g: the gradient of hat
   for (long j = 0; j < n; j += VL) {
     const vf h = load(hat + j, n - j), d = load(d_out + j, n - j);
@@ -76,8 +74,8 @@ inline void norm_gradient(const float* d_out, const float* hat,
   }
   const float mean_g = sum(sum_g) / n, mean_gh = sum(sum_gh) / n;
   for (long j = 0; j < n; j += VL)
-    use(j, (load(sums.row + j) - mean_g - load(hat + j, n - j) * mean_gh) *
-               scale);
+    write(j, (load(sums.row + j) - mean_g - load(hat + j, n - j) * mean_gh) *
+                 scale);
 }
 
 }  // namespace d2lbert

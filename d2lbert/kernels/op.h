@@ -40,7 +40,6 @@ inline std::string text(const Attrs& attrs, const char* key,
   return found == attrs.end() ? fallback : found->second;
 }
 
-// The attribute `key` as a number, or `fallback` if it is missing.
 inline double number(const Attrs& attrs, const char* key, double fallback) {
   auto found = attrs.find(key);
   if (found == attrs.end()) return fallback;
@@ -55,22 +54,21 @@ inline double number(const Attrs& attrs, const char* key, double fallback) {
   return value;
 }
 
-// True if the dropout rate, the attribute `rate_key`, is above 0. The operator
-// then has an input with random bits: see `Dropout` in simd.h.
+// True if the dropout rate is above 0. The operator then has an input with
+// random bits: see `Dropout` in simd.h.
 inline bool has_dropout(const Attrs& attrs, const char* rate_key = "p") {
   return number(attrs, rate_key, 0) > 0;
 }
 
-// Base class for the struct `Inputs` of an operator, which has the indices of
-// the inputs as members. The constructor of `Inputs` sets these members in the
-// order of the inputs, by `next` or `next_n`.
+// Base class for the struct `Inputs` of an operator. Its members are the
+// indices of the inputs. Its constructor sets them in the order of the inputs,
+// by `next` or `next_n`.
 class IndexedInputs {
  public:
   int num_inputs() const { return count_; }
 
  protected:
-  // The index of the next input, or -1 if this call of the operator lacks the
-  // input.
+  // The index of the next input, or -1 if this call has no such input.
   int next(bool exists = true) { return next_n(exists ? 1 : 0); }
   // The index of the first of the next n inputs, or -1 if n is 0.
   int next_n(int n) {
@@ -91,7 +89,6 @@ struct BackwardArrays {
         outputs(all.data() + all.size() - num_outputs) {}
 };
 
-// True if the operator is called with precision 'bf16'.
 inline bool wants_bf16(const Attrs& attrs) {
   return text(attrs, "precision", "fp32") == "bf16";
 }
@@ -102,8 +99,8 @@ inline MXReturnValue fail(const std::string& reason) {
   return MX_FAIL;
 }
 
-// Return run(), the result of an operator's function. An exception becomes an
-// error of the operator, because MXNet cannot catch exceptions of an extension.
+// Return run(). An exception becomes an error of the operator, because MXNet
+// cannot catch exceptions of an extension.
 template <class F>
 MXReturnValue caught(F run) {
   try {
@@ -115,7 +112,7 @@ MXReturnValue caught(F run) {
   }
 }
 
-// Caught<run>::call calls `run` by `caught`. MXNet stores a pointer to `call`.
+// Caught<run>::call is `run` within `caught`, as a plain function for MXNet.
 template <auto run>
 struct Caught;
 template <class... A, MXReturnValue (*run)(A...)>
@@ -125,17 +122,14 @@ struct Caught<run> {
   }
 };
 
-// The message if an operator is called with 'bf16', and this library cannot
-// compute bf16.
 constexpr const char* BF16_ERROR =
     "precision 'bf16' needs a CPU with AVX-512 BF16 instructions";
 
-// The elements of an array of float32, or of int32.
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
 // An attribute parser (MXNet's term): give MXNet the numbers of inputs and
-// outputs of an operator. Inputs: a subclass of IndexedInputs.
+// outputs. Inputs: a subclass of IndexedInputs.
 template <class Inputs, int num_outputs = 1>
 MXReturnValue count_inputs(const Attrs& attrs, int* num_in, int* num_out) {
   *num_in = Inputs(attrs).num_inputs();
@@ -143,7 +137,7 @@ MXReturnValue count_inputs(const Attrs& attrs, int* num_in, int* num_out) {
   return MX_SUCCESS;
 }
 
-// Attribute parser of an operator with a fixed number of inputs.
+// An attribute parser for numbers that do not depend on the attributes.
 template <int num_inputs, int num_outputs>
 MXReturnValue fixed_counts(const Attrs&, int* num_in, int* num_out) {
   *num_in = num_inputs;
@@ -151,7 +145,7 @@ MXReturnValue fixed_counts(const Attrs&, int* num_in, int* num_out) {
   return MX_SUCCESS;
 }
 
-// Type inference for an operator with float32 arrays only.
+// Type inference: all arrays are float32.
 inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
                                 std::vector<int>* out) {
   std::fill(in->begin(), in->end(), kFloat32);
@@ -159,8 +153,8 @@ inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
   return MX_SUCCESS;
 }
 
-// Type inference for an operator on sequences: all arrays are float32, except
-// the inputs `offsets` and `lens`, which are int32.
+// Type inference: all arrays are float32, except the inputs `offsets` and
+// `lens`, which are int32.
 template <class Inputs>
 MXReturnValue floats_except_lens(const Attrs& attrs, std::vector<int>* in,
                                  std::vector<int>* out) {
@@ -170,28 +164,25 @@ MXReturnValue floats_except_lens(const Attrs& attrs, std::vector<int>* in,
   return MX_SUCCESS;
 }
 
-// Fill the gradient of an input with zeros, if MXNet has allocated it. This is
-// for inputs that get no gradient, such as indices and random bits. Elements
-// must have 4 bytes.
+// Set the gradient of an input that needs none, such as indices and random
+// bits, to zero. Elements must have 4 bytes.
 inline void zero_gradient(MXTensor& gradient) {
   if (gradient.data_ptr)
     std::memset(gradient.data_ptr, 0, 4 * gradient.size());
 }
 
-// The index, clipped to [0, n), for n > 0. Before Python calls an operator,
-// it checks the indices. If a check misses a wrong index, clipping still keeps
-// the access inside the array.
+// The index, clipped to [0, n), for n > 0. Python checks the indices before. If
+// it misses a wrong index, clipping still keeps the access inside the array.
 inline long clipped(int32_t index, long n) {
   if (index < 0) return 0;
   return index < n ? index : n - 1;
 }
 
 // The number of threads to request for a parallel region. work: a rough number
-// of operations. The result is 1 for little work, since starting a team of
-// threads would take longer than the work. It is 1 after a fork, since OpenMP
-// would hang (fork.h). OpenMP may start fewer threads (OMP_THREAD_LIMIT,
-// OMP_DYNAMIC, nested regions). So divide work by omp_get_num_threads(), never
-// by the result of `team`.
+// of operations; for few, starting threads would take longer than the work.
+// After a fork, OpenMP would hang (fork.h). OpenMP may start fewer threads
+// (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So divide work by
+// omp_get_num_threads(), never by the result of `team`.
 inline int team(double work) {
   if (work < 5e4 || is_after_fork()) return 1;
   return std::max(1, omp_get_max_threads());
@@ -206,17 +197,15 @@ class ThreadScratch {
     while ((int)all_.size() < threads) all_.emplace_back();
     for (int t = 0; t < threads; t++) all_[t].reset(bytes);
   }
-  // The memory of this thread.
   Scratch& mine() { return all_[omp_get_thread_num()]; }
 
  private:
   std::deque<Scratch> all_;
 };
 
-// The scratch memory for all teams that a thread starts. All operators that the
-// thread runs use this memory, one after the other. Call this before the
-// parallel region: inside, the other threads would get other memory. (The
-// threads of a team share `team_scratch`.)
+// The scratch memory for all teams that the calling thread starts, one after
+// the other. Call this before the parallel region: inside, the other threads
+// would get other memory. (The threads of a team share `team_scratch`.)
 inline ThreadScratch& thread_scratch() {
   static thread_local ThreadScratch scratch;
   return scratch;
@@ -229,7 +218,7 @@ inline ThreadScratch& thread_scratch(int threads, size_t bytes) {
 }
 
 // Call `reserve`, and return false if memory runs out. Use this inside a
-// parallel region, for memory whose size depends on the real size of the team.
+// parallel region, if the size depends on omp_get_num_threads().
 template <class F>
 bool try_reserve(F reserve) {
   try {
@@ -240,17 +229,15 @@ bool try_reserve(F reserve) {
   }
 }
 
-// Divide n items into nearly equal parts. Set *first and *end so that part
-// number `part` has the items [*first, *end).
+// Divide n items into nearly equal parts: part number `part` is [*first, *end).
 inline void share(long n, int parts, int part, long* first, long* end) {
   *first = n * part / parts;
   *end = n * (part + 1) / parts;
 }
 
 // The number of rows in a block: a multiple of MR (the rows of a tile in
-// gemm.h), at most 16 * MR. Except for rounding up, the rows of a block, of
-// row_bytes each, fit into cache_bytes, and each thread gets at least
-// blocks_per_thread blocks.
+// gemm.h), at most 16 * MR. Except for rounding up, a block fits into
+// cache_bytes, and each thread gets at least blocks_per_thread blocks.
 inline long block_rows(long rows, int threads, long blocks_per_thread,
                        double row_bytes, double cache_bytes = 200e3) {
   const long rows_in_cache = (long)(cache_bytes / std::max(row_bytes, 1.0));
@@ -268,14 +255,12 @@ inline void add_rows_to(float* sum, const float* x, long ld, long m, long n) {
             n - j);
 }
 
-// Add x (n,) to sum (n,).
 inline void add_row_to(float* sum, const float* x, long n) {
   add_rows_to(sum, x, n, 1, n);
 }
 
-// The number of blocks that a thread takes at a time from `omp for
-// schedule(dynamic)`: 2 if there are many blocks, because the work on one block
-// prefetches the next; 1 if there are few, so that no thread waits long.
+// The chunk size for `omp for schedule(dynamic)`: 2 for many blocks, because
+// the work on one block prefetches the next; 1 for few, to balance the threads.
 inline int chunk_size(long blocks, int threads) {
   return blocks >= 16 * threads ? 2 : 1;
 }
@@ -283,23 +268,20 @@ inline int chunk_size(long blocks, int threads) {
 // An array of n partial sums for each thread.
 class Sums {
  public:
-  // The size of the scratch memory that the constructor takes. Each array may
-  // need up to 64 bytes more for alignment.
+  // Scratch memory for the constructor, with 64 bytes to align each array.
   static size_t bytes(long n, int threads) { return threads * (4 * n + 64); }
   Sums(Scratch& shared, long n, int threads) : n_(n), arrays_(threads) {
     for (float*& array : arrays_) array = shared.take<float>(n);
   }
-  // The array of this thread.
   float* mine() const { return arrays_[omp_get_thread_num()]; }
-  // Fill the array of this thread with zeros, and return it.
+  // The array of this thread, filled with zeros.
   float* cleared() const {
     std::memset(mine(), 0, 4 * n_);
     return mine();
   }
-  // Sum elements [from, from + n) of the arrays over the threads, and write the
-  // n sums to `result`. If `result` is null, do nothing. All threads of the
-  // team must call this function, after a barrier. Each thread computes some of
-  // the sums, and does not wait for the other threads.
+  // Write the sums of elements [from, from + n) over the threads to `result`.
+  // All threads of the team must call this function, after a barrier. Each
+  // thread computes some of the sums, and does not wait for the other threads.
   void add_up(float* result, long from, long n) const {
     if (!result) return;
     const int team_size = omp_get_num_threads();
@@ -311,7 +293,6 @@ class Sums {
       store(result + j, total, n - j);
     }
   }
-  // The same for all elements of the arrays.
   void add_up(float* result) const { add_up(result, 0, n_); }
 
  private:
@@ -319,15 +300,14 @@ class Sums {
   std::vector<float*> arrays_;
 };
 
-// Work that a team of threads shares, and that must be complete before any
-// thread continues. `omp for` would wait until a late or suspended thread has
-// done its part. Here each thread takes the next free part, so a late thread
-// finds nothing left to do.
+// Work that a team must complete before any of its threads continues. `omp for`
+// would wait for a late or suspended thread. Here each thread takes the next
+// free part, so a late thread finds nothing left to do.
 class SharedWork {
  public:
   // Call do_part(i) once for each i from 0 to n - 1, in any thread of the team,
-  // and return after all these calls have ended. Each thread of the team must
-  // call `complete` exactly once, with the same n.
+  // and return after all these calls. Each thread must call `complete` exactly
+  // once, with the same n.
   template <class F>
   void complete(long n, F do_part) {
     for (long i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n;) {

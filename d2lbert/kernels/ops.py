@@ -1,14 +1,11 @@
-"""This module declares the operators of all models, each of them once.
+"""Declare the operators of all models, each of them once.
 
 The docstring of a function is the contract of an operator. The body of the
 function, the definition, computes the operator by MXNet's own operators, for
 every device and type. `fused` has a function of the same name, which runs C++
 code. That function is called instead for float32 arrays on a CPU, if the
 compiled library is loaded. Without dropout, the two functions return the same
-values, except for rounding. Only this module chooses between them.
-
-To add an operator: write its C++ file and name it in `kernels.SOURCES`, then
-write its definition here and its call in `fused`. README.md has the details.
+values, except for rounding. README.md explains how to add an operator.
 
 Indices, lengths and offsets are int32. For `fused`, all other arrays are
 float32. precision is 'fp32' or 'bf16'. With 'bf16' matrix products round their
@@ -17,9 +14,8 @@ Gluon's request for the gradients of all parameters, or a tuple with a request
 for each. By 'write' or 'null' the caller promises not to accumulate gradients,
 which saves a copy.
 
-B: the number of sequences. R: the number of rows, which are the tokens of all
-sequences. H: the number of hidden units. N: the number of attention heads. V:
-the size of the vocabulary. Other letters are any sizes.
+B: sequences. R: rows, which are the tokens of all sequences. H: hidden units.
+N: attention heads. V: size of the vocabulary. Other letters are any sizes.
 """
 import functools
 import inspect
@@ -33,16 +29,15 @@ from d2lbert.kernels import fused
 from d2lbert.machine.backend import mx, np, npx
 
 
-def operator(argument):
+def operator(dispatch_on):
     """Return a decorator that turns a definition into an operator.
 
-    argument: the name of a positional argument, an array or a list of
+    dispatch_on: the name of a positional argument, an array or a list of
     arrays. Its type and device decide whether the operator calls the function
-    in `fused` or the definition. The decorator checks that both have the same
-    arguments, and gives the function in `fused` the defaults of the
-    definition. The function in `fused` may return NotImplemented, for example
-    if the definition, made of other operators, is faster. Then the definition
-    is called.
+    in `fused` or the definition. Both must have the same arguments; the
+    function in `fused` gets the defaults of the definition. It may return
+    NotImplemented, for example if the definition is faster. Then the
+    definition is called.
     """
     def declare(definition):
         names = list(inspect.signature(definition).parameters)
@@ -51,7 +46,7 @@ def operator(argument):
             raise TypeError(f'the arguments of fused.{definition.__name__} '
                             f'must be {", ".join(names)}')
         compiled.__defaults__ = definition.__defaults__
-        index = names.index(argument)
+        index = names.index(dispatch_on)
 
         @functools.wraps(definition)
         def apply(*args, **kwargs):
@@ -73,7 +68,6 @@ def _npx_of(X):
 
 
 def _check_fp32(precision):
-    """Raise ValueError unless a definition can compute the precision."""
     if precision != 'fp32':
         raise ValueError(f'precision {precision!r} needs the fused CPU '
                          'operators, which are not in use for these arrays: '
@@ -100,15 +94,14 @@ def check_precision(precision):
 @operator('X')
 def dense(X, W, b=None, units=None, act='none', precision='fp32',
           grad_req='add'):
-    """act(X W^T + b), a matrix product with an activation.
+    """act(X W^T + b).
 
     X (..., K), W (units, K), b (units,) or None; returns (..., units).
     X, W and b may be symbols. units: needed only if W is a symbol. act:
     'relu', 'tanh', 'gelu', 'gelu_new' or 'none'.
     """
     _check_fp32(precision)
-    # If W needs no gradient, fully_connected gives b a gradient of zero. So
-    # then the bias is added after the product
+    # If W needs no gradient, fully_connected gives b a gradient of zero
     adds_bias_later = (b is not None
                        and _without_add(grad_req, 2) == ('null', 'write'))
     bias = [] if b is None or adds_bias_later else [b]
@@ -139,11 +132,11 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     first, then the requests of the biases. Returns (..., sum of all units).
     """
     requests = _without_add(grad_req, len(weights) + len(biases))
-    are_frozen = set(requests[:len(weights)]) == {'null'}
+    weights_are_frozen = set(requests[:len(weights)]) == {'null'}
     return dense(
         X, np.concatenate(weights), np.concatenate(biases) if biases else None,
         precision=precision,
-        grad_req=('null' if are_frozen else 'write', 'write'))
+        grad_req=('null' if weights_are_frozen else 'write', 'write'))
 
 
 def activation(X, act):
@@ -199,20 +192,17 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
     _check_fp32(precision)
     if common_length is not None:
         return _attend_padded(QKV, lens, num_heads, p, common_length, causal)
-    begins_and_end = offsets.asnumpy()
-    row_counts = numpy.diff(begins_and_end)     # of each sequence
+    offsets = offsets.asnumpy()
+    row_counts = numpy.diff(offsets)    # of each sequence
     T = max(int(row_counts.max()), 1)
-    # `indices` (B, T): for each row of a padded array, the index of a row of
-    # QKV. For padding it is the index of any row, which `lens` excludes from
-    # the keys
-    positions = numpy.arange(T)     # in a sequence
-    indices = numpy.minimum(begins_and_end[:-1, None] + positions,
-                            len(QKV) - 1)
-    indices = np.array(indices, dtype='int32', ctx=QKV.ctx)
-    # The indices of the rows of the padded array that are not padding
+    positions = numpy.arange(T)
+    # (B, T): the rows of QKV, padded. Padding may be any row: it is no key,
+    # since it is after the first lens[b] rows
+    padded_rows = numpy.minimum(offsets[:-1, None] + positions, len(QKV) - 1)
+    padded_rows = np.array(padded_rows, dtype='int32', ctx=QKV.ctx)
     unpadded = numpy.flatnonzero(positions < row_counts[:, None])
     unpadded = np.array(unpadded, dtype='int32', ctx=QKV.ctx)
-    Y = _attend_padded(np.take(QKV, indices.reshape(-1), axis=0), lens,
+    Y = _attend_padded(np.take(QKV, padded_rows.reshape(-1), axis=0), lens,
                        num_heads, p, T, causal)
     return np.take(Y, unpadded, axis=0)
 
@@ -229,17 +219,17 @@ def _attend_padded(QKV, lens, num_heads, p, T, causal):
     root = np.full((1,), math.sqrt(Q.shape[-1]), dtype=Q.dtype, ctx=Q.ctx)
     scores = npx.batch_dot(Q / root, K, transpose_b=True)
     positions = np.arange(T, ctx=Q.ctx)
-    # (B*N, 1, T): 1 for positions that are keys, 0 for the others
+    # (B*N, 1, T): 1 for keys, else 0
     is_key = positions.reshape(1, 1, -1) < np.repeat(
         lens.astype('float32'), num_heads).reshape(-1, 1, 1)
     is_key = is_key.astype('float32')
     if causal:
-        # (B*N, T, T): for each query, 0 also for positions after the query
+        # (B*N, T, T): for each query, 0 after its own position
         is_key = is_key * (positions.reshape(1, 1, -1) <= positions.reshape(
             1, -1, 1)).astype('float32')
-    # For a query with a key, the softmax of -1e9 is 0
+    # A score of -1e9 has the weight 0, unless the query has no key
     scores = scores * is_key - 1e9 * (1 - is_key)
-    weights = npx.softmax(scores, axis=-1) * is_key  # all 0 without keys
+    weights = npx.softmax(scores, axis=-1) * is_key  # 0 without keys
     if p:
         weights = npx.dropout(weights, p=p)
     Y = npx.batch_dot(weights, V).reshape(-1, num_heads, T, V.shape[-1])
@@ -275,9 +265,9 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p=0,
 
     X (R, H). weights (H, H) and biases (H,): lists for queries, keys, values
     and output; biases may be (). norm: a `Norm`; norm.p is the rate of the
-    dropout before LayerNorm. rows: a `Rows`. p: dropout rate of the attention
-    weights. grad_req: a tuple with the requests of weights, biases, gamma and
-    beta. causal is as for `attention_qkv`. Returns (R, H).
+    dropout above. rows: a `Rows`. p, causal: as for `attention_qkv`. grad_req:
+    a tuple with the requests of weights, biases, gamma and beta. Returns
+    (R, H).
     """
     weight_requests, bias_requests = grad_req[:4], grad_req[4:-2]
     QKV = joined_dense(X, weights[:3], biases[:3], precision,
@@ -295,9 +285,9 @@ def feed_forward(X, weights, biases, norm, act, precision='fp32',
     """LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)).
 
     X (R, H). weights: W1 (F, H) and W2 (H, F). biases: b1 (F,) and b2 (H,).
-    norm: a `Norm`; its p is the dropout rate. grad_req: a tuple with the
-    requests of W1, b1, W2, b2, gamma and beta. act is as for `dense`. Returns
-    (R, H).
+    norm: a `Norm`; norm.p is the rate of the dropout above. act: as for
+    `dense`. grad_req: a tuple with the requests of W1, b1, W2, b2, gamma and
+    beta. Returns (R, H).
     """
     Y = dense(X, weights[0], biases[0], None, act, precision, grad_req[:2])
     Y = dense(Y, weights[1], biases[1], precision=precision,
@@ -325,9 +315,8 @@ def take_rows(X, *indices):
     """Select rows of X (R, H) by one or more arrays of row indices.
 
     Returns a list: for each array (S,) int32, an array (S, H). In C++, one
-    call for all arrays gives X one gradient. After several calls, MXNet would
-    have to add several gradients. Indices out of range are clipped: check them
-    first.
+    call for all arrays gives X one gradient, so MXNet has none to add. Indices
+    out of range are clipped: check them first.
     """
     return [np.take(X, rows, axis=0) for rows in indices]
 
@@ -380,12 +369,11 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     weights, grads, means, variances: `mx.nd.NDArray`s of the parameter's
     shape; the last two are running means of gradients and of their squares.
     rates: learning rates with bias correction. decays: the share of a weight
-    that weight decay subtracts. Gradients are multiplied by `rescale`. If the
-    norm of all gradients together is then above `clip`, they are scaled down
-    to the norm `clip`; clip=0 means no limit. ahead (only for `fused`): False
-    waits until all pending operations on the weights have ended. True waits
-    only for the previous update; the caller ensures that no prediction is
-    pending.
+    that weight decay subtracts. Gradients are multiplied by `rescale`, then
+    scaled down to a global norm of at most `clip`; clip=0 means no limit.
+    ahead (only for `fused`): False waits until all pending operations on the
+    weights have ended. True waits only for the previous update; the caller
+    ensures that no prediction is pending.
     """
     if clip:
         global_norm = abs(rescale) * _global_norm(grads)
@@ -402,7 +390,6 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
 
 
 def _global_norm(arrays):
-    """The Euclidean norm of all elements of all arrays, a float."""
     vectors = [array.reshape(-1) for array in arrays]
     if arrays[0].ctx.device_type == 'gpu':
         total = sum(mx.nd.dot(vector, vector) for vector in vectors)
