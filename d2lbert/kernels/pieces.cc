@@ -1,8 +1,7 @@
-// This file cuts texts into word pieces, as the library `tokenizers` does. The
-// first piece of a word is the longest initial piece that the word begins with.
-// Then follows the longest continuation piece that the rest of the word begins
-// with, and so on (Wu et al. 2016, section 4.1). Texts with other characters
-// than printable ASCII are left to the library. This code does not need MXNet.
+// This file cuts texts into word pieces, as the library `tokenizers` does. Each
+// piece is the longest one that the rest of the word begins with (Wu et al.
+// 2016, section 4.1). Texts with other characters than printable ASCII are left
+// to the library.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,87 +16,85 @@
 
 namespace {
 
-// A trie of the initial pieces or of the continuation pieces, with their ids. A
-// branch leads from one node to the next by a byte. The branches are in a hash
-// table with open addressing; its hash function is `mix` (cut.h).
+// A trie of pieces, with their ids. Its branches are in a hash table with open
+// addressing.
 class Trie {
  public:
-  // Read pieces, a line for each, and the id of each. Equal pieces all get the
-  // id of the first one.
+  // Read pieces, one in each line, and their ids. Equal pieces all get the id
+  // of the first one.
   void read(std::string_view lines, const int32_t* ids, int64_t num_pieces) {
     require(std::count(lines.begin(), lines.end(), '\n') == num_pieces &&
             (lines.empty() || lines.back() == '\n'));
     size_t num_slots = 64;
-    // A byte adds at most one branch, and a line feed adds no branch. So a slot
-    // stays free. Without a free slot, the loop in `slot` might never end
+    // A line feed adds no branch, so there are fewer branches than slots. The
+    // loop in `find_slot` needs a free slot to end
     while (num_slots < lines.size()) num_slots *= 2;
     branches_.assign(num_slots, Branch());
     ids_.assign(1, -1);
-    uint32_t node = 0;
+    uint32_t node = kRoot;
     for (const char byte : lines) {
       if (byte != '\n') {
-        node = find_or_add(node, byte);
+        node = find_or_add_child(node, byte);
         continue;
       }
       if (ids_[node] < 0) ids_[node] = *ids;
       ++ids;
-      node = 0;
+      node = kRoot;
     }
   }
 
   // Return the id of the longest piece that `rest` begins with, and store the
-  // size of the piece in bytes. If no piece fits, the id is -1 and the size 0.
+  // size of the piece. If there is no such piece, the id is -1 and the size 0.
   int32_t longest_piece(std::string_view rest, size_t* size) const {
     int32_t id = -1;
     *size = 0;
-    uint32_t node = 0;
-    for (size_t k = 0; k < rest.size();) {
-      node = branches_[slot(node, rest[k])].to;
-      if (!node) break;
-      ++k;
+    uint32_t node = kRoot;
+    for (size_t k = 0; k < rest.size(); ++k) {
+      node = branches_[find_slot(node, rest[k])].child;
+      if (node == kRoot) break;
       if (ids_[node] < 0) continue;
       id = ids_[node];
-      *size = k;
+      *size = k + 1;
     }
     return id;
   }
 
  private:
+  static constexpr uint32_t kRoot = 0;
+
   struct Branch {
     uint64_t key = 0;
-    uint32_t to = 0;    // a node; 0, the root, if the slot is free
+    uint32_t child = kRoot;  // kRoot: the slot is free
   };
 
   static uint64_t key_of(uint32_t node, char byte) {
     return uint64_t{node} << 8 | static_cast<uint8_t>(byte);
   }
 
-  // The index of the branch from a node by a byte, or of a free slot for this
-  // branch.
-  size_t slot(uint32_t node, char byte) const {
+  // The index of the slot of a branch, or of the free slot for a new branch.
+  size_t find_slot(uint32_t node, char byte) const {
     const uint64_t key = key_of(node, byte);
     size_t k = (mix(key ^ kSecret.seed) >> 32) & (branches_.size() - 1);
-    while (branches_[k].to && branches_[k].key != key) {
+    while (branches_[k].child != kRoot && branches_[k].key != key) {
       k = (k + 1) & (branches_.size() - 1);
     }
     return k;
   }
 
-  // Return the node after `node` by a byte. If it is missing, add it.
-  uint32_t find_or_add(uint32_t node, char byte) {
-    Branch& branch = branches_[slot(node, byte)];
-    if (!branch.to) {
+  uint32_t find_or_add_child(uint32_t node, char byte) {
+    Branch& branch = branches_[find_slot(node, byte)];
+    if (branch.child == kRoot) {
       branch = {key_of(node, byte), static_cast<uint32_t>(ids_.size())};
       ids_.push_back(-1);
     }
-    return branch.to;
+    return branch.child;
   }
 
   std::vector<Branch> branches_;
-  std::vector<int32_t> ids_;    // for each node the id of its piece, or -1
+  std::vector<int32_t> ids_;  // for each node the id of its piece, or -1
 };
 
-// Cuts texts into pieces. For the arguments see pieces_new.
+// For the arguments see pieces_new.
 class Cutter {
  public:
   Cutter(int32_t unknown_id, size_t max_letters, bool lower)
@@ -106,8 +103,7 @@ class Cutter {
   Trie initial, continuation;
 
   // Write the ids of the pieces of a text, and return the address after the
-  // last id. If the text has a character other than printable ASCII, return
-  // null. buffer: memory for a copy of the text.
+  // last id. If a character is not printable ASCII, return null.
   int32_t* cut(std::string_view text, int32_t* ids, std::string* buffer) const {
     buffer->assign(text.data(), text.size());
     for (char& c : *buffer) {
@@ -128,27 +124,24 @@ class Cutter {
   }
 
  private:
-  // True for ASCII letters and digits.
   static bool is_letter_or_digit(char c) {
     return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
   }
 
-  // Write the ids of the pieces of a word, and return the address after the
-  // last id. A word that is too long, or that cannot be cut, gets
-  // `unknown_id_`.
+  // Write the ids of the pieces of a word, or `unknown_id_` if the word is too
+  // long or cannot be cut. Return the address after the last id.
   int32_t* cut_word(std::string_view word, int32_t* const ids) const {
     int32_t* ids_end = ids;
     const Trie* pieces = &initial;
-    if (word.size() > max_letters_) word = {};
-    // The size of the last piece; 0 if the word is too long or cannot be cut
-    size_t size = 0;
-    while (!word.empty()) {
+    bool is_known = word.size() <= max_letters_;
+    while (is_known && !word.empty()) {
+      size_t size = 0;
       *ids_end++ = pieces->longest_piece(word, &size);
-      if (!size) break;
+      is_known = size > 0;
       word.remove_prefix(size);
       pieces = &continuation;
     }
-    if (size) return ids_end;
+    if (is_known) return ids_end;
     *ids = unknown_id_;
     return ids + 1;
   }
@@ -163,9 +156,9 @@ class Cutter {
 extern "C" {
 
 // Make a cutter from initial pieces, and from continuation pieces without "##",
-// a line for each piece. A word of more than max_letters characters, or one
-// that cannot be cut, becomes unknown_id. lower: convert texts to lower case.
-// `handle` receives the cutter. Returns a Status.
+// one piece in each line. unknown_id: the id of a word that cannot be cut, or
+// has more than max_letters characters. lower: convert texts to lower case.
+// Returns a Status.
 int pieces_new(const char* initial, int64_t initial_size,
                const int32_t* initial_ids, int64_t num_initial,
                const char* continuation, int64_t continuation_size,
@@ -185,18 +178,16 @@ int pieces_new(const char* initial, int64_t initial_size,
   return failure();
 }
 
-// Cut texts, `size` bytes with a line for each. counts (num_texts) receives the
-// number of pieces of each text, or -1 if the text is not all printable ASCII.
-// ids (size) receives the ids of all texts whose count is not -1, and num_ids
-// the number of these ids. Returns a Status.
+// Cut the texts in `lines` (size), one in each line. counts (num_texts) gets
+// the number of pieces of each text, or -1 if a character is not printable
+// ASCII. ids (size) gets the ids of the other texts, and num_ids their number.
+// Returns a Status.
 int pieces_cut(const void* handle, const char* lines, int64_t size,
                int32_t* counts, int64_t num_texts, int32_t* ids,
                int64_t* num_ids) try {
   auto* cutter = static_cast<const Cutter*>(handle);
   std::string buffer;
-  // This address stays within `ids`, since each id stands for at least one of
-  // the `size` bytes
-  int32_t* ids_end = ids;
+  int32_t* ids_end = ids;  // within `ids`: each id stands for at least one byte
   const char* lines_end = lines + size;
   for (int64_t k = 0; lines < lines_end; ++k) {
     const auto* text_end = static_cast<const char*>(

@@ -3,14 +3,12 @@
 There are four kernels. `plain` multiplies vectors of fp32. `pairs` multiplies
 AVX-512 vectors of pairs of bfloat16. `tiles` multiplies AMX tiles of bfloat16.
 `split` uses such tiles for fp32: it splits each number into three bfloat16.
-Precision fp32 uses `plain` or `split`. Precision bf16 uses `pairs` or `tiles`,
-or `plain` if it is faster. The environment variable D2LBERT_AMX controls
-tiles: `auto` uses them if they are faster, and for fp32 only if they are much
-faster and as accurate. `off` never uses them. `require` uses them without a
-measurement, and raises an error if they cannot be used. The measurement runs
-once for each compiled library and CPU, and its result is stored in a file
-beside the library. A library compiled without bfloat16 instructions uses
-`plain` without a measurement.
+
+Precision fp32 uses `plain`, or `split` if it is much faster and as accurate.
+Precision bf16 uses `pairs`, `tiles` or `plain`. The measurement runs once for
+each compiled library and CPU, and a file beside the library stores it. There
+is nothing to measure if D2LBERT_AMX is `require`, or if the library lacks
+bfloat16 instructions and so has only `plain`.
 """
 import contextlib
 import ctypes
@@ -29,7 +27,7 @@ __all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'describe', 'mode', 'record',
 
 #: The names of the kernels, in the order of `Kernel` in amx.h.
 NAMES = 'plain', 'pairs', 'tiles', 'split'
-#: For messages. `mxnet` multiplies if the fused operators are not used.
+#: `mxnet` multiplies if the fused operators are not used.
 DESCRIPTIONS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
                 'tiles': 'bfloat16 tiles (AMX)',
                 'split': 'bfloat16 tiles with three parts per number (AMX)',
@@ -43,12 +41,15 @@ NUM_RUNS = 5
 #: `pairs` or `tiles`. Smaller differences are noise.
 PLAIN_RATIO = 0.95
 #: For fp32, `split` is used if it takes less than this share of the time of
-#: `plain`. The product alone must be nearly twice as fast: a whole step gains
-#: less, and other programs on the same core slow tiles more than vectors.
+#: `plain`. A whole step gains less than the product, and other programs on
+#: the same core slow tiles more than vectors.
 SPLIT_RATIO = 0.55
 #: The largest allowed error of `split` against float64, relative to the
 #: largest element of the product. The tests allow the same error.
 TOLERANCE = 2e-5
+
+#: Results of `d2lbert_tiles` in amx.cc.
+TILES_DENIED, TILES_USABLE = 1, 2
 
 #: Machine types whose CPUs have a family and a model.
 X86 = {'x86_64', 'AMD64', 'i386', 'i686'}
@@ -59,11 +60,11 @@ class Choice(NamedTuple):
 
     fp32: str       # a name of NAMES
     bf16: str       # a name of NAMES
-    why: str        # on tiles and measured times; `d2lbert doctor` prints it
+    why: str        # on tiles and measured times, for `d2lbert doctor`
 
 
 class _State:
-    """The library of the operators, and its `Choice`; both None at first."""
+    """The library of the operators, and its `Choice`; None before `choose`."""
 
     library = choice = None
 
@@ -94,19 +95,19 @@ def choose(library, path):
     library: the library, opened by ctypes from `path`. Raises ValueError if
     D2LBERT_AMX has an unknown value, or is `require` and tiles cannot be used.
     """
-    policy = mode()
+    amx_mode = mode()
     library.d2lbert_trial.restype = ctypes.c_double
     has_pairs = bool(library.d2lbert_bf16())
-    has_tiles, why = _find_tiles(library, policy)
-    if policy == 'require':
-        if not has_tiles:
+    can_use_tiles, why = _check_tiles(library, amx_mode)
+    if amx_mode == 'require':
+        if not can_use_tiles:
             raise ValueError(f'D2LBERT_AMX is require, but {why}: unset it')
         choice = Choice('split', 'tiles', 'D2LBERT_AMX is require')
     elif not has_pairs:
         choice = Choice('plain', 'plain', why)
     else:
-        measured = _read_or_measure(library, path, has_tiles)
-        choice = _choose_fastest(measured, has_tiles, why)
+        measured = _read_or_measure(library, path, can_use_tiles)
+        choice = _choose_fastest(measured, can_use_tiles, why)
     _State.library = library
     use(choice)
 
@@ -118,17 +119,14 @@ def use(choice):
     _State.choice = choice
 
 
-def _find_tiles(library, policy):
-    """Return (True, reason) if tiles can be used, else (False, reason).
-
-    policy: the value of D2LBERT_AMX.
-    """
-    if policy == 'off':
+def _check_tiles(library, amx_mode):
+    """Return (True, reason) if tiles can be used, else (False, reason)."""
+    if amx_mode == 'off':
         return False, 'D2LBERT_AMX is off'
-    support = library.d2lbert_tiles()   # see `d2lbert_tiles` in amx.cc
-    if support == 2:
+    support = library.d2lbert_tiles()
+    if support == TILES_USABLE:
         return True, 'AMX can be used'
-    if support == 1:
+    if support == TILES_DENIED:
         return False, 'the system refuses AMX to this process'
     if {'amx_tile', 'amx_bf16'} <= find_processor().features:
         return False, ('this CPU has AMX, but the operators were compiled '
@@ -136,20 +134,15 @@ def _find_tiles(library, policy):
     return False, 'this CPU has no AMX'
 
 
-def _choose_fastest(measured, has_tiles, why):
-    """The `Choice` that follows from a measurement.
-
-    measured: as `_read_or_measure` returns it. has_tiles, why: as
-    `_find_tiles` returns them.
-    """
+def _choose_fastest(measured, can_use_tiles, why):
     seconds, errors = measured['seconds'], measured['errors']
     bf16 = 'pairs'
-    if has_tiles and seconds['tiles'] < seconds['pairs']:
+    if can_use_tiles and seconds['tiles'] < seconds['pairs']:
         bf16 = 'tiles'
     if seconds['plain'] < PLAIN_RATIO * seconds[bf16]:
         bf16 = 'plain'
     fp32 = 'plain'
-    if (has_tiles and seconds['split'] < SPLIT_RATIO * seconds['plain']
+    if (can_use_tiles and seconds['split'] < SPLIT_RATIO * seconds['plain']
             and errors['split'] <= errors['plain']
             and measured['largest'] <= TOLERANCE):
         fp32 = 'split'
@@ -159,15 +152,14 @@ def _choose_fastest(measured, has_tiles, why):
                               f'once: {figures}')
 
 
-def _read_or_measure(library, path, has_tiles):
+def _read_or_measure(library, path, can_use_tiles):
     """Read the stored measurement, or take and store a new one.
 
     Returns a dict. seconds: {kernel: time of the product}. errors: {kernel:
     root mean square error against float64} for `plain` and `split`. largest:
     the largest error of `split` divided by the largest element of the product.
-    Without tiles, `split` may be missing, and `largest` is not used.
     """
-    names = NAMES if has_tiles else NAMES[:2]   # the last two use tiles
+    names = NAMES if can_use_tiles else NAMES[:2]   # the last two use tiles
     stored_path = path.with_name(path.name + '.products')
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         stored = read_json(stored_path)
@@ -189,13 +181,13 @@ def _read_or_measure(library, path, has_tiles):
 
 
 def _measure(library, names):
-    """Measure these kernels; returns a dict, see `_read_or_measure`."""
+    """Measure these kernels; returns the dict of `_read_or_measure`."""
     rows, inputs, outputs = TRIAL_SHAPE
     rng = onp.random.RandomState(1)
     X, W = (rng.normal(size=size).astype('float32')
             for size in ((rows, inputs), (outputs, inputs)))
     Y = onp.empty((rows, outputs), 'float32')
-    checked_rows = slice(64)    # only the errors of 64 rows are measured
+    checked_rows = slice(64)
     exact = X[checked_rows].astype('float64') @ W.T.astype('float64')
     seconds = dict.fromkeys(names, float('inf'))
     errors, largest = {}, 0.
@@ -277,6 +269,6 @@ def resume(before, precision, fused=True):
 def _possible_kernels(precision):
     """The names of the kernels that can compute a precision on this CPU."""
     names = {'fp32': ['plain'], 'bf16': ['plain', 'pairs']}[precision]
-    if _State.library.d2lbert_tiles() == 2:
+    if _State.library.d2lbert_tiles() == TILES_USABLE:
         names.append({'fp32': 'split', 'bf16': 'tiles'}[precision])
     return names

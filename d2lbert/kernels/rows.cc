@@ -1,8 +1,6 @@
 // The operator d2lbert_rows, `take_rows` in Python, selects rows of X (R, H) by
-// one or more lists of row indices. Each list (S,) gives one output (S, H). The
-// backward pass adds the gradients of all outputs to one dX. With a separate
-// call for each list, MXNet would compute a dX for each call, and add these
-// arrays.
+// one or more lists of row indices. Each list (S,) gives one output (S, H). One
+// call has all lists: after several calls, MXNet would have to add several dX.
 #include "op.h"
 
 namespace d2lbert {
@@ -11,14 +9,14 @@ namespace {
 int count_lists(const Attrs& attrs) { return (int)number(attrs, "lists", 1); }
 
 struct Inputs : IndexedInputs {
-  const int X, first_list;  // the other lists are the next inputs
+  const int X, first_list;  // the other lists follow it
   explicit Inputs(const Attrs& attrs)
       : X(next()), first_list(next_n(count_lists(attrs))) {}
 };
 
-MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = Inputs(attrs).num_inputs();
-  *outputs = count_lists(attrs);
+MXReturnValue parse(const Attrs& attrs, int* num_in, int* num_out) {
+  *num_in = Inputs(attrs).num_inputs();
+  *num_out = count_lists(attrs);
   return MX_SUCCESS;
 }
 
@@ -72,9 +70,8 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   if (!dX) return MX_SUCCESS;
   const MXTensor& x = arrays.inputs[at.X];
   const long R = x.shape[0], H = x.shape[1];
-  // Each thread computes rows [begin, end) of dX. The thread reads all lists,
-  // and adds the rows of dY whose index is in this range. So the terms of a row
-  // are added in the order of the lists, for any number of threads.
+  // Each thread computes rows [begin, end) of dX from all lists. So the order
+  // of a sum does not depend on the number of threads.
 #pragma omp parallel num_threads(team(1.0 * R * H))
   {
     long begin, end;

@@ -1,72 +1,62 @@
 // The operator d2lbert_self_attention, the first half of an encoder block:
-// LayerNorm(X + dropout(Wo attention(X) + bo)), for X (R, H). A few sequences
-// at a time go through all steps, so that intermediate results stay in cache.
-// R: the number of rows of all sequences. H: numbers in a row. gemm.h explains
-// words, panels and the template argument E.
+// LayerNorm(X + dropout(Wo attention(X) + bo)), for all sequences in X (R, H).
+// A few sequences at a time go through all steps, so that intermediate results
+// stay in cache. gemm.h explains words, panels and the template argument E.
 #include "attend.h"
 #include "sublayer.h"
 
 namespace d2lbert {
 namespace {
 
-// The arguments of a call. W and b project X to queries, keys and values. Wo
-// and bo project the joined outputs of the heads. The biases may be null.
+// W and b project X to queries, keys and values. The biases may be null.
 struct Job {
   Problem attention;
-  Residual residual;  // the residual connection and LayerNorm, see sublayer.h
+  Residual residual;
   const float *X, *W[3], *b[3], *Wo, *bo;
 };
 
-// Results saved for the gradient: queries, keys and values (R, 3H), the joined
-// outputs of the heads (R, H), and the normalized rows. The pointers are null
-// if no gradient is needed.
+// Results saved for the gradient: queries, keys and values (R, 3H), the outputs
+// of attention (R, H), and the normalized rows. The pointers are null if no
+// gradient is needed.
 struct Saved {
-  float *qkv, *joined;
+  float *qkv, *attended;
   Normalized normalized;
 };
 
-// Sequences [begin, end), which are computed together.
+// Sequences that are computed together: [begin, end).
 struct Group {
   long begin, end;
 };
 
-// The longest group of sequences that starts at `begin`, ends at `limit` or
-// before, and has at most group_rows rows. If sequence `begin` alone has more
-// rows, the group is that sequence.
-Group next_group(const Problem& p, long begin, long limit, long group_rows) {
+// The longest group that begins with sequence `begin`, ends by max_end, and has
+// at most row_limit rows. A group of one sequence may have more rows.
+Group next_group(const Problem& p, long begin, long max_end, long row_limit) {
   long end = begin + 1;
-  while (end < limit && p.offsets[end + 1] - p.offsets[begin] <= group_rows)
+  while (end < max_end && p.offsets[end + 1] - p.offsets[begin] <= row_limit)
     end++;
   return {begin, end};
 }
 
-// Divide all sequences into groups, each as from `next_group`.
-std::vector<Group> all_groups(const Problem& p, long group_rows) {
+std::vector<Group> all_groups(const Problem& p, long row_limit) {
   std::vector<Group> groups;
   for (long b = 0; b < p.B; b = groups.back().end)
-    groups.push_back(next_group(p, b, p.B, group_rows));
+    groups.push_back(next_group(p, b, p.B, row_limit));
   return groups;
 }
 
-// Divide the sequences into parts of about the same number of rows, one for
-// each thread. Store the sequences of part number `part`: [*begin, *end).
-void share_sequences(const Problem& p, int parts, int part, long* begin,
-                     long* end) {
-  const int32_t* const last_offset = p.offsets + p.B;
-  long* const borders[] = {begin, end};
-  for (int k = 0; k < 2; k++) {
-    const long row = p.R * (part + k) / parts;  // the ideal border
-    // The first sequence that begins at this row or later, or B
-    long b = std::lower_bound(p.offsets, last_offset, row) - p.offsets;
-    // A sequence that spans the border goes to the part with more of its rows
-    if (b && p.offsets[b] - row > row - p.offsets[b - 1]) b--;
-    // Empty sequences at the start or at the end belong to a part, too
-    const bool is_start = part + k == 0, is_end = part + k == parts;
-    *borders[k] = is_start ? 0 : is_end ? p.B : b;
-  }
+// Divide the sequences into parts of about the same number of rows. Return the
+// first sequence of part number `part`, or B if part == parts.
+long first_sequence(const Problem& p, int parts, int part) {
+  // Empty sequences at the end belong to the last part
+  if (part == parts) return p.B;
+  const long row = p.R * part / parts;  // the ideal border
+  // The first sequence that begins at this row or later, or B
+  long b = std::lower_bound(p.offsets, p.offsets + p.B, row) - p.offsets;
+  // A sequence that spans the border goes to the part with more of its rows
+  if (b && p.offsets[b] - row > row - p.offsets[b - 1]) b--;
+  return b;
 }
 
-// The number of rows of the largest group.
 long max_group_rows(const Problem& p, const std::vector<Group>& groups) {
   long max_rows = 0;
   for (const Group& g : groups)
@@ -74,9 +64,8 @@ long max_group_rows(const Problem& p, const std::vector<Group>& groups) {
   return max_rows;
 }
 
-// The address that row 0 would have, for an array `rows` that begins with row
-// `first`. `attend` counts rows from row 0 of the whole matrix. With this
-// address `attend` can use an array that has only some of the rows.
+// `attend` counts rows from row 0 of the whole matrix. Return the address that
+// row 0 would have, for an array `rows` that begins with row `first`.
 inline float* address_of_row_0(float* rows, long first, long ld) {
   return rows - first * ld;
 }
@@ -86,7 +75,7 @@ void copy_streamed(const float* from, long n, float* to) {
   for (long j = 0; j < n; j += VL) stream(to + j, load(from + j, n - j), n - j);
 }
 
-// Compute Y (R, H), and the results to save if `saved` has memory for them.
+// Compute Y (R, H), and the arrays of `saved` if they are not null.
 template <class E>
 void forward(const Job& job, const Saved& saved, float* Y) {
   const Problem& p = job.attention;
@@ -96,11 +85,11 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   const std::vector<Group> groups =
       all_groups(p, rows_at_a_time(p.R, threads, 4 * H));
   const long max_rows = max_group_rows(p, groups);
-  const long num_panels = ceil_div(H, NR);  // of a weight
+  const long panels_per_weight = ceil_div(H, NR);
   const long T = p.longest_sequence();
   Scratch& shared = team_scratch();
-  // Four weights and four biases. A word or float has 4 bytes. + 512: each
-  // array may need up to 64 bytes more for alignment
+  // Four weights and four biases, with 4 bytes in a word or float. + 512: up to
+  // 64 bytes to align each array
   shared.reset(4 * 4 * padded(H) * (h_words + 1) + 512);
   word<E>* packed[4];  // the weights for queries, keys, values and the output
   const float* bias[4];
@@ -116,12 +105,12 @@ void forward(const Job& job, const Saved& saved, float* Y) {
   {
     Scratch& own = scratch.mine();
     float* qkv = own.take<float>(max_rows * N);
-    float* joined = own.take<float>(max_rows * H);
+    float* attended = own.take<float>(max_rows * H);
     float* out = own.take<float>(max_rows * H);
-    word<E>* left_rows = own.take<word<E>>(max_rows * h_words);  // x or joined
+    word<E>* left_rows = own.take<word<E>>(max_rows * h_words);
     const AttendMemory<E> head_memory(p, T, own);
-    packing.complete(4 * num_panels, [&](long i) {
-      const long k = i / num_panels, column = i % num_panels * NR;
+    packing.complete(4 * panels_per_weight, [&](long i) {
+      const long k = i / panels_per_weight, column = i % panels_per_weight * NR;
       const float* weight = k < 3 ? job.W[k] : job.Wo;
       pack_panel_t<E>(weight + column * H, H, H,
                       std::min<long>(NR, H - column),
@@ -140,15 +129,14 @@ void forward(const Job& job, const Saved& saved, float* Y) {
         multiply<E>(false, m, H, h_words, a, lda, packed[k], qkv + k * H, N,
                     BIAS, &for_next_group, bias[k]);
       float* q = address_of_row_0(qkv, first, N);
-      // The heads of all sequences of the group
       for (long index = g.begin * p.heads; index < g.end * p.heads; index++)
         attend<E>(p, SequenceHead(p, index), {q, q + H, q + 2 * H, N},
-                  address_of_row_0(joined, first, H), head_memory);
+                  address_of_row_0(attended, first, H), head_memory);
       if (saved.qkv) {
         copy_streamed(qkv, m * N, saved.qkv + first * N);
-        copy_streamed(joined, m * H, saved.joined + first * H);
+        copy_streamed(attended, m * H, saved.attended + first * H);
       }
-      multiply_rows<E>(joined, m, H, left_rows, packed[3], H, out, H, BIAS,
+      multiply_rows<E>(attended, m, H, left_rows, packed[3], H, out, H, BIAS,
                        nullptr, bias[3]);
       add_and_norm(job.residual, first, m, x, out, saved.normalized, Y);
     }
@@ -161,7 +149,6 @@ struct Gradients {
   float *X, *W[3], *b[3], *Wo, *bo, *gamma, *beta;
 };
 
-// Compute the gradients of the inputs from dY, the gradient of Y.
 template <class E>
 void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& grads) {
@@ -169,11 +156,10 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   const long H = p.H, N = 3 * H;  // N: the columns of qkv
   const long h_words = E::words(H), n_words = E::words(N);
   const int threads = team(16.0 * p.R * H * H);
-  const long group_rows = rows_at_a_time(p.R, threads, 4 * H);
-  // A group of one sequence may have more than group_rows
-  const long T = p.longest_sequence(), max_rows = std::max(group_rows, T);
-  const long m_words = E::words(max_rows);  // of a column of a group
-  const long num_panels = ceil_div(H, NR);  // of a weight
+  const long row_limit = rows_at_a_time(p.R, threads, 4 * H);
+  const long T = p.longest_sequence(), max_rows = std::max(row_limit, T);
+  const long column_words = E::words(max_rows);  // in a column of a group
+  const long panels_per_weight = ceil_div(H, NR);
   Scratch& shared = team_scratch();
   shared.reset(4 * padded(H) * (h_words + n_words) + 128 +
                Sums::bytes(N * H, threads) + Sums::bytes(H * H, threads) +
@@ -184,16 +170,14 @@ void backward(const Job& job, const Saved& saved, const float* dY,
   const Sums sums_W(shared, N * H, threads), sums_Wo(shared, H * H, threads);
   const Sums sums_b(shared, N, threads), sums_bo(shared, H, threads);
   const TeamNormSums team_norm_sums(shared, H, threads);
-  // W joined to one matrix (3H, H): one product then gives the gradient of X
+  // W as one matrix (3H, H): one product then gives the gradient of X
   std::vector<float> joined_W(N * H);
   for (int k = 0; k < 3; k++)
     std::copy(job.W[k], job.W[k] + H * H, joined_W.data() + k * H * H);
   SharedWork packing;
-  // The arrays from dx to left_rows have max_rows rows. left_columns and
-  // right_panels need m_words words for each of their columns
   ThreadScratch& scratch = thread_scratch(
       threads, 4 * (max_rows * (3 * H + N + n_words) +
-      m_words * (padded(H) + N)) + 512 + AttendBackMemory<E>::bytes(p, T));
+      column_words * (padded(H) + N)) + 512 + AttendBackMemory<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
     float *dW = sums_W.cleared(), *dWo = sums_Wo.cleared();
@@ -204,46 +188,47 @@ void backward(const Job& job, const Saved& saved, const float* dY,
     float* dx = own.take<float>(max_rows * H);
     // dz: the gradient of Wo attention(X) + bo
     float* dz = own.take<float>(max_rows * H);
-    float* d_joined = own.take<float>(max_rows * H);
+    float* d_attended = own.take<float>(max_rows * H);
     float* d_qkv = own.take<float>(max_rows * N);
-    // Left factor: dz or d_qkv, in both layouts. Right factor: joined or x
+    // Factors of products: dz or d_qkv (left), attended or x (right)
     word<E>* left_rows = own.take<word<E>>(max_rows * n_words);
-    word<E>* left_columns = own.take<word<E>>(m_words * N);
-    word<E>* right_panels = own.take<word<E>>(m_words * padded(H));
+    word<E>* left_columns = own.take<word<E>>(column_words * N);
+    word<E>* right_panels = own.take<word<E>>(column_words * padded(H));
     const AttendBackMemory<E> head_memory(p, T, own);
-    packing.complete(2 * num_panels, [&](long i) {
-      const long column = i % num_panels * NR;
+    packing.complete(2 * panels_per_weight, [&](long i) {
+      const long column = i % panels_per_weight * NR;
       const long n = std::min<long>(NR, H - column);
-      if (i < num_panels)
+      if (i < panels_per_weight)
         pack_panel<E>(job.Wo + column, H, H, n, packed_Wo + column * h_words);
       else
         pack_panel<E>(joined_W.data() + column, H, N, n,
                       packed_W + column * n_words);
     });
-    long begin, end;
-    share_sequences(p, omp_get_num_threads(), omp_get_thread_num(), &begin,
-                    &end);
+    const int team_size = omp_get_num_threads(), thread = omp_get_thread_num();
+    long begin = first_sequence(p, team_size, thread);
+    const long end = first_sequence(p, team_size, thread + 1);
     for (Group g; begin < end; begin = g.end) {
-      g = next_group(p, begin, end, group_rows);
+      g = next_group(p, begin, end, row_limit);
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
-      // An estimate of the rows of the next group, which are prefetched
+      // The next group is prefetched, as if it also had m rows
       const long next_first = first + m;
       const long next_m = std::min(m, p.offsets[end] - next_first);
-      const float *x = job.X + first * H, *joined = saved.joined + first * H;
+      const float* x = job.X + first * H;
+      const float* attended = saved.attended + first * H;
       add_and_norm_gradient(job.residual, first, m, dY, saved.normalized,
                             norm_sums, dx, dz);
       add_rows_to(dbo, dz, H, m, H);
-      add_transposed<E>(dz, H, joined, H, m, left_columns, right_panels, dWo);
+      add_transposed<E>(dz, H, attended, H, m, left_columns, right_panels, dWo);
       Prefetcher for_this_group(num_stripes(m, H));
       for_this_group.add(saved.qkv + first * N, m * N * 4);
       for_this_group.add(x, m * H * 4);
-      multiply_rows<E>(dz, m, H, left_rows, packed_Wo, H, d_joined, H, ZERO,
+      multiply_rows<E>(dz, m, H, left_rows, packed_Wo, H, d_attended, H, ZERO,
                        &for_this_group);
-      float *q = saved.qkv, *d = address_of_row_0(d_qkv, first, N);
+      float *q = saved.qkv, *dq = address_of_row_0(d_qkv, first, N);
       for (long index = g.begin * p.heads; index < g.end * p.heads; index++)
         attend_back<E>(p, SequenceHead(p, index), {q, q + H, q + 2 * H, N},
-                       address_of_row_0(d_joined, first, H),
-                       {d, d + H, d + 2 * H, N}, head_memory);
+                       address_of_row_0(d_attended, first, H),
+                       {dq, dq + H, dq + 2 * H, N}, head_memory);
       add_rows_to(db, d_qkv, N, m, N);
       if (grads.X) {
         float* const dX = grads.X + first * H;
@@ -252,7 +237,7 @@ void backward(const Job& job, const Saved& saved, const float* dY,
         const long offset = next_first * H, bytes = next_m * H * 4;
         for_next_group.add(dY + offset, bytes);
         for_next_group.add(saved.normalized.hat + offset, bytes);
-        for_next_group.add(saved.joined + offset, bytes);
+        for_next_group.add(saved.attended + offset, bytes);
         multiply_rows<E>(d_qkv, m, N, left_rows, packed_W, H, dX, H, ADD,
                          &for_next_group);
       }
@@ -274,15 +259,14 @@ struct Inputs : IndexedInputs {
   // W and b: the first of four inputs, for queries, keys, values and output
   const int X, W, b;
   const int gamma, beta, offsets, lens;
-  // Seeds for dropout of the attention weights, and of the output: arrays of 64
-  // numbers for one random bit each
-  const int weights_noise, noise;
+  // Seeds of dropout: the `noise` of `Dropout` in simd.h
+  const int attention_noise, output_noise;
   explicit Inputs(const Attrs& attrs)
       : has_bias(number(attrs, "bias", 1) != 0), X(next()), W(next_n(4)),
         b(next_n(has_bias ? 4 : 0)), gamma(next()), beta(next()),
         offsets(next()), lens(next()),
-        weights_noise(next(has_dropout(attrs, "weights_p"))),
-        noise(next(has_dropout(attrs))) {}
+        attention_noise(next(has_dropout(attrs, "weights_p"))),
+        output_noise(next(has_dropout(attrs))) {}
 };
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
@@ -301,7 +285,7 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   }
   (*in)[at.gamma] = (*in)[at.beta] = {H};
   (*in)[at.offsets] = {lens[0] + 1};
-  for (int noise : {at.weights_noise, at.noise})
+  for (int noise : {at.attention_noise, at.output_noise})
     if (noise >= 0) (*in)[noise] = {64};
   (*out)[0] = x;
   return MX_SUCCESS;
@@ -327,10 +311,10 @@ class SelfAttention : public SavingOp {
       return fail("self_attention needs offsets that never decrease, from 0 "
                   "to " + std::to_string(p.R) + ", the number of rows");
     if (wants_grad) {
-      // + 256: each of four arrays may need up to 64 bytes more for alignment
+      // + 256: up to 64 bytes to align each of four arrays
       memory.reset(4 * p.R * (5 * p.H + 1) + 256);
       saved_.qkv = memory.take<float>(p.R * 3 * p.H);
-      saved_.joined = memory.take<float>(p.R * p.H);
+      saved_.attended = memory.take<float>(p.R * p.H);
       saved_.normalized = take_normalized(p.R, p.H);
     }
     // Calls forward<Fp32> or forward<Bf16>
@@ -364,10 +348,10 @@ class SelfAttention : public SavingOp {
     const float scale = (float)(1 / std::sqrt((double)H / heads_));
     const Problem attention = {
         R, H, (long)lens.size(), heads_, H / heads_, ints(offsets), ints(lens),
-        scale, dropout("weights_p", in, at_.weights_noise), causal_};
+        scale, dropout("weights_p", in, at_.attention_noise), causal_};
     Job job = {attention,
                residual(H, in[at_.gamma], in[at_.beta],
-                        dropout("p", in, at_.noise)),
+                        dropout("p", in, at_.output_noise)),
                floats(x), {}, {}, floats(in[at_.W + 3]), nullptr};
     for (int k = 0; k < 3; k++) {
       job.W[k] = floats(in[at_.W + k]);
