@@ -1,88 +1,79 @@
-// This file has three operators for cross-entropy with integer labels.
+// Operators for cross-entropy with integer labels.
 //
-// d2lbert_vocab_ce computes the loss of M labels from vectors X (M, H), and
-// from the matrix W (V, H) and the biases b (V,) of the layer that computes
-// logits for a vocabulary of V words. No array (M, V) exists. Each thread takes
-// a range of the vocabulary, and computes logits for a chunk of rows and a
-// block of vocabulary words at a time.
-// d2lbert_first selects the first output of d2lbert_vocab_ce, the loss.
-// d2lbert_softmax_ce computes the loss from logits (M, V).
+// d2lbert_vocab_ce computes the loss from vectors X (M, H), and from the matrix
+// W (V, H) and the biases b (V,) of the layer that computes logits for V
+// vocabulary words. No array (M, V) exists: each thread takes a range of the
+// vocabulary, and computes logits for a chunk of rows and a block of vocabulary
+// words at a time. d2lbert_softmax_ce computes the loss from logits (M, V).
 #include <cmath>
+#include <numeric>
 
 #include "op.h"
 
 namespace d2lbert {
 namespace {
 
-constexpr long gcd(long a, long b) { return b ? gcd(b, a % b) : a; }
-// BLOCK: the number of vocabulary words in a block, about 224. It is a multiple
-// of UNIT, the least common multiple of MR and NR, since these words are
-// columns of tiles in one product and rows of tiles in another.
-constexpr long UNIT = MR / gcd(MR, NR) * NR;
+// BLOCK: about 224 vocabulary words. It is a multiple of MR and of NR, since
+// these words are columns of tiles in one product and rows of tiles in another.
+constexpr long UNIT = std::lcm(MR, NR);
 constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
-// The largest number of rows in a chunk. The exponentials of a chunk (CHUNK x
-// V) stay in the last-level cache, if they fit, until the sums of the rows are
-// known. With smaller chunks W would be packed more often. With AVX-512 chunks
-// are larger: products are faster, so packing takes a larger share of the time.
-constexpr long CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
+// The largest number of rows in a chunk. The exponentials of a chunk stay in
+// the last-level cache, if they fit, until the sums of the rows are known.
+// Smaller chunks would pack W more often. With AVX-512 products are faster, so
+// packing takes a larger share of the time.
+constexpr long MAX_CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
 
-// db (n,) += the sum over r of factor[r] * e[r], for e (m x n), whose rows
+// db (n,) += the sum over r of row_scale[r] * e[r], for e (m x n), whose rows
 // begin ld numbers apart. ahead: prefetches the next block meanwhile.
 void add_weighted_rows(const float* e, long ld, long m, long n,
-                       const float* factor, float* db, Prefetcher ahead) {
+                       const float* row_scale, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r++) {
     ahead.step();
     for (long j = 0; j < n; j += VL)
       store(db + j,
-            load(db + j, n - j) + factor[r] * load(e + r * ld + j, n - j),
+            load(db + j, n - j) + row_scale[r] * load(e + r * ld + j, n - j),
             n - j);
   }
 }
 
-// Like the function above, for e that consists of words (gemm.h). A word has
-// the numbers of two adjacent rows, in bfloat16: the first row in its lower
-// half.
+// The same for e in bfloat16. A word (gemm.h) has the numbers of two adjacent
+// rows, the first row in its lower half.
 void add_weighted_rows(const uint32_t* e, long ld, long m, long n,
-                       const float* factor, float* db, Prefetcher ahead) {
+                       const float* row_scale, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r += 2) {
     ahead.step();
     ahead.step();
-    const float next_factor = r + 1 < m ? factor[r + 1] : 0.f;
+    const float next_scale = r + 1 < m ? row_scale[r + 1] : 0.f;
     for (long j = 0; j < n; j += VL) {
       const vu pair = load<vu>(e + r / 2 * ld + j, n - j);
       store(db + j,
-            load(db + j, n - j) + factor[r] * (vf)(pair << 16) +
-                next_factor * (vf)(pair & 0xffff0000u),
+            load(db + j, n - j) + row_scale[r] * (vf)(pair << 16) +
+                next_scale * (vf)(pair & 0xffff0000u),
             n - j);
     }
   }
 }
 
-// The sizes and arrays of a call. labels and weights (M,): the label and the
-// weight of each row. row_losses (M,): the losses without the weights.
 struct Job {
   long M, H, V;
   const float *X, *W, *b;
   const int32_t* labels;
-  const float* weights;
-  float* row_losses;
-  float *dX, *dW, *db;  // all null if no gradients are wanted
+  const float* weights;  // of the rows of X
+  float* row_losses;     // without the weights
+  float *dX, *dW, *db;   // all null if no gradients are wanted
 };
 
-// The results of one thread, from its range of the vocabulary, for each row of
-// a chunk. reference: a number that is subtracted from all logits before exp.
-// No logit so far exceeds `reference` by more than 30, so exp stays below
-// 1.1e13. total: the sum of exponentials. label_logit: the logit of the label,
-// or 0 if the label is in the range of another thread. block_references: for
-// each block, a copy of the `reference` that was subtracted there. dX: the
-// exponentials times W.
+// The results of one thread for the rows of a chunk, from its range of the
+// vocabulary.
 struct Part {
-  float *reference, *total, *label_logit, *block_references, *dX;
+  float* reference;         // subtracted from the logits before exp
+  float* total;             // the sum of the exponentials
+  float* label_logit;       // 0 if the range of another thread has the label
+  float* block_references;  // for each block, the reference subtracted there
+  float* dX;                // the exponentials times W; null without gradients
 };
 
-// Take memory for the `Part` of each thread from `shared`. chunk: the number of
-// rows. num_blocks: the number of blocks in block_references. H: the size of a
-// row of dX, or 0 without gradients.
+// Take a `Part` for each thread from `shared`. H: 0 without gradients.
 std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
                                  long num_blocks, long H) {
   // + 96: room for the alignment of five arrays
@@ -107,23 +98,25 @@ void reset_part(const Part& part, long m) {
   std::fill(part.label_logit, part.label_logit + m, 0.f);
 }
 
-// Replace the logits L (m x n) of the vocabulary words [v, v + n) by
-// exp(logit - reference), and add the exponentials to the totals. The m rows
-// begin with row `first` of X. If the largest logit of a row exceeds the
-// reference by more than 30, this logit becomes the reference, and the total
-// and dX so far are scaled. Smaller excesses are allowed, so that usually all
-// exponentials of a row have one reference.
+// A logit may exceed the reference by this much: exp(30) is 1.1e13.
+constexpr float MAX_EXCESS = 30;
+
+// Replace the logits (m x n) of rows [first, first + m) and of vocabulary words
+// [v, v + n) by exp(logit - reference), and add the exponentials to the totals.
+// If the largest logit of a row exceeds the reference by more than MAX_EXCESS,
+// it becomes the reference, and the total and dX so far are scaled. Smaller
+// excesses are allowed, so that usually all blocks of a row have one reference.
 void exponentiate(const Job& job, long first, long m, long v, long n,
-                  float* L, long ld, const Part& part, Prefetcher ahead) {
+                  float* logits, long ld, const Part& part, Prefetcher ahead) {
   const vi lane = lane_indices();
   for (long r = 0; r < m; r++) {
     ahead.step();
-    float* l = L + r * ld;
+    float* row = logits + r * ld;
     const long label_column = clipped(job.labels[first + r], job.V) - v;
     if (label_column >= 0 && label_column < n)
-      part.label_logit[r] = l[label_column];
-    const float largest = maximum(l, n);
-    if (largest > part.reference[r] + 30) {
+      part.label_logit[r] = row[label_column];
+    const float largest = maximum(row, n);
+    if (largest > part.reference[r] + MAX_EXCESS) {
       const float old = part.reference[r];
       part.reference[r] = largest;
       const float shrink = std::exp(old - largest);
@@ -134,20 +127,19 @@ void exponentiate(const Job& job, long first, long m, long v, long n,
     const float reference = part.reference[r];
     vf total{};
     for (long j = 0; j < n; j += VL) {
-      vf e = exp(load(l + j, n - j) - reference);
+      vf e = exp(load(row + j, n - j) - reference);
       if (n - j < VL) e = pick(lane < (int)(n - j), e, vf{});
-      store(l + j, e, n - j);
+      store(row + j, e, n - j);
       total += e;
     }
     part.total[r] += sum(total);
   }
 }
 
-// Combine the parts of all threads, for the m rows from row `first`. tops (m,):
-// the largest reference of each row. quotients (m,): the weight of each row
-// divided by its sum of exp(logit - top). Every thread computes both for all
-// rows, in the same order, which saves a barrier. One thread also writes the
-// losses.
+// Combine the parts of all threads. tops (m,): the largest reference of each
+// row. quotients (m,): the weight of each row over its sum of exp(logit - top).
+// Every thread computes both for all rows, in the same order, which saves a
+// barrier.
 void combine_parts(const Job& job, long first, long m,
                    const std::vector<Part>& parts, bool writes_losses,
                    float* tops, float* quotients) {
@@ -165,19 +157,19 @@ void combine_parts(const Job& job, long first, long m,
   }
 }
 
-// Compute factor (m,) and scaled (m x H) for a block. The exponentials of row
-// r, exp(logit - reference[r]), times factor[r] are the softmax times the
-// weight of the row. scaled: the rows of X times their factors. So the product
-// of the transposed exponentials and `scaled` is a part of dW.
+// Compute row_scale (m,) for a block: exp(logit - reference[r]) * row_scale[r]
+// is the softmax times the weight of row r. scaled (m x H): the rows of X times
+// row_scale, so that the transposed exponentials times `scaled` are a part of
+// dW.
 void scale_rows(const Job& job, long first, long m, const float* reference,
-                const float* tops, const float* quotients, float* factor,
+                const float* tops, const float* quotients, float* row_scale,
                 float* scaled) {
   const long H = job.H;
   for (long r = 0; r < m; r++) {
-    factor[r] = quotients[r] * std::exp(reference[r] - tops[r]);
+    row_scale[r] = quotients[r] * std::exp(reference[r] - tops[r]);
     for (long j = 0; j < H; j += VL)
       store(scaled + r * H + j,
-            factor[r] * load(job.X + (first + r) * H + j, H - j), H - j);
+            row_scale[r] * load(job.X + (first + r) * H + j, H - j), H - j);
   }
 }
 
@@ -198,10 +190,9 @@ void subtract_labels(const Job& job, long first, long m, long v0, long v1) {
   }
 }
 
-// Compute m rows of dX, from row `first`: sum the dX of all parts, and subtract
-// the terms of the labels. tops and quotients: see `combine_parts`. All threads
-// of a team call this function. Each computes some of the rows, and does not
-// wait for the other threads.
+// Add the dX of all parts to rows [first, first + m) of job.dX, and subtract
+// the terms of the labels. All threads of a team must call this function, and
+// each computes some of the rows.
 void sum_dX(const Job& job, long first, long m,
             const std::vector<Part>& parts, const float* tops,
             const float* quotients) {
@@ -224,16 +215,15 @@ void sum_dX(const Job& job, long first, long m,
   }
 }
 
-// Compute the losses of all rows, and the gradients if they are wanted.
+// d2lbert_vocab_ce by vectors, in precision E (gemm.h).
 template <class E>
 void vocab_loss(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
   const bool has_grad = job.dW != nullptr;
   const int threads = team(2.0 * M * H * V);
-  const long num_chunks = std::max<long>(1, ceil_div(M, CHUNK));
+  const long num_chunks = std::max<long>(1, ceil_div(M, MAX_CHUNK));
   const long chunk = ceil_div(ceil_div(M, num_chunks), MR) * MR;  // rows
-  // Words (gemm.h) in a row of X, and in a column and a row of a block of L
-  const long h_words = E::words(H), m_words = E::words(chunk);
+  const long h_words = E::words(H), chunk_words = E::words(chunk);
   const long block_words = E::words(BLOCK);
   const long num_panels = ceil_div(V, NR);
   // In fp32 the exponentials of all blocks stay in L, where the logits were. In
@@ -249,59 +239,53 @@ void vocab_loss(const Job& job) {
   Scratch& shared = team_scratch();
   ThreadScratch& scratch = thread_scratch();
   std::vector<Part> parts;
-  bool has_memory = true;  // false if memory runs out
+  bool has_memory = true;
 #pragma omp parallel num_threads(threads)
   {
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
-    // Every thread has a range of the vocabulary, and so of rows of W, dW and
-    // db. If the team is smaller than requested, the ranges are larger. widest:
-    // the number of vocabulary words in the largest range.
-    const long widest = ceil_div(num_panels, team_size) * NR;
-    // The blocks in L (fp32) or e_columns (bf16): without gradients only one
-    const long num_blocks = has_grad ? ceil_div(widest, BLOCK) : 1;
+    // Every thread has a range of at most max_range vocabulary words, and so
+    // of rows of W, dW and db
+    const long max_range = ceil_div(num_panels, team_size) * NR;
+    const long kept_blocks = has_grad ? ceil_div(max_range, BLOCK) : 1;
+    const long L_blocks = in_place ? kept_blocks : 1;
 #pragma omp single
     has_memory = try_reserve([&] {
-      parts = allocate_parts(shared, team_size, chunk, num_blocks,
+      parts = allocate_parts(shared, team_size, chunk, kept_blocks,
                              has_grad ? H : 0);
       // + 2048: more than the alignment of the arrays below takes
       scratch.reserve(
           team_size,
           4 * (BLOCK * h_words + padded(H) * block_words + chunk * h_words +
-               chunk * BLOCK * (in_place ? num_blocks : 1) +
-               chunk * block_words +
-               (in_place ? 0 : num_blocks * m_words * BLOCK) +
-               padded(H) * m_words + chunk * (H + 3) + BLOCK) + 2048);
+               chunk * BLOCK * L_blocks + chunk * block_words +
+               (in_place ? 0 : kept_blocks * chunk_words * BLOCK) +
+               padded(H) * chunk_words + chunk * (H + 3) + BLOCK) + 2048);
     });
     if (has_memory) {
-      long v0, v1;  // this thread's range: of panels, then of vocabulary words
-      share(num_panels, team_size, t, &v0, &v1);
-      v0 *= NR;
-      v1 = std::min(v1 * NR, V);
+      long first_panel, end_panel;
+      share(num_panels, team_size, t, &first_panel, &end_panel);
+      const long v0 = first_panel * NR, v1 = std::min(end_panel * NR, V);
       const Part& mine = parts[t];
       Scratch& own = scratch.mine();
-      // w_t and w: the panels of a block of W^T and of W. x_rows: the rows of
-      // X. L: logits, then exponentials. e_rows: the exponentials of a block
-      // in the layout "rows". e_columns: the exponentials of all blocks in the
-      // layout "columns". scaled: see `scale_rows`. scaled_panels: the panels
-      // of `scaled`.
-      word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
-      word<E>* w = own.take<word<E>>(padded(H) * block_words);
+      // L: logits, then exponentials. e_rows: the exponentials of a block in
+      // the layout "rows". e_columns: the exponentials of all blocks in the
+      // layout "columns".
+      word<E>* w_t_panels = own.take<word<E>>(BLOCK * h_words);
+      word<E>* w_panels = own.take<word<E>>(padded(H) * block_words);
       word<E>* x_rows = own.take<word<E>>(chunk * h_words);
-      float* L = own.take<float>(chunk * BLOCK * (in_place ? num_blocks : 1));
+      float* L = own.take<float>(chunk * BLOCK * L_blocks);
       word<E>* e_rows = own.take<word<E>>(chunk * block_words);
       word<E>* e_columns =
-          own.take<word<E>>(in_place ? 0 : num_blocks * m_words * BLOCK);
-      word<E>* scaled_panels = own.take<word<E>>(padded(H) * m_words);
+          own.take<word<E>>(in_place ? 0 : kept_blocks * chunk_words * BLOCK);
+      word<E>* scaled_panels = own.take<word<E>>(padded(H) * chunk_words);
       float* scaled = own.take<float>(chunk * H);
       float* bias = own.take<float>(BLOCK);
-      float* factor = own.take<float>(chunk);
+      float* row_scale = own.take<float>(chunk);
       float* tops = own.take<float>(chunk);
       float* quotients = own.take<float>(chunk);
-      // The kept exponentials of a block
-      auto exponentials = [&](long block) {
+      auto kept_exponentials = [&](long block) {
         return in_place ? (const word<E>*)(L + block * chunk * BLOCK)
-                        : e_columns + block * m_words * BLOCK;
+                        : e_columns + block * chunk_words * BLOCK;
       };
       for (long first = 0; first < M; first += chunk) {
         const long m = std::min(chunk, M - first);
@@ -312,29 +296,30 @@ void vocab_loss(const Job& job) {
         // Compute the exponentials of all blocks, and this thread's dX
         for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
           const long n = std::min(BLOCK, v1 - v);
-          float* l = in_place && has_grad ? L + block * chunk * BLOCK : L;
-          pack_t<E>(job.W + v * H, H, H, n, w_t);
+          const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
+          float* block_L = L_blocks > 1 ? L + block * chunk * BLOCK : L;
+          pack_t<E>(job.W + v * H, H, H, n, w_t_panels);
           std::fill(bias, bias + BLOCK, 0.f);
           std::copy(job.b + v, job.b + v + n, bias);
-          multiply<E>(false, m, n, h_words, x, x_ld, w_t, l, BLOCK, BIAS,
-                      nullptr, bias);
+          multiply<E>(false, m, n, h_words, x, x_ld, w_t_panels, block_L,
+                      BLOCK, BIAS, nullptr, bias);
           Prefetcher ahead(m);
-          // The number of vocabulary words in the next block
-          const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
           ahead.add(job.W + (v + n) * H, next_n * H * 4);
-          if (next_n && in_place && has_grad)
-            ahead.add(l + chunk * BLOCK, m * BLOCK * 4);
-          exponentiate(job, first, m, v, n, l, BLOCK, mine, ahead);
+          if (next_n && L_blocks > 1)
+            ahead.add(block_L + chunk * BLOCK, m * BLOCK * 4);
+          exponentiate(job, first, m, v, n, block_L, BLOCK, mine, ahead);
           if (!has_grad) continue;
           std::copy(mine.reference, mine.reference + m,
                     mine.block_references + block * chunk);
           long ld = BLOCK;  // in bf16, `as_rows` changes ld
-          const word<E>* e = as_rows(l, ld, m, n, e_rows);
-          pack<E>(job.W + v * H, H, n, H, w);
-          multiply<E>(false, m, H, E::words(n), e, ld, w, mine.dX, H, ADD);
+          const word<E>* e = as_rows(block_L, ld, m, n, e_rows);
+          pack<E>(job.W + v * H, H, n, H, w_panels);
+          multiply<E>(false, m, H, E::words(n), e, ld, w_panels, mine.dX, H,
+                      ADD);
           ld = BLOCK;
           // bf16 copies the exponentials to e_columns. fp32 does nothing.
-          as_columns(l, ld, m, n, e_columns + block * m_words * BLOCK);
+          as_columns(block_L, ld, m, n,
+                     e_columns + block * chunk_words * BLOCK);
         }
 #pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, quotients);
@@ -342,24 +327,24 @@ void vocab_loss(const Job& job) {
           // Compute rows [v0, v1) of dW and db
           for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
             const long n = std::min(BLOCK, v1 - v);
+            const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
             const float* reference = mine.block_references + block * chunk;
-            // Two blocks with the same references have the same factors
+            // Two blocks with the same references have the same row_scale
             if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
-              scale_rows(job, first, m, reference, tops, quotients, factor,
+              scale_rows(job, first, m, reference, tops, quotients, row_scale,
                          scaled);
               pack<E>(scaled, H, m, H, scaled_panels);
             }
             // In bf16, `as_columns` has written rows of n words
             long ld = in_place ? BLOCK : n;
-            const word<E>* e = exponentials(block);
+            const word<E>* e = kept_exponentials(block);
             multiply<E>(true, n, H, E::words(m), e, ld, scaled_panels,
                         job.dW + v * H, H, first == 0 ? ZERO : ADD);
             Prefetcher ahead(m);
-            const long next_n = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
             ahead.add(job.dW + (v + n) * H, next_n * H * 4);
             if (next_n)
-              ahead.add(exponentials(block + 1), E::words(m) * BLOCK * 4);
-            add_weighted_rows(e, ld, m, n, factor, job.db + v, ahead);
+              ahead.add(kept_exponentials(block + 1), E::words(m) * BLOCK * 4);
+            add_weighted_rows(e, ld, m, n, row_scale, job.db + v, ahead);
           }
           subtract_labels(job, first, m, v0, v1);
           sum_dX(job, first, m, parts, tops, quotients);
@@ -464,10 +449,10 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 
 }  // namespace vocab
 
-// d2lbert_first returns the first of several arrays. d2lbert_vocab_ce has
-// further outputs, which only its backward pass reads. Without d2lbert_first,
-// MXNet would fill the gradients of these outputs with zeros in each step.
-// d2lbert_first leaves these gradients uninitialized, since no code reads them.
+// d2lbert_first returns its first input, the loss of d2lbert_vocab_ce. Only the
+// backward pass of d2lbert_vocab_ce reads its other outputs. Without
+// d2lbert_first, MXNet would fill their gradients with zeros in each step.
+// d2lbert_first leaves them uninitialized, since no code reads them.
 namespace first {
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
@@ -481,8 +466,8 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// Copy the first array to the output. In the backward pass, copy the gradient
-// of the output to the gradient of the first array.
+// Forward and backward: in the backward pass, in[0] is the gradient of the
+// output, and out[0] is the gradient of the first input.
 MXReturnValue run(const Attrs&, Tensors* in, Tensors* out, const OpResource&) {
   MXTensor &from = (*in)[0], &to = (*out)[0];
   if (floats(to)) std::memcpy(floats(to), floats(from), 4 * from.size());
@@ -491,12 +476,12 @@ MXReturnValue run(const Attrs&, Tensors* in, Tensors* out, const OpResource&) {
 
 }  // namespace first
 
-// d2lbert_softmax_ce computes the weighted cross-entropy of each row of logits.
+// d2lbert_softmax_ce
 namespace logits {
 
 enum { LOGITS, LABELS, WEIGHTS, INPUTS };
-// Outputs. LOSS (M,). STATS (M, 2): for each row, the largest logit, and 1 /
-// the sum of exp(logit - largest).
+// Outputs. LOSS (M,). STATS (M, 2): the largest logit of each row, and 1 / the
+// sum of exp(logit - largest).
 enum { LOSS, STATS, OUTPUTS };
 
 MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
@@ -516,8 +501,7 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// True if a row does not fill a vector. Scalar code then computes the row in
-// double.
+// True if a row does not fill a vector: scalar code computes it, in double.
 bool is_narrow(long V) { return V < VL; }
 
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
@@ -561,7 +545,7 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
                            const OpResource&) {
   const BackwardArrays arrays(*in, OUTPUTS);
   MXTensor& logits = arrays.inputs[LOGITS];
-  const float *d = floats(arrays.gradients[LOSS]), *X = floats(logits);
+  const float *d_loss = floats(arrays.gradients[LOSS]), *X = floats(logits);
   const int32_t* labels = ints(arrays.inputs[LABELS]);
   const float* weights = floats(arrays.inputs[WEIGHTS]);
   const float* stats = floats(arrays.outputs[STATS]);
@@ -572,13 +556,12 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
     const long label = clipped(labels[i], V);
-    const float largest = stats[2 * i], inverse = stats[2 * i + 1];
+    const float largest = stats[2 * i], inverse_total = stats[2 * i + 1];
     if (d_weights)
-      d_weights[i] = d[i] * (largest - x[label] - std::log(inverse));
+      d_weights[i] = d_loss[i] * (largest - x[label] - std::log(inverse_total));
     if (!dX) continue;
-    // The gradient of the logits is c * (softmax - one-hot label), and the
-    // softmax is inverse * exp(logit - largest)
-    const float c = d[i] * weights[i], scale = c * inverse;
+    // The gradient of the logits is c * (softmax - one-hot label)
+    const float c = d_loss[i] * weights[i], scale = c * inverse_total;
     if (is_narrow(V))
       for (long j = 0; j < V; j++)
         dX[i * V + j] = (float)(scale * std::exp((double)x[j] - largest));

@@ -1,12 +1,13 @@
 """The guard: a program that starts and ends one process of a job.
 
-The launcher (`launcher.py`) starts a job of several processes. For each
-process, it runs Python on a host, and sends a line of JSON with the source of
-this module and a description of the process. This Python is the guard. It ends
-the process when the launcher closes the connection or ends, or when the
-launcher sends nothing for too long. It also ends the process if the guard gets
-a signal, or cannot reach the scheduler. This module imports only the standard
-library: the launcher starts Python with -IS, which finds no installed package.
+For each process, the launcher (`launcher.py`) runs Python on a host, and sends
+it a line of JSON: a dict `spec`, which has the source of this module. This
+Python is the guard. It ends the process if the connection to the launcher
+closes or is silent for too long, if the guard gets a signal, or if it cannot
+reach the scheduler.
+
+This module imports only the standard library: the launcher starts Python with
+-IS, which finds no installed package.
 """
 import contextlib
 import ctypes
@@ -21,7 +22,7 @@ import time
 #: For Linux's `prctl`: choose the signal that a process gets when its parent
 #: ends.
 PR_SET_PDEATHSIG = 1
-#: Bytes that the launcher sends: a heartbeat, and a forwarded Ctrl-C.
+#: Bytes that the launcher sends. INTERRUPT forwards a Ctrl-C.
 HEARTBEAT, INTERRUPT = b'.', b'i'
 
 
@@ -29,18 +30,17 @@ def main(spec):
     """Run a process; return its exit status, or 128 + n if signal n ended it.
 
     Returns 127 if the process cannot be started, and 1 for a problem that
-    `_watch` finds. spec: a dict that describes the process, with these keys:
+    `_watch` finds. Keys of spec:
     argv, cwd, env: command, folder and additional environment variables;
-    root: [address, port] of the scheduler that must be reachable, or None;
-    join: seconds within which the scheduler must be reachable;
-    grace: the longest wait in seconds after SIGTERM, and after SIGKILL;
-    silence: seconds after which a silent launcher counts as gone, or None for
-    no limit;
-    workers_on_host: for a worker, the number of workers on this host, which
-    share its cores; 1 for a server or the scheduler;
-    hardware_source: the source of machine/hardware.py;
-    socket: the path of MXNet's Unix socket, which the guard removes at the
-    end, or None for TCP.
+    root: [address, port] of the scheduler, which must be reachable within
+    join_seconds; or None;
+    grace_seconds: the longest wait after SIGTERM, and again after SIGKILL;
+    silence_seconds: after this time, a silent launcher counts as gone; None
+    for no limit;
+    workers_on_host: the number of workers that share the cores of this host;
+    1 for a server or the scheduler;
+    hardware_source: the source of machine/hardware.py, for `_num_cores`;
+    socket_path: MXNet's Unix socket, removed at the end, or None for TCP.
     """
     signals = []    # received signals; `_watch` returns after the first
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -49,7 +49,7 @@ def main(spec):
         child = subprocess.Popen(
             spec['argv'], cwd=spec['cwd'], env=_environment(spec),
             stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=die_with(os.getpid()))
+            preexec_fn=die_with_parent())
     except OSError as error:
         print(f'{error.filename}: {error.strerror} on '
               f'{socket.gethostname()}', file=sys.stderr)
@@ -57,10 +57,10 @@ def main(spec):
     try:
         problem = _watch(child, spec, signals)
     finally:
-        _end(child, spec['grace'])
-        if spec['socket']:
+        _end(child, spec['grace_seconds'])
+        if spec['socket_path']:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(spec['socket'])
+                os.unlink(spec['socket_path'])
     if problem:
         print(problem, file=sys.stderr)
         return 1
@@ -71,20 +71,12 @@ def main(spec):
 
 
 def _environment(spec):
-    """The environment variables of the process, a dict.
-
-    The dict has the variables of the guard and of spec['env']. If spec['root']
-    is given, and neither DMLC_NODE_HOST nor DMLC_INTERFACE is set,
-    DMLC_NODE_HOST becomes the address of this host, unless there is no route
-    to the scheduler. If spec['workers_on_host'] is above 1, and neither
-    MXNET_OMP_MAX_THREADS nor OMP_NUM_THREADS has a value, both become the
-    number of threads for each worker on this host.
-    """
     env = dict(os.environ, **spec['env'])
     has_address = 'DMLC_NODE_HOST' in env or 'DMLC_INTERFACE' in env
     if spec['root'] and not has_address:
         # Other hosts can reach this host at the address from which this host
-        # reaches the scheduler. A UDP socket gets this address by `connect`
+        # reaches the scheduler. A UDP socket gets this address by `connect`,
+        # which fails if there is no route
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             with contextlib.suppress(OSError):
                 probe.connect(tuple(spec['root']))
@@ -99,29 +91,28 @@ def _environment(spec):
 
 
 def _num_cores(hardware_source):
-    """Run the source of hardware.py; return its `physical_cores()`."""
     module_globals = dict(__name__='d2lbert.machine.hardware')
     exec(hardware_source, module_globals)
     return module_globals['physical_cores']()
 
 
-def die_with(guard_pid):
-    """Return a `preexec_fn` for a new process.
+def die_with_parent():
+    """Return a `preexec_fn` for a child of this process.
 
     It restores the default handling of SIGINT. On Linux, it also has the
-    kernel kill the process when its guard ends. guard_pid: the process id of
-    the guard.
+    kernel kill the child when this process ends.
     """
     libc = ctypes.CDLL(None)
+    parent_pid = os.getpid()
 
     def prepare():
-        # A process ignores SIGINT if its parent does. `main` handles SIGINT,
-        # but other callers of `die_with` may ignore it
+        # A child ignores SIGINT if its parent does. The guard does not, but
+        # other callers may
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            # If the guard ended before `prctl`, no signal will come
-            if os.getppid() != guard_pid:
+            # If the parent ended before `prctl`, no signal will come
+            if os.getppid() != parent_pid:
                 os.kill(os.getpid(), signal.SIGKILL)
     return prepare
 
@@ -130,7 +121,7 @@ def _watch(child, spec, signals):
     """Wait until the child has ended or must end.
 
     Returns a message if the child must end because of an error, otherwise
-    None. signals: a list that is empty until a signal tells the guard to end.
+    None. signals: a list, to which the handlers of `main` append.
     """
     unchecked_root = spec['root']       # None once a connection has succeeded
     start_time = last_heard = time.monotonic()
@@ -142,15 +133,15 @@ def _watch(child, spec, signals):
             if INTERRUPT in data:
                 child.send_signal(signal.SIGINT)
             last_heard = time.monotonic()
-        elif (spec['silence']
-              and time.monotonic() - last_heard > spec['silence']):
+        elif (spec['silence_seconds']
+              and time.monotonic() - last_heard > spec['silence_seconds']):
             return (f'{socket.gethostname()} has had no sign of life from '
-                    f'the launcher for {spec["silence"]} s')
+                    f'the launcher for {spec["silence_seconds"]} s')
         if unchecked_root:
             error = _connection_error(unchecked_root)
             if error is None:
                 unchecked_root = None
-            elif time.monotonic() - start_time > spec['join']:
+            elif time.monotonic() - start_time > spec['join_seconds']:
                 address, port = unchecked_root
                 return (f'{socket.gethostname()} cannot reach the scheduler '
                         f'at {address}:{port} ({error}): open that port or '
@@ -167,14 +158,10 @@ def _connection_error(root):
     return None
 
 
-def _end(child, grace):
-    """End the child and its process group, which may outlive the child.
-
-    grace: the longest wait for the child in seconds, after SIGTERM and again
-    after SIGKILL.
-    """
+def _end(child, grace_seconds):
+    """End the child and its process group, which may outlive the child."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(grace)
+            child.wait(grace_seconds)

@@ -2,9 +2,8 @@
 
 `launch` starts a scheduler, servers and workers, on this machine or over ssh.
 Workers compute gradients on their parts of the data, and servers add the
-gradients up. The scheduler tells each process the addresses of the other
-processes. Each process has a guard (`guard.py`), which starts and ends it. If
-a process fails, all processes are ended.
+gradients up. The scheduler tells each process the addresses of the others.
+Each process has a guard (`guard.py`), which starts and ends it.
 """
 import codecs
 import collections
@@ -33,7 +32,7 @@ SOCKET_FOLDER = '/tmp'
 
 
 def read_hosts(names_or_path):
-    """The list of hosts that the option --hosts gives.
+    """Parse the option --hosts; return a list of names.
 
     names_or_path: names separated by commas, the path of a file with a name on
     each line and comments after #, or None for this machine.
@@ -62,8 +61,7 @@ def root_address(root_uri, hosts):
     """The IP address at which the hosts can reach this machine.
 
     The scheduler listens at this address. root_uri: the option --root-uri, a
-    name or an address, or None. A name is looked up, since ps-lite, MXNet's
-    parameter server, accepts only addresses.
+    name or an address, or None. MXNet's parameter server accepts no names.
     """
     if root_uri is not None:
         try:
@@ -108,9 +106,8 @@ def free_port(address, port):
 def reserve_socket():
     """Create a file that MXNet will replace by a socket; return its path.
 
-    The name of the file is a number, since MXNet uses a port number as the
-    name of a socket. Only an unused name is taken: ZeroMQ, with which MXNet
-    communicates, would overwrite the file of another program.
+    MXNet uses a port number as the name of a socket. Only an unused name is
+    taken: ZeroMQ in MXNet would overwrite the file of another program.
     """
     while True:
         # Jobs without this launcher name sockets by real ports, up to 65535
@@ -125,13 +122,13 @@ SAVE_SECONDS = 30       # for worker 0 to save after Ctrl-C
 JOIN_SECONDS = 60       # for a process to reach the scheduler
 HEARTBEAT_SECONDS = 5   # between two heartbeats of the launcher
 SILENCE_SECONDS = 60    # after this time, a silent launcher counts as gone
-#: Arguments of Python that run a guard. The program reads a line of JSON with
-#: the source of `guard.py` and a description of the process to start.
+#: Arguments of Python that run a guard. Its standard input begins with a line
+#: of JSON, the `spec` of `Job.start`.
 GUARD = ('-IS', '-c', 'import json, sys\n'
          'spec = json.loads(sys.stdin.buffer.readline())\n'
          "exec(spec['guard_source'])\n"
          'sys.exit(main(spec))')
-#: Prefixes of environment variables that are also set on remote hosts.
+#: Environment variables that are also set on remote hosts.
 FORWARDED_PREFIXES = ('D2LBERT_', 'MXNET_', 'OMP_', 'PS_', 'PYTHON',
                       'DMLC_INTERFACE')
 
@@ -150,7 +147,7 @@ class Process:
     def __init__(self, name, host, popen):
         self.name, self.host, self.popen = name, host, popen
         self.start_time = time.monotonic()
-        self.stderr_tail = ''   # the end of its output on standard error
+        self.stderr_tail = ''
 
     def send(self, data):
         """Write bytes to the guard, unless the guard has ended."""
@@ -159,7 +156,7 @@ class Process:
             self.popen.stdin.flush()
 
     def failure(self):
-        """A clause that describes how the process ended."""
+        """Describe in a clause how the process ended."""
         status = self.popen.poll()
         seconds = time.monotonic() - self.start_time
         name = self.name
@@ -171,7 +168,7 @@ class Process:
         signal_number = status - 128 if status > 128 else -status
         try:
             how = f'was killed by {signal.Signals(signal_number).name}'
-        except ValueError:      # no number of a signal
+        except ValueError:      # no signal has this number
             how = f'ended with exit status {status}'
         return f'{name} {how} after {seconds:.0f} s'
 
@@ -179,16 +176,16 @@ class Process:
 class Job:
     """All processes of a job, from their start to their end.
 
-    root: (address, port) of the scheduler, or None if the processes use
-    `sockets`. ssh: the command of ssh, a list. remote_python: the path of
-    Python on other hosts. sockets: the paths of Unix sockets, one for each
-    process in the order in which the processes start; None for TCP.
+    root: (address, port) of the scheduler, or None for Unix sockets.
+    ssh_command: a list. remote_python: the path of Python on other hosts.
+    socket_paths: one for each process, in the order of `start`; () for TCP.
     """
 
-    def __init__(self, root, ssh, remote_python, sockets=None):
-        self.root, self.ssh, self.remote_python = root, ssh, remote_python
-        self.processes, self.sockets = [], sockets
-        # Waits for output of the processes, on the pipes that are open
+    def __init__(self, root, ssh_command, remote_python, socket_paths=()):
+        self.root, self.remote_python = root, remote_python
+        self.ssh_command, self.socket_paths = ssh_command, socket_paths
+        self.processes = []
+        # The open pipes with output of the processes
         self.selector = selectors.DefaultSelector()
         # True if the terminal's cursor is within a line of worker 0; always
         # False if standard error is not a terminal
@@ -197,8 +194,7 @@ class Job:
     def start(self, name, host, arguments, env, workers_on_host=1):
         """Start Python with `arguments` on a host, under a guard.
 
-        env: additional environment variables. workers_on_host: the number of
-        workers that share the cores of this host.
+        env, workers_on_host: see `guard.main`.
         """
         python = sys.executable if host == LOCAL else self.remote_python
         command = [python, *GUARD]
@@ -206,21 +202,21 @@ class Job:
             forwarded = {key: value for key, value in os.environ.items()
                          if key.startswith(FORWARDED_PREFIXES)}
             env = {**forwarded, **env}
-            command = [*self.ssh, host, f'exec {shlex.join(command)}']
+            command = [*self.ssh_command, host, f'exec {shlex.join(command)}']
         socket_path = None
-        if self.sockets:
-            socket_path = str(self.sockets[len(self.processes)])
+        if self.socket_paths:
+            socket_path = str(self.socket_paths[len(self.processes)])
             # MXNet takes the name of its socket from PORT
             env = dict(env, PORT=Path(socket_path).name)
         # `guard.main` explains the keys; only GUARD reads `guard_source`
         spec = dict(guard_source=_source_of(guard),
                     hardware_source=_source_of(hardware),
-                    socket=socket_path, argv=[python, *arguments],
+                    socket_path=socket_path, argv=[python, *arguments],
                     cwd=os.getcwd(), env=env,
                     root=None if name == 'scheduler' else self.root,
-                    join=JOIN_SECONDS, grace=GRACE_SECONDS,
-                    workers_on_host=workers_on_host,
-                    silence=None if host == LOCAL else SILENCE_SECONDS)
+                    join_seconds=JOIN_SECONDS, grace_seconds=GRACE_SECONDS,
+                    silence_seconds=None if host == LOCAL else SILENCE_SECONDS,
+                    workers_on_host=workers_on_host)
         try:
             # In a new session, so that Ctrl-C reaches only the launcher
             process = Process(name, host, subprocess.Popen(
@@ -239,7 +235,7 @@ class Job:
         """Wait for all workers; raise `LaunchError` if a process fails."""
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
         workers = [p for p in self.processes if p.name.startswith('worker')]
-        deadline = None     # of the wait for others, once all workers succeed
+        deadline = None     # set when all workers have succeeded
         while deadline is None or time.monotonic() < deadline:
             self._print_output(0.1)
             for process in self.processes:
@@ -274,7 +270,7 @@ class Job:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.popen.pid, signal.SIGKILL)
                 process.popen.wait()
-        for path in self.sockets or ():
+        for path in self.socket_paths:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()       # left by a killed guard, or unused
         for key in list(self.selector.get_map().values()):
@@ -304,7 +300,7 @@ class Job:
                 pass        # print what is left in the pipes
 
     def _send_heartbeats(self):
-        """Send heartbeats to guards on other hosts until all have ended."""
+        """Send heartbeats to the guards on other hosts until these end."""
         remote = [p for p in self.processes if p.host != LOCAL]
         while any(p.popen.poll() is None for p in remote):
             for process in remote:
@@ -319,11 +315,10 @@ class Job:
         if not self.selector.get_map():     # no pipe is open
             time.sleep(max_wait)
             return False
-        # [(key of a pipe, events)]
         readable = self.selector.select(max_wait)
         for key, _ in readable:
             data = os.read(key.fd, 1 << 16)
-            write = key.data        # the function that `_printer` returned
+            write = key.data        # from `_printer`
             write(data)
             if not data:
                 self.selector.unregister(key.fileobj)
@@ -365,18 +360,16 @@ class Job:
 
 
 def _source_of(module):
-    """The source code of a module."""
     return Path(module.__file__).read_text(encoding='utf-8')
 
 
-#: The command of ssh. It gives up after 10 s if a host cannot be reached, and
-#: after 15 s if the connection is lost.
+#: The default ssh. It reports an unreachable host after 10 s, and a lost
+#: connection after 15 s.
 SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
        '-o ServerAliveInterval=5 -o ServerAliveCountMax=3')
-#: Arguments of Python that run the scheduler or a server, see `serve`.
-#: Their DMLC_ROLE would make `import mxnet` start MXNet's own server. So this
-#: program removes the variable first. It sets argv[0] to the name of the
-#: command, so that `import d2lbert` does not import MXNet.
+#: Arguments of Python that run `serve`. With DMLC_ROLE, `import mxnet` would
+#: start MXNet's own server, so the variable is removed first. argv[0] is the
+#: name of the command, so that `import d2lbert` does not import MXNet.
 SERVER = ('-c', '''\
 import os, sys
 role = os.environ.pop('DMLC_ROLE')
@@ -400,10 +393,6 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     The output of worker 0 is printed at once. The lines of all other processes
     go to standard error, each with the name of its process. If a process
     fails, all processes are ended, and `LaunchError` is raised.
-
-    If all hosts are LOCAL, `port` and `root_uri` are not given, and
-    SOCKET_FOLDER is writable, the processes communicate through Unix sockets,
-    which other users cannot open (with a usual umask). Otherwise TCP is used.
     """
     for name, count in (('--workers', workers), ('--servers', servers)):
         if count < 1:
@@ -416,6 +405,7 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     host_of = [hosts[i % len(hosts)] for i in range(max(workers, servers))]
     num_workers_on = collections.Counter(host_of[:workers])
     address = root_address(root_uri, hosts)
+    # Other users cannot open these sockets (with a usual umask)
     uses_unix_sockets = (
         set(hosts) == {LOCAL} and not port and root_uri is None
         and os.access(SOCKET_FOLDER, os.W_OK))
@@ -424,7 +414,7 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
                   [reserve_socket() for _ in range(1 + servers + workers)])
         # DMLC_LOCAL makes MXNet use Unix sockets, whose names replace port
         # numbers. The scheduler gets the first socket
-        root_port = job.sockets[0].name
+        root_port = job.socket_paths[0].name
         env.update(DMLC_LOCAL='1', DMLC_NODE_HOST=address)
     else:
         root_port = free_port(address, port)

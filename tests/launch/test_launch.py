@@ -491,9 +491,9 @@ def run_guard(received, **spec):
     spec = dict(dict(
         guard_source=Path(guard.__file__).read_text(),
         hardware_source=Path(hardware.__file__).read_text(),
-        env={}, root=None, join=1, socket=None,
-        grace=1, silence=None, workers_on_host=1, cwd=os.getcwd(),
-        argv=[sys.executable, '-c', SLEEP]), **spec)
+        env={}, root=None, join_seconds=1, socket_path=None,
+        grace_seconds=1, silence_seconds=None, workers_on_host=1,
+        cwd=os.getcwd(), argv=[sys.executable, '-c', SLEEP]), **spec)
     process = subprocess.Popen(
         [sys.executable, *GUARD], text=True, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -505,7 +505,7 @@ def run_guard(received, **spec):
 
 
 def test_a_guard_of_a_silent_launcher_ends_its_process():
-    status, _, errors = run_guard('.', silence=1)
+    status, _, errors = run_guard('.', silence_seconds=1)
     assert status == 1
     assert 'no sign of life from the launcher for 1 s' in errors
 
