@@ -98,9 +98,9 @@ from d2lbert.finetuning.prediction import evaluate_finetuned as evaluate_finetun
 from d2lbert.finetuning.prediction import predict as predict
 from d2lbert.finetuning.task_kinds import Prediction as Prediction
 from d2lbert.pictures.activations import plot_attention as plot_attention
+from d2lbert.pictures.senses import plot_senses as plot_senses
 from d2lbert.pictures.senses import sense_accuracy as sense_accuracy
 from d2lbert.pictures.run_records import plot_history as plot_history
-from d2lbert.pictures.senses import plot_senses as plot_senses
 from d2lbert.pictures.show import show as show
 from d2lbert.text_model import Attention as Attention
 from d2lbert.text_model import Hit as Hit

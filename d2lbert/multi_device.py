@@ -1,9 +1,8 @@
-"""This module trains a net on several devices, as the book's chapter 13 does.
+"""Train a net on several devices, as the book's chapter 13 does.
 
-`train_ch13` and the functions that it calls are from the pages "Concise
-Implementation for Multiple GPUs" and "Image Augmentation". They take any net,
-and any loss function that returns one number for each example. A shard is the
-part of a batch that one device computes.
+`train_ch13` is from the page "Image Augmentation", `evaluate_accuracy_gpus`
+from "Concise Implementation for Multiple GPUs". A shard is the part of a batch
+that one device computes.
 
 In shapes, letters are numbers. B: examples of a batch. C: classes.
 """
@@ -27,10 +26,7 @@ def accuracy(y_hat, y):
 
 
 def _num_correct(y_hat, y):
-    """Return the number that `accuracy` returns, as a scalar on the device.
-
-    Does not wait for the device.
-    """
+    """`accuracy` as a scalar on the device, without waiting."""
     if y_hat.ndim > 1 and y_hat.shape[1] > 1:   # scores, not labels
         y_hat = y_hat.argmax(axis=1)
     return (y_hat.astype(y.dtype) == y).astype('int32').sum()
@@ -51,39 +47,30 @@ def split_batch_multi_inputs(X, y, devices):
     """Split a batch with several arrays of features over devices.
 
     X: a list of arrays (B, ...). Returns two lists with an entry for each
-    device: tuples with a shard of each array of X, and shards of y. If there
-    are fewer examples than devices, the last devices get no shard.
+    device: a tuple with a shard of each array, and a shard of y. If there are
+    fewer examples than devices, the last devices get no shard.
     """
     devices = device_list(devices, 'split_batch_multi_inputs')
     for array in X:
         if len(array) != len(y):
             raise ValueError(f'{len(array)} examples have {len(y)} labels')
-    # For each array of X, a list of its shards
-    shards_of_arrays = [split_over_devices(array, devices) for array in X]
-    return list(zip(*shards_of_arrays)), split_over_devices(y, devices)
+    shards_of_each = [split_over_devices(array, devices) for array in X]
+    return list(zip(*shards_of_each)), split_over_devices(y, devices)
 
 
 class _DelayedSums:
-    """Sums over batches.
-
-    The results of a batch are added while the devices compute the next batch.
-    """
+    """Sums over batches, updated while the devices compute the next batch."""
 
     def __init__(self, num_sums):
         self._sums, self._unread = Accumulator(num_sums), []
 
     def add(self, results, *counts):
-        """Add a batch: results on the devices, then counts on the host.
-
-        results: as for `_sum_over_devices`.
-        """
+        """Add a batch: results as for `_sum_over_devices`, then numbers."""
         self._unread.append((results, counts))
-        # Add earlier batches now; this batch is still being computed
-        self.read(num_unread=1)
+        self.read(num_unread=1)     # this batch is still being computed
 
     def read(self, num_unread=0):
-        """Wait for all batches except the last `num_unread`; return the sums.
-        """
+        """Wait for all but the last num_unread batches; return the sums."""
         while len(self._unread) > num_unread:
             results, counts = self._unread.pop(0)
             self._sums.add(*_sum_over_devices(results), *counts)
@@ -91,9 +78,9 @@ class _DelayedSums:
 
 
 def _sum_over_devices(results):
-    """Wait for the devices; return the sum of each scalar over the devices.
+    """Wait for the devices; return the sum of each scalar over them.
 
-    results: a list with a tuple of scalars from each device.
+    results: a tuple of scalars from each device.
     """
     return [sum(map(float, scalars)) for scalars in zip(*results)]
 
@@ -101,7 +88,7 @@ def _sum_over_devices(results):
 def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
     """Return the share of labels that a net predicts correctly.
 
-    data_iter yields (features, labels); split_f splits a batch over all
+    data_iter yields (features, labels). split_f splits a batch over the
     devices of the net.
     """
     devices = next(iter(net.collect_params().values())).list_ctx()
@@ -109,7 +96,6 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
     with autograd.pause():
         for features, labels in data_iter:
             X_shards, y_shards = split_f(features, labels, devices)
-            # From each device a tuple with one scalar
             results = [(_num_correct(net(X_shard), y_shard),)
                        for X_shard, y_shard in zip(X_shards, y_shards)]
             sums.add(results, labels.size)
@@ -123,18 +109,18 @@ def train_batch_ch13(net, features, labels, loss, trainer, devices,
                      split_f=split_batch):
     """Train on a batch; return (sum of losses, number of correct predictions).
 
-    features, labels: as train_iter of `train_ch13` yields them. devices: a
-    list. The other arguments are as for `train_ch13`. Waits for the devices.
+    features, labels: one batch of train_iter. devices: a list. For the other
+    arguments see `train_ch13`. Waits for the devices.
     """
     return tuple(_sum_over_devices(_train_step(
         net, features, labels, loss, trainer, devices, split_f)))
 
 
 def _train_step(net, features, labels, loss, trainer, devices, split_f):
-    """Train on a batch without waiting for its results.
+    """Train on a batch without waiting for the results.
 
-    Waits for the previous step before the forward pass. Returns for each shard
-    (sum of losses, number of correct predictions), two scalars on its device.
+    Returns (sum of losses, number of correct predictions) for each shard,
+    scalars on its device.
     """
     X_shards, y_shards = split_f(features, labels, devices)
     wait_for_previous_step()
@@ -143,12 +129,12 @@ def _train_step(net, features, labels, loss, trainer, devices, split_f):
         losses = [loss(pred_shard, y_shard)
                   for pred_shard, y_shard in zip(pred_shards, y_shards)]
     autograd.backward(losses)
-    if len(losses) < len(devices):
-        # A device without a shard may have gradients of an earlier step: set
-        # them to zero. like: leave out parameters that the loss does not use
-        zero_gradients(net, devices[len(losses):], like=devices[0])
-    # ignore_stale_grad: a parameter that the loss does not use, such as a
-    # weight of a pretraining head, has no new gradient and is not updated
+    idle_devices = devices[len(losses):]
+    if idle_devices:
+        # The trainer would add the gradients left there by an earlier step
+        zero_gradients(net, idle_devices, like=devices[0])
+    # ignore_stale_grad: the loss may leave out parameters, for example those
+    # of a pretraining head
     trainer.step(len(labels), ignore_stale_grad=True)
     return [(shard_losses.sum(), _num_correct(pred_shard, y_shard))
             for shard_losses, pred_shard, y_shard
@@ -160,11 +146,10 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
     """Train a net, draw losses and accuracies, print the book's two lines.
 
     train_iter and test_iter yield (features, labels); each is read once per
-    epoch. trainer: a Gluon `Trainer`. devices: None means `try_all_gpus()`.
-    split_f: the function that splits a batch over the devices. loss: a
-    function that returns one number for each example. Training loss and
-    accuracy are drawn five to nine times per epoch (at most once per batch),
-    and the accuracy on test_iter at the end of each epoch.
+    epoch. loss: a function that returns one number for each example. trainer:
+    a Gluon `Trainer`. devices: None means `try_all_gpus()`. split_f: splits a
+    batch over the devices. Training loss and accuracy are drawn up to nine
+    times per epoch, and the accuracy on test_iter after each epoch.
     """
     devices = (try_all_gpus() if devices is None
                else device_list(devices, 'train_ch13'))
@@ -175,7 +160,7 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
     timer = Timer()
     animator = Animator(xlabel='epoch', xlim=[1, num_epochs], ylim=[0, 1],
                         legend=['train loss', 'train acc', 'test acc'])
-    drawing_interval = max(1, num_batches // 5)     # batches
+    batches_per_drawing = max(1, num_batches // 5)
     try:
         for epoch in range(num_epochs):
             sums = _DelayedSums(4)  # of loss, correct, examples, labels
@@ -189,20 +174,22 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
                         f'training {num_parameters(net):,} parameters: '
                         f'{num_epochs} epochs of {num_batches} batches on '
                         f'{devices}')
-                animator.move(epoch + i / num_batches)
-                if i % drawing_interval == 0 or i == num_batches:
+                num_epochs_done = epoch + i / num_batches
+                animator.move(num_epochs_done)
+                if i % batches_per_drawing == 0 or i == num_batches:
                     loss_sum, num_correct, num_examples, num_labels = (
                         sums.read())    # waits for the devices
                     timer.stop()
-                    means = loss_sum / num_examples, num_correct / num_labels
-                    animator.add(epoch + i / num_batches, (*means, None))
+                    train_loss = loss_sum / num_examples
+                    train_acc = num_correct / num_labels
+                    animator.add(num_epochs_done,
+                                 (train_loss, train_acc, None))
                     timer.start()
             timer.stop()
             test_acc = evaluate_accuracy_gpus(net, test_iter, split_f)
             animator.add(epoch + 1, (None, None, test_acc))
     finally:
         animator.close()
-    train_loss, train_acc = means       # of the last epoch
     print(f'loss {train_loss:.3f}, train acc {train_acc:.3f}, '
           f'test acc {test_acc:.3f}')
     print(f'{num_examples * num_epochs / timer.sum():.1f} examples/sec on '

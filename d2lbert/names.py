@@ -1,6 +1,5 @@
 """The public names of `import d2lbert as d2l`."""
-from d2lbert.progress import (
-    Accumulator, Animator, Timer)
+from d2lbert.progress import Accumulator, Animator, Timer
 from d2lbert.devices import try_all_gpus, try_gpu
 from d2lbert.hub import (
     DATA_HUB, DATA_URL, WIKITEXT_2_SHA1, WIKITEXT_2_URL, download,
@@ -49,12 +48,11 @@ from d2lbert.finetuning.finetuning import finetune
 from d2lbert.finetuning.prediction import evaluate_finetuned, predict
 from d2lbert.finetuning.task_kinds import Prediction
 from d2lbert.pictures.activations import plot_attention
-from d2lbert.pictures.senses import sense_accuracy
+from d2lbert.pictures.senses import plot_senses, sense_accuracy
 from d2lbert.pictures.run_records import plot_history
-from d2lbert.pictures.senses import plot_senses
 from d2lbert.pictures.show import show
 from d2lbert.text_model import Attention, Hit, TextModel, load_model
 
-# All names above. Without `__all__`, a star import would leave out the book's
-# names that begin with an underscore
+# Without `__all__`, a star import would leave out the book's names that begin
+# with an underscore
 __all__ = [name for name in dir() if not name.startswith('__')]

@@ -1,6 +1,5 @@
-"""This module defines the data set and the net to fine-tune a BERT on SNLI.
+"""Data set and net of the page "Natural Language Inference: Fine-Tuning BERT".
 
-It follows the book's page "Natural Language Inference: Fine-Tuning BERT".
 `read_snli` is from the page "Natural Language Inference and the Dataset".
 
 In shapes, letters are numbers. N: examples of a data set. B: examples of a
@@ -21,7 +20,7 @@ from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
 from d2lbert.texts.examples import check_max_len, truncate_pair
 from d2lbert.texts.numbered_text import concat_ranges, tree_words
 
-#: The labels of SNLI, in the order of their class indices 0 to 2.
+#: The labels of SNLI; the index of a label is its class.
 SNLI_LABELS = 'entailment', 'contradiction', 'neutral'
 
 #: {archive: (num_hiddens, ffn_num_hiddens, num_heads, num_layers)}.
@@ -32,25 +31,17 @@ def read_snli(data_dir, is_train):
     """Return premises, hypotheses and labels (0 to 2): three lists of N.
 
     Reads snli_1.0_train.txt or snli_1.0_test.txt in `data_dir`. If annotators
-    disagreed, a pair has no label and is left out. The sentences come from the
-    columns of parse trees, without the brackets, so blanks separate words from
-    punctuation marks. Raises FileNotFoundError for a missing file, ValueError
-    for a labelled line without two trees or for a file that is not UTF-8.
+    disagreed, a pair has no label and is left out. Sentences are parse trees
+    without their brackets, so blanks separate words from punctuation marks.
+    Raises FileNotFoundError for a missing file, ValueError for a labelled line
+    without two trees or for a file that is not UTF-8.
     """
     path = Path(data_dir, f'snli_1.0_{"train" if is_train else "test"}.txt')
     class_indices = {label: k for k, label in enumerate(SNLI_LABELS)}
     premises, hypotheses, labels = [], [], []
     try:
-        file = open(path, encoding='utf-8')
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f'{data_dir} holds no {path.name}: name the folder snli_1.0 of '
-            "the official archive, which download_extract('SNLI') gives"
-        ) from None
-    with file:
-        try:
+        with open(path, encoding='utf-8') as file:
             for line_number, line in enumerate(file, 1):
-                # The first three columns: the label and two parse trees
                 label, *trees = line.rstrip('\n').split('\t', 3)[:3]
                 if line_number == 1 or label not in class_indices:
                     continue    # the header, or '-' for a disagreement
@@ -62,9 +53,14 @@ def read_snli(data_dir, is_train):
                 premises.append(tree_words(trees[0]))
                 hypotheses.append(tree_words(trees[1]))
                 labels.append(class_indices[label])
-        except UnicodeDecodeError as error:
-            raise ValueError(f'{path} is not UTF-8 ({error.reason}): fetch '
-                             'SNLI again') from None
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f'{data_dir} has no {path.name}: data_dir must be the folder '
+            "snli_1.0 of the archive that download_extract('SNLI') fetches"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path} is not UTF-8 ({error.reason}): fetch '
+                         'SNLI again') from None
     return premises, hypotheses, labels
 
 
@@ -80,7 +76,7 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
     two names of one argument. An archive holds vocab.json (a list of tokens)
     and pretrained.params (parameters under the book's names). devices: None
     means `try_all_gpus()`. Raises HubError if the archive cannot be fetched,
-    and ValueError if the parameters in it do not have these sizes.
+    and ValueError if its files are damaged or do not have these sizes.
     """
     if num_layers is not None and num_blks is not None:
         raise TypeError('num_layers and num_blks are one argument: give one')
@@ -96,23 +92,22 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
     folder = Path(hub.download_extract(pretrained_model))
     vocab = _read_vocab(folder / 'vocab.json')
     bert = BERTModel(len(vocab), *sizes, dropout, max_len)
-    path = folder / 'pretrained.params'
-    if not path.is_file():
-        raise ValueError(f'the archive of {pretrained_model} holds no '
-                         f'{path.name}')
+    params_path = folder / 'pretrained.params'
+    if not params_path.is_file():
+        raise ValueError(f'the archive of {pretrained_model} has no '
+                         f'{params_path.name}')
     try:
-        load_parameters(bert, path, devices or try_all_gpus())
+        load_parameters(bert, params_path, devices or try_all_gpus())
     except (ValueError, OSError) as error:
         raise ValueError(
-            f'{path} does not hold the parameters of a model of these sizes '
-            f'({", ".join(map(str, sizes))}; max_len {max_len}): '
+            f'{params_path} does not hold the parameters of a model of these '
+            f'sizes ({", ".join(map(str, sizes))}; max_len {max_len}): '
             f'{error}') from None
     bert.vocab = vocab
     return bert, vocab
 
 
 def _read_vocab(path):
-    """Read a `Vocab` from a JSON file that holds a list of tokens."""
     try:
         tokens = read_json(path)
     except (OSError, ValueError) as error:
@@ -140,8 +135,7 @@ class SNLIBERTDataset(gluon.data.Dataset):
     and split at white space. While a pair is too long, the last word of its
     longer sentence is removed. Attributes, NumPy arrays: all_token_ids (N, T)
     int32, all_segments (N, T) int32, valid_lens (N,) float32, labels (N,)
-    float32. An item is ((token ids, segments, valid length), label). Gluon's
-    `DataLoader` converts items to MXNet arrays.
+    float32. An item is ((token ids, segments, valid length), label).
     """
 
     def __init__(self, dataset, max_len, vocab=None):
@@ -162,12 +156,8 @@ class SNLIBERTDataset(gluon.data.Dataset):
         print(f'read {len(self)} examples')
 
     def _inputs(self, premises, hypotheses):
-        """Return token ids, segments and valid lengths of the pairs.
-
-        premises, hypotheses: `_Sentences`.
-        """
-        # 3: <cls> and two <sep>. odd_to_first: as in the book, a premise may
-        # keep one word more than the hypothesis
+        """Return token ids, segments and valid lengths of two `_Sentences`."""
+        # 3: <cls> and two <sep>. odd_to_first=True as in the book
         p_lens, h_lens = truncate_pair(premises.lens, hypotheses.lens,
                                        self.max_len - 3, odd_to_first=True)
         valid_lens = p_lens + h_lens + 3
@@ -177,14 +167,13 @@ class SNLIBERTDataset(gluon.data.Dataset):
         rows, first_seps = onp.arange(len(valid_lens)), p_lens + 1
         token_ids[rows, first_seps] = self.vocab[SEP]
         token_ids[rows, valid_lens - 1] = self.vocab[SEP]
-        # A premise begins after <cls>, a hypothesis after the first <sep>
-        premises.write_to(token_ids, p_lens, onp.ones_like(p_lens))
-        hypotheses.write_to(token_ids, h_lens, first_seps + 1)
-        position = onp.arange(self.max_len)
-        # Segment 1 is the hypothesis and the second <sep>
-        segments = ((position > first_seps[:, None])
-                    & (position < valid_lens[:, None])).astype('int32')
-        return token_ids, segments, valid_lens.astype('float32')
+        premises.write_to(token_ids, p_lens, begins=onp.ones_like(p_lens))
+        hypotheses.write_to(token_ids, h_lens, begins=first_seps + 1)
+        positions = onp.arange(self.max_len)
+        is_segment_1 = ((positions > first_seps[:, None])
+                        & (positions < valid_lens[:, None]))
+        return (token_ids, is_segment_1.astype('int32'),
+                valid_lens.astype('float32'))
 
     def __getitem__(self, idx):
         return (self.all_token_ids[idx], self.all_segments[idx],
@@ -199,28 +188,24 @@ class _Sentences:
 
     def __init__(self, sentences, vocab):
         id_of, unk = vocab.token_to_idx.get, vocab.unk
-        # A list of words for each sentence
         tokenized = tokenize([sentence.lower() for sentence in sentences])
         self.lens = onp.array([len(words) for words in tokenized], 'int64')
-        # The ids of the words of all sentences, one after another
-        self._ids = onp.fromiter(
+        self._word_ids = onp.fromiter(
             (id_of(word, unk) for words in tokenized for word in words),
             'int32', self.lens.sum())
 
     def write_to(self, token_ids, kept_lens, begins):
-        """Write the sentences into token_ids (N, T).
+        """Write the first kept_lens[i] words of each sentence i.
 
-        Row i gets the first kept_lens[i] words of sentence i, at the positions
-        from begins[i] on.
+        They go to row i of token_ids (N, T), from position begins[i] on.
         """
-        # For each word: the index of its sentence, and its index within the
-        # sentence
+        # For each word, its sentence and its index within the sentence
         rows = onp.repeat(onp.arange(len(self.lens)), self.lens)
         offsets = concat_ranges(0, self.lens)
         is_kept = offsets < kept_lens[rows]
         kept_rows, kept_offsets = rows[is_kept], offsets[is_kept]
         token_ids[kept_rows, begins[kept_rows] + kept_offsets] = (
-            self._ids[is_kept])
+            self._word_ids[is_kept])
 
 
 class BERTClassifier(nn.Block):
@@ -242,8 +227,7 @@ class BERTClassifier(nn.Block):
     def forward(self, inputs):
         """Return the scores of the three classes, (B, 3).
 
-        inputs: three arrays, tokens (B, T), segments (B, T) and valid lengths
-        (B,).
+        inputs: tokens (B, T), segments (B, T) and valid lengths (B,).
         """
         tokens_X, segments_X, valid_lens_x = inputs
         cls_X = encode_first_tokens(self.encoder, tokens_X, segments_X,

@@ -1,7 +1,8 @@
 """Check the inputs of a net, and move them between host and device.
 
 A host array is a NumPy array. A device array is an MXNet array, on a CPU or on
-a GPU. A shard is the part of a batch that one device computes.
+a GPU. The functions check_* do not read arrays on a GPU, since that would wait
+for the GPU; `name` is the name of an element in their messages.
 """
 import ctypes
 
@@ -11,23 +12,20 @@ from d2lbert.machine.backend import mx, np
 
 
 def on_device(X, ctx=None, dtype=None):
-    """Return X, a host or device array, as a device array.
+    """Return X as a device array, converted to dtype if given.
 
-    A device array stays on its device, whatever ctx is. A host array is copied
-    to ctx; None: MXNet's current device. dtype: the type of the result; None:
-    the type of X.
-
-    A copy to a CPU does not wait for other operators. MXNet's `np.array` would
-    wait for all earlier operators, and MXNet's threads would then be idle
-    while Python prepares the next operators.
+    A device array stays on its device. A host array is copied to ctx, by
+    default MXNet's current device.
     """
     if isinstance(X, np.ndarray):
         return X if dtype is None else X.astype(dtype, copy=False)
     X, ctx = onp.asarray(X), ctx or mx.current_context()
     dtype = onp.dtype(dtype or X.dtype)
-    # `memmove` below copies only numbers (integers, floats, booleans) to a CPU
-    if ctx.device_type != 'cpu' or not X.size or dtype.kind not in 'iufb':
+    can_memmove = ctx.device_type == 'cpu' and X.size and dtype.kind in 'iufb'
+    if not can_memmove:
         return np.array(X, dtype=dtype, ctx=ctx)
+    # MXNet's `np.array` would wait for all earlier operators. MXNet's threads
+    # would then be idle while Python prepares the next operators
     X = onp.asarray(X, dtype, order='C')
     # No operator uses the new memory yet, so writing to it needs no waiting
     array, address = np.empty(X.shape, dtype, ctx=ctx), ctypes.c_void_p()
@@ -43,7 +41,6 @@ def host(X):
 
 
 def _host_or_none(X):
-    """X as a host array, or None if X is on a GPU."""
     if isinstance(X, np.ndarray):
         return X.asnumpy() if X.ctx.device_type == 'cpu' else None
     return onp.asarray(X)
@@ -52,14 +49,12 @@ def _host_or_none(X):
 def check_whole(X, name):
     """Raise ValueError if an element of X has a fraction or is NaN.
 
-    MXNet would convert such an element to an integer without an error. Floats
-    such as 3.0 are accepted: the book's valid_lens, for example, are floats.
-    Arrays on a GPU are not checked. name: the name of an element in the
-    message.
+    MXNet would convert it to an integer without an error. Floats such as 3.0
+    are accepted, since the book's valid_lens are floats.
     """
     X = _host_or_none(X)
     if X is not None and X.dtype.kind == 'f':
-        invalid = X[~(X == onp.floor(X))]       # NaN is not equal to itself
+        invalid = X[X != onp.floor(X)]      # NaN, too
         if invalid.size:
             raise ValueError(f'{name} {invalid[0]} is not a whole number')
 
@@ -67,8 +62,8 @@ def check_whole(X, name):
 def check_ids(ids, bound, name):
     """Raise ValueError unless all ids are whole numbers from 0 to bound - 1.
 
-    An empty array raises ValueError, too. Arrays on a GPU are not checked.
-    name: the name of an id in the message.
+    MXNet would clip an id that is out of range without an error. An empty
+    array raises ValueError, too.
     """
     ids = _host_or_none(ids)
     if ids is None:
@@ -84,12 +79,7 @@ def check_ids(ids, bound, name):
 
 
 def check_tokens(tokens, vocab_size, max_len):
-    """Check tokens (B, T); return them, as a host array unless on a GPU.
-
-    Raises ValueError for another shape, for B or T of 0, if T is more than
-    `max_len`, or if `check_ids` refuses the ids. MXNet would clip an id that
-    is out of range without an error.
-    """
+    """Check tokens (B, T); return them, as a host array unless on a GPU."""
     shape = onp.shape(tokens)
     if len(shape) != 2 or 0 in shape:
         raise ValueError('tokens must be a batch of at least one row and '
@@ -103,10 +93,7 @@ def check_tokens(tokens, vocab_size, max_len):
 
 
 def host_unless_gpu(X):
-    """X as a host array, or X itself if X is on a GPU.
-
-    X stays on a GPU, since a copy would wait for the GPU.
-    """
+    """X as a host array, or X itself if X is on a GPU."""
     host_X = _host_or_none(X)
     return X if host_X is None else host_X
 
@@ -120,20 +107,14 @@ def number_of_blocks(num_layers, num_blks):
 
 
 def check_labels(net, vocab_size, mlm_Y, nsp_y):
-    """Raise ValueError unless a net has a score for each label.
-
-    vocab_size: the size of the vocabulary, which must be equal to the net's.
-    mlm_Y: token ids. nsp_y: 0 or 1 for each pair. Labels on a GPU are not
-    checked.
-    """
-    # The net of a user may lack `encoder.vocab_size` or `nsp`. The defaults of
-    # `getattr` then make the check of the missing attribute pass
+    """Raise ValueError unless a net has a score for each label."""
+    # A user's net may lack `encoder.vocab_size` or `nsp`: skip that check
     net_vocab_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
                              vocab_size)
     if vocab_size != net_vocab_size:
         raise ValueError(f'vocab_size is {vocab_size}, but the net has a '
                          f'vocabulary of {net_vocab_size}')
-    if getattr(net, 'nsp', net) is None:
+    if hasattr(net, 'nsp') and net.nsp is None:
         raise ValueError('this net has no head for next sentences: use a net '
                          "with the heads pooler, mlm and nsp, as BERT's, or "
                          'train this net on masked words alone')
@@ -144,14 +125,12 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
 def predicts_real_tokens(shard):
     """True if a shard has predictions, all of them at real tokens.
 
-    A real token is not padding. shard: a `texts.examples.Batch`. Its
-    predictions of weight 0 only pad `pred_positions_X`, and are ignored.
-    Raises ValueError for a position that `check_whole` refuses.
+    shard: a `texts.examples.Batch` of one device. Predictions of weight 0 are
+    padding, and ignored. Raises ValueError for a position with a fraction.
     """
     check_whole(shard.pred_positions_X, 'prediction position')
-    # Masked token s is prediction p[s] of sequence b[s]
-    b, p = onp.nonzero(host(shard.mlm_weights_X))
-    positions = host(shard.pred_positions_X)[b, p]
-    lens = host(shard.valid_lens_x).reshape(-1)[b]
+    sequences, slots = onp.nonzero(host(shard.mlm_weights_X))
+    positions = host(shard.pred_positions_X)[sequences, slots]
+    lens = host(shard.valid_lens_x).reshape(-1)[sequences]
     is_real = (positions >= 0) & (positions < lens)
     return len(is_real) > 0 and bool(is_real.all())

@@ -16,35 +16,34 @@ from d2lbert.machine.backend import gluon, init, mx, nn, np, npx
 
 
 class Model(nn.Block):
-    """A network with an `encoder`, and with the attributes below.
+    """A net with an `encoder`, a `config` and the attributes below.
 
-    Subclasses set `config`, keyword arguments of `BERTModel` or `BARTModel`.
-    They give the network or, if it is fine-tuned, the model below its head.
+    config: the keyword arguments of the `BERTModel` or `BARTModel`; of a
+    fine-tuned net, those of the model below its head.
     """
 
-    #: The decoder, for example of BART, and the masked language model head
+    #: The decoder of a BART, and the masked language model head
     decoder = mlm = None
 
-    #: The vocabulary, if a function such as `train_bert` or `load_run` set it
+    #: Set, for example, by `train_bert` and `load_run`
     vocab = None
 
-    #: The folder of a pretrained model from which the net was loaded, a
+    #: The folder of weights that the net was loaded from, a
     #: `pretrained.contents.Pretrained`; None for other nets
     pretrained = None
 
-    #: The kind of head, such as 'classify', and the task, a
-    #: `pretrained.heads.About`; both None unless the model is fine-tuned
+    #: Of a fine-tuned net: the kind of head, such as 'classify', and the task,
+    #: a `pretrained.heads.About`
     kind = about = None
 
     #: The largest number of tokens of a text in training, None if unknown
     trained_len = None
 
-    #: For an imported run, the names of the heads with random weights: the
-    #: imported folder lacked them
+    #: The heads of an imported run that the imported folder lacked
     random_heads = ()
 
     def has_random(self, part):
-        """True if a part has random weights, since its folder lacked it.
+        """True if a part has random weights, since the loaded folder lacks it.
 
         part: one of `pretrained.families.tensor_names.PARTS`.
         """
@@ -53,18 +52,15 @@ class Model(nn.Block):
 
     @property
     def parts(self):
-        """{stem of a .params file of a run: the block that the file stores}.
-        """
+        """{stem of a .params file of a run: the block that it stores}."""
         return dict(model=self)
 
 
 def is_unmodified(block):
     """True if a block and its children compute what this package defines.
 
-    False if `has_plain_call` is False for the block or a child, or if a
-    parameter is not float32. Only an unmodified block may be replaced by its
-    twin in `packed.py`: the twin does not call all children, and would ignore
-    a change of these children.
+    Only then may its twin in `packed.py` replace it. The twin needs float32
+    parameters, and does not call all children.
     """
     blocks = [block]
     for block in blocks:        # the loop adds the children to this list
@@ -80,10 +76,8 @@ def is_unmodified(block):
 def has_plain_call(block):
     """True if a twin in `packed.py` computes what a call of the block does.
 
-    Hooks and `forward` of its children are not checked. False if the block has
-    a hook, or if the block itself or its class (see `_has_known_forward`)
-    overrides `forward`. Also False if the attribute `packable` is False, for
-    example if the block keeps its attention weights.
+    Children are not checked. packable: an attribute of some blocks, False if
+    they keep attention weights, for example.
     """
     return (_has_known_forward(type(block))
             and _CALL_METHODS.isdisjoint(vars(block))
@@ -92,11 +86,7 @@ def has_plain_call(block):
 
 
 def _has_known_forward(cls):
-    """True if `cls` keeps _CALL_METHODS of this package or _GLUON_BLOCKS.
-
-    False if a class of a user, or a class of Gluon that is not among
-    _GLUON_BLOCKS, overrides one of these methods.
-    """
+    """True if this package or _GLUON_BLOCKS define how `cls` is called."""
     for base in cls.__mro__:
         if base in _GLUON_BLOCKS or base.__module__.startswith('d2lbert.'):
             return True
@@ -112,14 +102,14 @@ _CALL_METHODS = {'__call__', 'forward', 'hybrid_forward'}
 
 
 def grad_reqs(*parameters):
-    """The grad_req of each parameter; a missing bias, None, is left out."""
+    """The grad_req of each parameter; None, a missing bias, is left out."""
     return tuple(p.grad_req for p in parameters if p is not None)
 
 
 def parameter_values(layer, X):
-    """{name: array} of the parameters of a layer with input X, on X's device.
+    """{name: array} of a layer's parameters, on the device of its input X.
 
-    If the shape of a parameter is still unknown, it is inferred from X.
+    Shapes that are still unknown are inferred from X.
     """
     params = layer._reg_params
     try:
@@ -132,8 +122,6 @@ def parameter_values(layer, X):
 
 
 class _FromFunction(init.Initializer):
-    """Initialize a parameter with the array that a function returns."""
-
     def __init__(self, make_array):
         super().__init__()
         self._make_array = make_array
@@ -142,19 +130,17 @@ class _FromFunction(init.Initializer):
         array[:] = np.array(self._make_array())
 
 
-# Without this lock, a thread could read a parameter while another thread sets
-# the values
+# A thread must not read a parameter while another thread sets the values
 _fill_lock = threading.Lock()
 
 
 def fill_on_first_read(param, make_array, ctx):
-    """Set the values of a parameter when the parameter is first read.
+    """Set a parameter to make_array() when it is first read.
 
-    make_array: a function that returns the values, a float32 host array. ctx:
-    a device or a list of devices.
+    make_array: returns a float32 host array. ctx: a device or a list of them.
     """
-    # (initializer, devices, default initializer, values). Gluon, too, sets
-    # this attribute, for a parameter whose shape is not known yet
+    # Gluon's tuple (initializer, devices, default initializer, values) for a
+    # parameter whose shape is not known yet
     param._deferred_init = (
         _FromFunction(make_array), ctx if isinstance(ctx, list) else [ctx],
         init.Zero(), None)
@@ -169,18 +155,17 @@ def fill_on_first_read(param, make_array, ctx):
 
 
 class GELU(nn.HybridBlock):
-    """GELU: act_type is 'gelu', or 'gelu_new' to approximate it by a tanh."""
+    """Exact for act_type 'gelu', approximated by tanh for 'gelu_new'."""
 
     def __init__(self, act_type, **kwargs):
         super().__init__(**kwargs)
         self._act_type = act_type
 
     def hybrid_forward(self, F, X):
-        """Apply the activation to each element of X (...)."""
         return ops.activation(X, self._act_type)
 
 
-# Activations that the operator `ops.dense` can apply to its output
+# Activations that `ops.dense` can apply to its output
 _FUSED_ACTIVATIONS = {'relu', 'tanh', 'gelu', 'gelu_new'}
 
 
@@ -203,16 +188,13 @@ class Dense(nn.Dense):
         self.precision, self._last_grad_reqs = precision, None
 
     def forward(self, X):
-        """Apply the layer to X; for the shapes see the class."""
         new_grad_reqs = grad_reqs(self.weight, self.bias)
         if new_grad_reqs != self._last_grad_reqs:
             self._last_grad_reqs = new_grad_reqs
-            # The graph of a hybridized layer has the old grad_req: drop it
-            self._clear_cached_op()
+            self._clear_cached_op()     # its graph has the old grad_reqs
         return super().forward(X)
 
     def hybrid_forward(self, F, X, weight, bias=None):
-        """Apply the operator to arrays, or to the symbols of a graph."""
         if self._flatten and (isinstance(X, mx.symbol.Symbol) or X.ndim != 2):
             X = F.npx.reshape(X, (-2, -1))  # -2 keeps the first axis
         fused_act = self.fused_activation()
@@ -222,12 +204,12 @@ class Dense(nn.Dense):
         return self.act(Y) if needs_act else Y
 
     def fused_activation(self):
-        """The activation that `ops.dense` applies for this layer, or 'none'.
+        """The activation that `ops.dense` applies for this layer.
 
-        'none' means no activation, or an activation that must be called.
+        'none': there is no activation, or it must be called.
         """
         act = self.act
-        # A user may set `act` to any block, and some have no `_act_type`
+        # `act` may be any block of a user, without `_act_type`
         act_type = getattr(act, '_act_type', None)
         can_fuse = (act is not None and is_unmodified(act)
                     and act_type in _FUSED_ACTIVATIONS)
@@ -238,13 +220,12 @@ class LayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` over the last axis."""
 
     def hybrid_forward(self, F, X, gamma, beta):
-        """Normalize X (..., H); returns an array like X."""
         return ops.layer_norm(X, gamma, beta, self._epsilon,
                               grad_reqs(self.gamma, self.beta))
 
 
 def cross_entropy(scores, labels):
-    """The losses (M,) of scores (M, K) of K classes for labels (M,) int32."""
+    """The losses (M,) of scores (M, K) for labels (M,) int32."""
     return -npx.pick(npx.log_softmax(scores), labels)
 
 
@@ -268,8 +249,7 @@ def load_parameters(net, path, ctx=None):
     ctx, arrays = devices_of_net(ctx), array_files.read_params(path)
     params = net._collect_params_with_prefix()
     if not any('.' in name for name in arrays):
-        # Old files of Gluon have the names of `collect_params`, without the
-        # net's prefix
+        # Old Gluon files: the names of `collect_params` without the prefix
         arrays = {f'{net.prefix}{re.sub("^(arg|aux):", "", name)}': array
                   for name, array in arrays.items()}
         params = dict(net.collect_params().items())
@@ -281,10 +261,7 @@ def load_parameters(net, path, ctx=None):
 
 
 def _check_fit(arrays, params):
-    """Raise ValueError unless the arrays of a file fit the parameters.
-
-    arrays: {name: array}; params: {name: parameter}.
-    """
+    """Raise ValueError unless {name: array} fits {name: parameter}."""
     # A shared parameter has several names; one of them is enough in a file
     present = {id(param) for name, param in params.items() if name in arrays}
     for name, param in params.items():
@@ -306,6 +283,6 @@ def _check_fit(arrays, params):
 
 
 def log_softmax(scores):
-    """The log-softmax of a host array (..., V) float64 over its last axis."""
+    """The log-softmax of scores (..., V), a float64 host array."""
     scores = scores - scores.max(axis=-1, keepdims=True)
     return scores - onp.log(onp.exp(scores).sum(axis=-1, keepdims=True))

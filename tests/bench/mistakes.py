@@ -1185,7 +1185,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'True',
      'test_a_device_without_examples_changes_nothing'),
     ('an idle device keeps the gradient of the step before',
-     'zero_gradients(net, devices[len(losses):], like=devices[0])',
+     'zero_gradients(net, idle_devices, like=devices[0])',
      'pass',
      'test_the_number_of_devices_does_not_matter'),
     ('the last batch of a loop is not counted',
