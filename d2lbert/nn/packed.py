@@ -1,18 +1,14 @@
-"""Compute the blocks of the book's pages faster, without padding.
+"""Compute the encoder of the book's pages faster, without padding.
 
-A block of a page computes an array (B, T, H). This module has a twin of each
-block: a function that computes the vectors of real tokens alone, an array
-(R, H), by fused operators. Each row belongs to a token, and the tokens of all
-sequences follow one another. A twin takes the block as an argument and reads
-the parameters of the block. The twin is valid only if the block is unmodified
+A block of a page computes an array (B, T, H). Its twin here, a function,
+computes the rows of real tokens alone by fused operators: an array (R, H),
+one sequence after another. A twin is valid only if the block is unmodified
 (see `is_unmodified`), which `Packable`, `encode` and `encode_first_tokens`
-check. Twins with `padded` in their name return (B, T, H), with vectors of
-padding, too.
+check. Twins with `padded` in their name return (B, T, H), with padding.
 
 B: the number of sequences. T: the length of a padded sequence. R: the number
 of rows. H: the number of hidden units. S: the number of selected tokens, for
-example masked ones. An argument `rows` is an `ops.Rows`: it has the first row
-and the length of each sequence in an array (R, H).
+example masked ones. An argument `rows` is an `ops.Rows`.
 """
 from typing import Any, NamedTuple
 
@@ -37,8 +33,7 @@ class Packable(nn.Block):
     """
 
     def packed_forward(self, *args):
-        """Return the result of `forward`, or NotImplemented to run `forward`.
-        """
+        """Return the result, or NotImplemented to run `forward` instead."""
         return NotImplemented
 
     def __call__(self, *args):
@@ -55,7 +50,7 @@ class PackedTokens(NamedTuple):
     tokens: Any         # (R,) int32
     segments: Any       # (R,) int32
     positions: Any      # (R,) int32, the index of each token in its sequence
-    rows: ops.Rows      # the rows of each sequence
+    rows: ops.Rows
 
 
 # From a batch to rows
@@ -73,17 +68,16 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     """Encode the real tokens of a batch; returns `EncodedRows`.
 
     tokens (B, T), segments (B, T) or None for zeros, and valid_lens (B,) are
-    host or device arrays. layer: as for `BERTEncoder.forward`. at: the tokens
-    to select for taken_X: two host arrays (S,), the sequence and the position
-    of each; None: taken_X is None. device: the device for host arrays; None:
-    the net's first device.
+    host or device arrays. layer: as for `BERTEncoder.forward`. at: two host
+    arrays (S,), the sequence and the position of each token to select for
+    taken_X, or None. device: the device for host arrays; None: the net's first
+    device.
 
     In the result, token t of sequence b is row begins[b] + t of X, for each t
-    below valid_lens[b]. nsp_Y_hat is None if the net has no head for sentence
-    pairs, or if layer is not -1, even if layer is the positive number of the
-    last layer. If the net has modified blocks or a sequence is empty, the net
-    is called as on the book's page. Then X also has rows for padding, and R is
-    B * T.
+    below valid_lens[b]. nsp_Y_hat is None unless the net has a head for
+    sentence pairs and layer is -1 (not the last layer's positive number). If
+    the net has modified blocks or a sequence is empty, the net is called as on
+    the book's page. Then X has rows for padding, too, and R is B * T.
     """
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')
@@ -93,17 +87,16 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
                                    device)
     packed, begins = pack(net.encoder, tokens, segments, lens, device)
     X = _layer_output(net.encoder, packed, layer)
-    # [array (S,)], or [] if `at` is None. `taken` gets an array (S, H) for
-    # each array of this list
-    index_arrays = [] if at is None else [_row_indices(at, begins, device)]
+    # At most one array (S,); `taken` has as many arrays (S, H)
+    selected_rows = [] if at is None else [_row_indices(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.has_pair_head:
         # One operator, since two would compute two gradients of the size of X
         cls_X, *taken = ops.take_rows(X, packed.rows.offsets[:-1],
-                                      *index_arrays)
+                                      *selected_rows)
         nsp_Y_hat = net.score_pairs(cls_X)
     else:
-        taken = ops.take_rows(X, *index_arrays) if index_arrays else []
+        taken = ops.take_rows(X, *selected_rows) if selected_rows else []
     return EncodedRows(X, begins, nsp_Y_hat, taken[0] if taken else None)
 
 
@@ -129,10 +122,9 @@ def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
 def encode_first_tokens(encoder, tokens, segments, valid_lens):
     """The encoder's output for the first token of each sequence, (B, H).
 
-    The arguments are as for `BERTEncoder.forward`. To save time, the last
-    block applies the output layer of attention and all later layers to first
-    tokens only. If the encoder is quantized or has modified blocks, or if a
-    sequence is empty, the last block computes all tokens.
+    The arguments are as for `BERTEncoder.forward`. After attention, the last
+    block computes first tokens only, to save time. It computes all tokens if
+    the encoder is quantized or has modified blocks, or if a sequence is empty.
     """
     if valid_lens is None:
         lens = onp.full(len(tokens), onp.shape(tokens)[1], 'int32')
@@ -155,9 +147,9 @@ def encode_first_tokens(encoder, tokens, segments, valid_lens):
 
 
 def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
-    """The twin of `BERTEncoder.forward`; returns (B, T, H), with padding.
+    """The twin of `BERTEncoder.forward`; returns (B, T, H).
 
-    For valid_lens of another shape than (B,), returns NotImplemented. A
+    Returns NotImplemented for valid_lens of another shape than (B,). A
     quantized encoder raises ValueError instead, and gives zeros at padding.
     """
     # Read the device now, since `check` moves tokens to the host
@@ -182,7 +174,7 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     # Here the tokens of `PackedTokens` include padding
     packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
                             for A in (tokens, segments, positions)),
-                          padded_rows(B, T, valid_lens, ctx))
+                          _rows_with_padding(B, T, valid_lens, ctx))
     return _layer_output(encoder, packed, layer).reshape(B, T, -1)
 
 
@@ -218,25 +210,21 @@ def pack(encoder, tokens, segments, lens, ctx):
                         put(positions), rows), offsets[:-1]
 
 
-def padded_rows(batch_size, padded_len, valid_lens, ctx):
+def _rows_with_padding(B, T, valid_lens, ctx):
     """The `ops.Rows` of an array (B * T, H) that includes padding.
 
-    batch_size: B. padded_len: T. valid_lens (B,): a device array, or None if
-    all tokens are real.
+    valid_lens (B,): a device array, or None if all tokens are real.
     """
-    offsets = onp.arange(batch_size + 1, dtype='int32') * padded_len
+    offsets = onp.arange(B + 1, dtype='int32') * T
     if valid_lens is None:
-        lens = np.full((batch_size,), padded_len, dtype='int32', ctx=ctx)
+        lens = np.full((B,), T, dtype='int32', ctx=ctx)
     else:
         lens = valid_lens.astype('int32')
-    return ops.Rows(on_device(offsets, ctx), lens, common_length=padded_len)
+    return ops.Rows(on_device(offsets, ctx), lens, common_length=T)
 
 
 def _row_indices(at, begins, ctx):
-    """The row of each selected token, (S,) on ctx.
-
-    at: as for `encode`. begins (B,): the first row of each sequence.
-    """
+    """The row of each token `at`, (S,) on ctx; see `encode` and `pack`."""
     sequences, positions = at
     return on_device(begins[sequences] + positions, ctx, 'int32')
 
@@ -252,11 +240,7 @@ def _layer_output(encoder, packed, layer):
 
 
 def _run_quantized(quantized, packed, layer=-1, returned_rows='all'):
-    """The output of a `QuantizedEncoder` for `PackedTokens`.
-
-    layer: as for `encode`. returned_rows: 'all' for (R, H), or 'first' for
-    the first row of each sequence, (B, H).
-    """
+    """The output of `QuantizedEncoder.encode` for `PackedTokens`."""
     _check_not_recording()
     X = quantized.encode(host(packed.rows.offsets), host(packed.tokens),
                          host(packed.segments), layer, returned_rows)
@@ -264,7 +248,6 @@ def _run_quantized(quantized, packed, layer=-1, returned_rows='all'):
 
 
 def _check_not_recording():
-    """Raise ValueError if gradients are being recorded."""
     if autograd.is_recording():
         raise ValueError("a net with precision='int8' has no gradients: load "
                          "it with precision='fp32' to train it")
@@ -309,10 +292,7 @@ def block(blk, X, rows):
 
 
 def block_of_first_tokens(blk, X, rows):
-    """The output (B, H) of `block` for the first token of each sequence.
-
-    X (R, H): the block's input for all tokens.
-    """
+    """The output (B, H) of `block` on X (R, H) for first tokens only."""
     first_rows = rows.offsets[:-1]
     first_X = X.take(first_rows, axis=0)    # (B, H)
     if blk.pre_norm:
@@ -331,7 +311,7 @@ def padded_block(blk, X, valid_lens):
     if blk.pre_norm or not _has_length_per_sequence(valid_lens):
         return NotImplemented
     B, T, H = X.shape
-    rows = padded_rows(B, T, valid_lens, X.ctx)
+    rows = _rows_with_padding(B, T, valid_lens, X.ctx)
     return block(blk, X.reshape(B * T, H), rows).reshape(B, T, H)
 
 
@@ -345,7 +325,7 @@ def padded_attention(attention, queries, keys, values, valid_lens):
     if not (is_self_attention and _has_length_per_sequence(valid_lens)):
         return NotImplemented
     B, T, H = queries.shape
-    rows = padded_rows(B, T, valid_lens, queries.ctx)
+    rows = _rows_with_padding(B, T, valid_lens, queries.ctx)
     Y = self_attention(attention, queries.reshape(B * T, H), rows)
     return Y.reshape(B, T, -1)
 
@@ -358,8 +338,8 @@ def add_norm(addnorm, X, Y):
 def self_attention(attention, X, rows, row_indices=None):
     """Self-attention among the tokens of each sequence, for X (R, H).
 
-    attention: a `MultiHeadAttention`. row_indices: None to return (R, H), or
-    the indices (S,) of rows to return, int32 on the device, for (S, H).
+    attention: a `MultiHeadAttention`. row_indices (S,): the rows to return,
+    int32 on the device; None: all rows.
     """
     # One product for queries, keys and values, so that X is read once
     layers = attention.W_q, attention.W_k, attention.W_v
@@ -391,36 +371,31 @@ def _add_self_attention(attention, X, rows, addnorm):
 
 def _add_feed_forward(ffn, X, addnorm):
     """Return addnorm(X, ffn(X)), for X (R, H)."""
-    layers = ffn.dense1, ffn.dense2
-    has_plain_layers = (ffn.dropout is None and ffn.dense2.act is None
+    dense1, dense2 = layers = ffn.dense1, ffn.dense2
+    has_plain_layers = (ffn.dropout is None and dense2.act is None
                         and all(type(layer) is Dense
                                 and layer.bias is not None
                                 for layer in layers))
-    # 'none' if `ops.feed_forward` does not compute these layers
-    act = ffn.dense1.fused_activation() if has_plain_layers else 'none'
-    if act == 'none':
+    act = dense1.fused_activation() if has_plain_layers else 'none'
+    if act == 'none':       # the layers must be called one by one
         return addnorm(X, ffn(X))
     weights, biases = _parameters(X, layers)
     # In the order W1, b1, W2, b2, unlike `_dense_grad_reqs`
-    dense1, dense2 = layers
     dense_grad_reqs = grad_reqs(dense1.weight, dense1.bias,
                                 dense2.weight, dense2.bias)
     return ops.feed_forward(
-        X, weights, biases, _norm(addnorm, X), act, ffn.dense1.precision,
+        X, weights, biases, _norm(addnorm, X), act, dense1.precision,
         grad_req=dense_grad_reqs + _norm_grad_reqs(addnorm))
 
 
 def _parameters(X, layers):
     """(weights, biases) of dense layers on X's device.
 
-    biases is () for layers without a bias. Either all layers or none must
-    have a bias.
+    Either all layers have a bias, or none has one: biases is then ().
     """
     values = [parameter_values(layer, X).values() for layer in layers]
-    # zip gives a tuple of weights and, if there are biases, a tuple of biases
-    weights, *rest = zip(*values)
-    biases = rest[0] if rest else ()
-    return weights, biases
+    weights, *biases = zip(*values)     # [biases] or []
+    return weights, biases[0] if biases else ()
 
 
 def _dense_grad_reqs(layers):
@@ -436,7 +411,6 @@ def _norm(addnorm, X):
 
 
 def _norm_grad_reqs(addnorm):
-    """The grad_req of the gamma and beta of an `AddNorm`."""
     return grad_reqs(addnorm.ln.gamma, addnorm.ln.beta)
 
 
@@ -476,19 +450,18 @@ class MaskedTokens(NamedTuple):
             b = p = onp.zeros(1, 'int64')
 
         def at_masked_tokens(name):
-            """The values (S,) of a field; None if the shard lacks the field.
-            """
+            """The values (S,) of a field; None if the shard lacks it."""
             field = getattr(shard, name, None)
             return None if field is None else host(field)[b, p]
         positions = at_masked_tokens('pred_positions_X')
         encoded = encode(
             net, shard.tokens_X, getattr(shard, 'segments_X', None),
             shard.valid_lens_x, at=(b, positions), device=device)
-        begins = encoded.begins[b]      # (S,), the first row of sequence b[s]
+        first_rows = encoded.begins[b]  # (S,), of sequence b[s]
         left, right = (
-            None if borders is None else begins + borders
+            None if borders is None else first_rows + borders
             for borders in map(at_masked_tokens, ('left_X', 'right_X')))
-        return cls(encoded.X, encoded.taken_X, begins + positions, left,
+        return cls(encoded.X, encoded.taken_X, first_rows + positions, left,
                    right, at_masked_tokens('mlm_Y').astype('int32'),
                    on_device(weights_X[b, p], encoded.X.ctx, 'float32'),
                    float(count), encoded.nsp_Y_hat,
@@ -499,9 +472,9 @@ class MaskedTokens(NamedTuple):
         vectors, = ops.take_rows(self.X, self.put(row_indices))
         return vectors
 
-    def put(self, numbers):
-        """Return an array of whole numbers as int32 on the device of X."""
-        return on_device(numbers, self.X.ctx, 'int32')
+    def put(self, integers):
+        """Return an array as int32 on the device of X."""
+        return on_device(integers, self.X.ctx, 'int32')
 
     def mlm_loss(self, head):
         """(mean loss, number of masked tokens) of a `bert.MaskLM` head."""
@@ -511,9 +484,8 @@ class MaskedTokens(NamedTuple):
     def losses(self, net):
         """[(MLM loss, number of masked tokens), (NSP loss, number of pairs)].
 
-        Each loss is a mean. The NSP loss equals the mean of Gluon's
-        `SoftmaxCELoss`, but takes two operators instead of five, which saves
-        time in small batches.
+        Each loss is a mean. The NSP loss is Gluon's `SoftmaxCELoss`, computed
+        by two operators instead of five, which saves time in small batches.
         """
         num_pairs = len(self.nsp_Y_hat)
         pair_weights = on_device(onp.ones(num_pairs, 'float32'), self.X.ctx)

@@ -34,11 +34,11 @@ def set_precision(net, precision):
     """Set the precision of a net with an `encoder`; return the net.
 
     'fp32' and None leave the net as it is. 'bf16' multiplies matrices in
-    bfloat16; on a CPU where bfloat16 is not faster, a warning is printed, and
-    matrices are multiplied in fp32. 'int8' quantizes the current weights of
-    the encoder, unless they are quantized already. Heads keep their weights,
-    except that token embeddings shared with the encoder are rounded. Raises
-    ValueError if the net, a weight or this machine does not allow it.
+    bfloat16, or warns and uses fp32 if bfloat16 is not faster on this CPU.
+    'int8' quantizes the current weights of the encoder, unless they are
+    quantized already. Heads are not quantized, but token embeddings that they
+    share with the encoder are rounded. Raises ValueError if the net, a weight
+    or this machine does not allow the precision.
     """
     check_precision(precision)
     if precision == 'bf16':
@@ -59,21 +59,18 @@ def set_precision(net, precision):
 
 
 def _quantize_encoder(net):
-    """A `QuantizedEncoder` of the current weights of a net's encoder."""
     encoder = net.encoder
     act = _shared_activation(encoder) if is_unmodified(encoder) else 'none'
     if act == 'none':
         raise ValueError(
             "precision='int8' needs an encoder without modified blocks: use "
             "'fp32'")
+    blocks, up_to = list(encoder.blks), encoder.blks.up_to
     # Layers may share blocks, and a layer may have several blocks
-    blocks, num_blocks_before, layers = list(encoder.blks), 0, []
-    for layer in range(1, encoder.blks.num_layers + 1):
-        up_to_layer = encoder.blks.up_to(layer)
-        layers.append([blocks.index(block)
-                       for block in up_to_layer[num_blocks_before:]])
-        num_blocks_before = len(up_to_layer)
-    any_block = blocks[0]       # these settings are equal in all blocks
+    layers = [[blocks.index(block)
+               for block in up_to(layer)[len(up_to(layer - 1)):]]
+              for layer in range(1, encoder.blks.num_layers + 1)]
+    any_block = blocks[0]       # all blocks have the settings below
     layout = Layout(
         any_block.attention.num_heads, act, any_block.addnorm1.ln._epsilon,
         layers, factor=encoder.scale(1.0),
@@ -91,11 +88,7 @@ def _quantize_encoder(net):
 
 
 def _shared_activation(encoder):
-    """The activation of all blocks, or 'none' if a user has replaced one.
-
-    A `Layout` has one activation, of the first layer of each feed-forward
-    network.
-    """
+    """The one activation of all feed-forward networks, or 'none'."""
     ffns = [block.ffn for block in encoder.blks]
     acts = {ffn.dense1.fused_activation() for ffn in ffns}
     is_shared = len(acts) == 1 and all(ffn.dense2.act is None for ffn in ffns)
@@ -103,6 +96,5 @@ def _shared_activation(encoder):
 
 
 def _to_bf16(block):
-    """Set one block to bf16, without its children."""
     if hasattr(block, 'precision'):
         block.precision = 'bf16'

@@ -2,18 +2,15 @@
 
 The weights of dense layers are quantized once, with a scale for each output,
 and token embeddings with a scale for each token. The inputs of dense layers
-are quantized during encoding, with a scale for each token. A scale depends
-only on the largest absolute value of the numbers that it scales. So the
-vectors of a text depend on the text alone: not on the other texts of a batch,
-the number of threads or the processor.
+are quantized during encoding, with a scale for each token and not for a batch:
+the vectors of a text must not depend on the other texts of the batch. Nor do
+they depend on the number of threads or the processor.
 
-This file needs only NumPy and the C++. MXNet is imported by the files that
-quantize a net (`precision.py`) or encode MXNet's arrays (`packed.py`).
+This file must not import MXNet, since that takes longer than encoding a text.
 
-B: the number of sequences. T: the number of tokens in a padded sequence. R:
-the number of tokens in all sequences together, without padding; each token is
-a row of an array (R, ...). H: the number of hidden units. N, K: the numbers of
-rows and columns of a weight.
+B: the number of sequences. T: the length of a padded sequence. R: the number
+of rows, one for each token of all sequences, without padding. H: the number of
+hidden units. N, K: the numbers of rows and columns of a weight.
 """
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -73,12 +70,12 @@ class Layout(NamedTuple):
         """The layout of a net; config: the keywords of its constructor."""
         # A copy, since `Variant.of` removes keywords
         variant = Variant.of(None, dict(config))
-        factor = config['num_hiddens'] ** 0.5
+        factor = (config['num_hiddens'] ** 0.5 if variant.scale_embedding
+                  else 1.0)
         return cls(config['num_heads'], variant.activation,
                    variant.layer_norm_eps,
                    variant.blocks_of_layers(config['num_layers']),
-                   factor if variant.scale_embedding else 1.0,
-                   variant.pre_norm, variant.causal,
+                   factor, variant.pre_norm, variant.causal,
                    bool(config.get('decoder_layers')))
 
 
@@ -119,8 +116,7 @@ class QuantizedEncoder:
         self.weights = {name: values for name, values in params.items()
                         if isinstance(values, QuantizedWeight)}
         self._layers = layout.layers
-        # The indices of all blocks in the order in which they are applied. A
-        # block that several layers share occurs several times
+        # The index of each block to apply; blocks that layers share recur
         self._order = onp.array([block for blocks in layout.layers
                                  for block in blocks], 'int32')
         positions = params[POSITIONS]
@@ -159,9 +155,8 @@ class QuantizedEncoder:
     def encode_async(self, offsets, *arguments):
         """Start `encode` in another thread, and return a future of its result.
 
-        The arguments are as for `encode`. The caller can go on while the batch
-        is encoded. But a batch of fewer than MIN_ASYNC_ROWS tokens is encoded
-        before this method returns.
+        The arguments are as for `encode`. A batch of fewer than MIN_ASYNC_ROWS
+        tokens is encoded before this method returns.
         """
         num_rows = offsets[-1]
         if num_rows < MIN_ASYNC_ROWS:
@@ -208,10 +203,7 @@ def _norm(params, name):
 
 
 def _dense(params, *names):
-    """(q, scale, bias or None) of a dense layer.
-
-    Several names: the layers are joined as one layer with all outputs.
-    """
+    """(q, scale, bias or None) of the dense layers `names`, joined to one."""
     weights = [params[f'{name}.weight'] for name in names]
     biases = [params[f'{name}.bias'] for name in names
               if f'{name}.bias' in params]
@@ -224,7 +216,7 @@ def _dense(params, *names):
 
 
 def _block(params, name):
-    """(dense layers, LayerNorms) of a block, two lists for `int8.Encoder`."""
+    """(dense layers, LayerNorms) of a block, as for `int8.Encoder`."""
     attention, ffn = f'{name}.attention', f'{name}.ffn'
     layers = [
         _dense(params, f'{attention}.W_q', f'{attention}.W_k',

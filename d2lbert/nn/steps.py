@@ -24,7 +24,7 @@ def part_of(batch, k, num_parts):
 
 
 def shards(batch, devices):
-    """A list of (part of the batch, device), one for each device.
+    """A list of (shard, device).
 
     If there are fewer examples than devices, the last devices are left out.
     """
@@ -36,9 +36,8 @@ def shards(batch, devices):
 def split_over_devices(X, devices, dtype=None):
     """Split an array (B, ...) by rows; returns a list of device arrays.
 
-    The first parts may have one row more than the last parts, as on the book's
-    pages. In `part_of`, the last part is one of the longer parts. If there are
-    fewer rows than devices, the last devices are left out.
+    As on the book's pages, but unlike in `part_of`, the longer parts come
+    first. If there are fewer rows than devices, the last devices are left out.
     """
     devices = devices[:len(X)]
     return gluon.utils.split_and_load(on_device(X, devices[0], dtype),
@@ -48,9 +47,9 @@ def split_over_devices(X, devices, dtype=None):
 def wait_for_previous_step():
     """Wait until the devices are idle; to be called before a forward pass.
 
-    A forward pass must not allocate memory while the previous step still uses
-    memory. Otherwise the free memory becomes fragmented, and large arrays need
-    new memory. A batch may be put on the devices without waiting.
+    If a forward pass allocates memory while the previous step still uses some,
+    free memory becomes fragmented, and large arrays need new memory. A batch
+    may be put on the devices without waiting.
     """
     npx.waitall()
 
@@ -73,19 +72,16 @@ class History:
                         *losses)
         for name in self.columns:
             setattr(self, name, [])
-        # Over the steps whose losses were read: the sum of each loss, the
-        # number of examples, the number of steps
+        # Sums over the steps whose losses were read: losses, examples, steps
         self.sums = Accumulator(len(losses) + 2)
         self.seconds = 0.0  # time of all steps
-        # The arguments of `add` for steps whose losses were not read yet
-        self._unread = []
+        self._unread = []   # the arguments of `add` for the other steps
 
     def add(self, read, num_pairs):
         """Add a step, without waiting for its losses.
 
-        read: a function that waits for the losses of the step and returns
-        them as numbers; it is called later. num_pairs: the number of examples
-        in the step, sentence pairs in the book.
+        read: a function that waits for the losses and returns them as numbers.
+        num_pairs: the number of examples, sentence pairs in the book.
         """
         self._unread.append((read, num_pairs))
 
@@ -141,12 +137,12 @@ def run_steps(steps, is_over, log_interval, history, animator,
               after=None, describe=None):
     """Take steps until `is_over()` is true, and record them.
 
-    steps: an iterator; next(steps) takes a step and returns (read, number of
-    pairs), the arguments of `History.add`. log_interval: the number of steps
-    between two entries of `history`; the last step always has an entry.
-    animator: an `Animator`, which draws the entries. after(step) is called
-    after each step. describe(number of pairs in a step) is called once, after
-    the first step; it returns a line that describes the training.
+    steps: an iterator; next(steps) takes a step and returns the arguments of
+    `History.add`. log_interval: the number of steps between two entries of
+    `history`; the last step always has an entry. animator: an `Animator`,
+    which draws the entries. after(step) is called after each step.
+    describe(num_pairs) is called once, after the first step; it returns a line
+    that describes the training.
     """
     # Compile before the clock starts: compiling takes longer than many steps
     kernels.load()
@@ -185,15 +181,15 @@ def summary(history, devices, unit='sentence pairs'):
             f'{history.pairs_per_sec:.1f} {unit}/sec on {devices}')
 
 
-def describe_training(net, length, devices, batch_size,
+def describe_training(net, length_text, devices, batch_size,
                       unit='sentence pairs'):
-    """A line that describes the training; length: for example '50 steps'."""
-    return (f'training {num_parameters(net):,} parameters: {length} of '
+    """A line about the training; length_text: for example '50 steps'."""
+    return (f'training {num_parameters(net):,} parameters: {length_text} of '
             f'{batch_size} {unit} on {devices}')
 
 
 def num_parameters(net):
-    """The number of parameters of a net."""
+    """The number of elements of all parameters of a net."""
     return sum(math.prod(param.shape)
                for param in net.collect_params().values())
 

@@ -15,7 +15,7 @@ class Variant:
 
     The defaults are the book's model. Every block takes one `Variant` and
     reads the fields that it needs. Raises ValueError for sizes, rates and
-    combinations that no model can have. `BERTModel` checks activation and
+    combinations that no model can have. The nets check activation and
     precision.
 
     Of every model:
@@ -27,7 +27,7 @@ class Variant:
     activation: of the feed-forward networks, one of `ACTIVATIONS`;
     layer_norm_eps: epsilon of each LayerNorm;
     embedding_norm: LayerNorm and dropout after the sum of the embeddings;
-    num_segments: rows of the segment embedding; 0: without it;
+    num_segments: rows of the segment embedding; 0: no segment embedding;
     tie_embeddings: the output layer of the masked language model has the
     token embedding as its weight;
     attention_dropout: dropout rate of the attention weights; None: the
@@ -38,8 +38,8 @@ class Variant:
     num_hiddens; None: num_hiddens;
     num_groups: number of groups of blocks; consecutive layers share a group;
     None: layers share no blocks;
-    inner_group_num: number of blocks in a group; without groups, a factor of
-    the number of layers.
+    inner_group_num: number of blocks in a group; without groups, the number of
+    layers is multiplied by it.
 
     Of pre-LN models such as FlauBERT large (f: attention or feed-forward
     network):
@@ -55,7 +55,7 @@ class Variant:
     Of left-to-right models such as GPT (Radford et al. 2018):
     causal: each token attends only to itself and to earlier tokens.
 
-    Of models in folders of checkpoints:
+    Of released models:
     family: the name of the family in `pretrained.families`;
     heads: the heads that exist, of 'pooler', 'mlm' and 'nsp'; 'nsp' needs
     'pooler', 'mlm' always exists, and models with sinusoidal positions ignore
@@ -112,7 +112,7 @@ class Variant:
         return self.positional == 'learnable'
 
     def blocks_of_layers(self, num_layers):
-        """The block indices of each layer, in order: a list of lists.
+        """The block indices of each layer, a list of lists.
 
         Layers of a group have the same blocks. Without groups, there are
         inner_group_num * num_layers layers, each with one block. Raises
@@ -132,10 +132,9 @@ class Variant:
 
     @classmethod
     def of(cls, variant, keywords):
-        """Take fields out of keywords; return the variant with these fields.
+        """Return `variant` with the fields that are in the dict `keywords`.
 
-        variant: a `Variant`, or None for the book's model. keywords: a dict of
-        keyword arguments; fields of a `Variant` among them are removed.
+        variant: None for the book's model. Removes the fields from `keywords`.
         """
         changed = {name: keywords.pop(name) for name in FIELDS
                    if name in keywords}
@@ -145,8 +144,8 @@ class Variant:
     def config(self):
         """{field: value} for the `config` of a net.
 
-        The fields from positional to attention_dropout are always included. A
-        later field is included only if it differs from the book's model.
+        The fields from positional to attention_dropout are always included,
+        later ones only if they differ from the book's model.
         """
         always = FIELDS[:FIELDS.index('attention_dropout') + 1]
         return {name: getattr(self, name) for name in FIELDS
@@ -165,8 +164,8 @@ def num_layers_up_to(layer, num_layers):
     """The number of layers to compute for the output of `layer`.
 
     layer: 1 to num_layers, or 0 for the embeddings. Negative numbers count
-    from the end: -1 is the last layer. num_layers: the number of all layers.
-    Raises ValueError for a layer that does not exist.
+    from the end: -1 is the last layer. Raises ValueError for a layer that does
+    not exist.
     """
     if not -num_layers - 1 <= layer <= num_layers:
         raise ValueError(
