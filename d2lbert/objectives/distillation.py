@@ -17,45 +17,38 @@ from d2lbert.pretrained.families.tensor_names import PARTS
 class Distillation(Objective):
     """An objective with a teacher: Sanh et al. 2019, section 3.
 
-    objective: a `TextObjective` on masked words, to which two losses are
-    added. `soft` compares the scores of teacher and student for masked
-    words. `cosine` compares their last hidden states for all tokens. The
-    settings soft_weight and cosine_weight are the factors of these losses;
-    a loss with factor 0 is not computed.
+    inner: a `TextObjective` on masked words, to which two losses are added.
+    `soft` compares the scores of teacher and student for masked words.
+    `cosine` compares their last hidden states for all tokens. The settings
+    soft_weight and cosine_weight are the factors of these losses; a loss with
+    factor 0 is not computed.
 
     teacher: a `training.teacher.Teacher`. is_new: False for a resumed run,
     which takes no initial weights from the teacher.
     """
 
-    def __init__(self, objective, teacher, is_new=True):
-        self.inner, self.teacher = objective, teacher
+    def __init__(self, inner, teacher, is_new=True):
+        self.inner, self.teacher = inner, teacher
         self._is_new = is_new
-        self.settings = s = objective.settings
-        self.corpus, self.vocab = objective.corpus, objective.vocab
-        self.fingerprint = objective.fingerprint
-        self.unit, self.command = objective.unit, objective.command
-        self.Figures, self.plotted = objective.Figures, objective.plotted
-        self.num_steps, self.eval_every = (objective.num_steps,
-                                           objective.eval_every)
-        self.change_causes = objective.change_causes
+        self.settings = s = inner.settings
+        self.corpus, self.vocab = inner.corpus, inner.vocab
+        self.fingerprint = inner.fingerprint
+        self.unit, self.command = inner.unit, inner.command
+        self.Figures, self.plotted = inner.Figures, inner.plotted
+        self.num_steps, self.eval_every = inner.num_steps, inner.eval_every
+        self.change_causes = inner.change_causes
         self.added_losses = tuple(name for name in ('soft', 'cosine')
                                   if s[f'{name}_weight'])
-        self.losses = *objective.losses, *self.added_losses
-        # The first loss of `objective` is the MLM loss
-        self.weights = (s['mlm_weight'], *objective.weights[1:],
+        self.losses = *inner.losses, *self.added_losses
+        # The first loss of `inner` is the MLM loss
+        self.weights = (s['mlm_weight'], *inner.weights[1:],
                         *(s[f'{name}_weight'] for name in self.added_losses))
 
     @property
     def fixed_entries(self):
-        """Entries of a checkpoint that must be the same in a resumed run."""
         return dict(self.inner.fixed_entries, teacher=self.teacher.sha256)
 
     def net(self, devices):
-        """The net on every device.
-
-        In a new run, it has weights of the teacher if `copy_from_teacher` can
-        copy them.
-        """
         net = self.inner.net(devices)
         # Each device computes the teacher's outputs for its part of a batch
         self.teacher.net.collect_params().reset_ctx(devices)
@@ -66,39 +59,31 @@ class Distillation(Objective):
         return net
 
     def batches(self, epoch, start):
-        """Yield (position, batch), as the inner objective does."""
         return self.inner.batches(epoch, start)
 
     def counts(self, batch):
-        """For each loss, the number of items in a batch.
-
-        Items are masked words for `soft`, and all tokens for `cosine`.
-        """
-        counts = dict(soft=batch.mlm_weights_X.sum(),
-                      cosine=batch.valid_lens_x.sum())
+        num_masked = batch.mlm_weights_X.sum()
+        num_tokens = batch.valid_lens_x.sum()
+        counts = dict(soft=num_masked, cosine=num_tokens)
         return (*self.inner.counts(batch),
                 *(counts[name] for name in self.added_losses))
 
     def shard_losses(self, net, batch, devices):
-        """For each device, [(loss, count), ...] in the order of `losses`."""
-        return [self._losses(net, shard, device)
+        return [self._losses_of_shard(net, shard, device)
                 for shard, device in shards(batch, devices)]
 
-    def _losses(self, net, shard, device):
-        """[(loss, count), ...] of a shard."""
+    def _losses_of_shard(self, net, shard, device):
         teacher, student = self.teacher.net, self.inner.model_of(net)
         with autograd.pause():      # no gradient, and no dropout
             teacher_output = MaskedTokens.of(teacher, shard, device)
-            # Masked words only: scoring all tokens would cost about seven
-            # times as much, since about one token in seven is masked
             if 'soft' in self.added_losses:
                 teacher_scores = teacher.mlm.mlp(teacher_output.masked_X)
         student_output = MaskedTokens.of(student, shard, device)
         losses = self.inner.losses_of(net, student_output)
         if 'soft' in self.added_losses:
-            # Equal to student_output.masked_X, but taken from X again. This
-            # keeps the order in which gradients are summed: another order can
-            # change the last bits of results
+            # Not student_output.masked_X, which has the same values: sharing
+            # it would change the order in which gradients are summed, and so
+            # the last bits of results
             masked_X = student_output.at(student_output.masked_rows)
             loss = soft_loss(
                 student.mlm.mlp(masked_X), teacher_scores,
@@ -110,27 +95,23 @@ class Distillation(Objective):
         return losses
 
     def evaluate(self, net, devices):
-        """The `Figures` of the student on the held-out text."""
         return self.inner.evaluate(net, devices)
 
     def line(self, figures):
-        """Figures as a line of the log."""
         return self.inner.line(figures)
 
     def config_entries(self, history):
-        """Further entries of config.json: the teacher's folder and hash."""
         return dict(self.inner.config_entries(history), teacher=dict(
             folder=str(self.teacher.path), sha256=self.teacher.sha256))
 
     def summary(self, history, devices):
-        """Lines to print at the end of a run, from the inner objective."""
         return self.inner.summary(history, devices)
 
 
 def soft_loss(scores, teacher_scores, weights, temperature):
     """T² KL(teacher || student), a weighted mean over masked words: a scalar.
 
-    scores (of the student) and teacher_scores (S, V) are divided by the
+    scores of the student and teacher_scores (S, V) are divided by the
     temperature T before softmax. This divides gradients by about T², hence
     the factor (Hinton et al. 2015, section 2). weights (S,).
     """
@@ -153,7 +134,7 @@ def cosine_loss(X, teacher_X):
 
 
 #: Arguments in which a student may differ from its teacher and still take
-#: weights of the teacher. The student may only have fewer layers.
+#: weights of the teacher.
 _MAY_DIFFER = {'num_layers', 'dropout', 'attention_dropout', 'precision',
                'max_len', 'num_segments', 'family', 'heads'}
 
@@ -161,12 +142,11 @@ _MAY_DIFFER = {'num_layers', 'dropout', 'attention_dropout', 'precision',
 def copy_from_teacher(net, teacher):
     """Copy weights of a `Teacher` to a net; return a message about them.
 
-    A net of n layers takes the embeddings, the heads that both nets have, and
-    n of the N layers of the teacher: layers k N // n for k = 0, 1, ..., n - 1.
-    Positions and segments that the teacher lacks keep random embeddings, and
-    heads that the teacher's folder lacks keep random weights. The net keeps
-    all its random weights if it has more layers than the teacher, or if an
-    argument outside _MAY_DIFFER differs.
+    A net of n layers takes the embeddings, the heads, and n of the N layers of
+    the teacher: layers k N // n for k = 0, 1, ..., n - 1. Positions, segments
+    and heads that the teacher lacks stay random. All weights stay random if
+    the net has more layers than the teacher, or if an argument outside
+    _MAY_DIFFER differs.
     """
     n, N = net.config['num_layers'], teacher.net.config['num_layers']
     differing = differences(net.config, teacher.net.config)
@@ -178,31 +158,29 @@ def copy_from_teacher(net, teacher):
     layers = [k * N // n for k in range(n)]
     teacher_blks = teacher.net.encoder.blks.up_to(-1)   # of all layers
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
-        _copy(teacher_blks[k], blk)
+        _copy_common_params(teacher_blks[k], blk)
     # The blocks are copied above, positions and segments below
     skipped = ['encoder.blks', 'encoder.pos_embedding',
                'encoder.segment_embedding']
-    random_heads = []       # titles of the student's heads that stay random
-    # The teacher has random weights in heads that its folder lacks, and no
-    # heads that its structure lacks. attribute: the head in the net; part: the
-    # name of the head in the folder
+    random_head_titles = []
     for attribute, part in (('hidden', 'pooler'), ('nsp', 'nsp')):
-        if (getattr(teacher.net, attribute) is None
-                or teacher.net.has_random(part)):
+        teacher_lacks_head = (getattr(teacher.net, attribute) is None
+                              or teacher.net.has_random(part))
+        if teacher_lacks_head:
             skipped.append(attribute)
             if getattr(net, attribute) is not None:
-                random_heads.append(PARTS[part])
-    _copy(teacher.net, net, tuple(skipped))
+                random_head_titles.append(PARTS[part])
+    _copy_common_params(teacher.net, net, tuple(skipped))
     if net.config['positional'] == 'learnable':
         _copy_positions(teacher.net.encoder, net.encoder)
     _copy_segments(teacher.net.encoder, net.encoder)
     message = ('the student starts with the embeddings, heads and layers '
                f'{", ".join(map(str, layers))} (of 0 to {N - 1}) of its '
                f'teacher {teacher.path}')
-    if random_heads:
+    if random_head_titles:
         message += (', but with random weights in its '
-                    f'{" and its ".join(random_heads)}, which the teacher '
-                    'lacks')
+                    f'{" and its ".join(random_head_titles)}, which the '
+                    'teacher lacks')
     return message
 
 
@@ -219,14 +197,11 @@ def differences(config, other_config):
                   if a.get(name) != b.get(name))
 
 
-def _copy(source, target, skipped=()):
-    """Copy to `target` the parameters whose names both blocks have.
-
-    skipped: prefixes of the names to leave out, a tuple.
-    """
+def _copy_common_params(source, target, skipped_prefixes=()):
+    """Copy to `target` the parameters whose names both blocks have."""
     source_params = source._collect_params_with_prefix()
     for name, param in target._collect_params_with_prefix().items():
-        if name in source_params and not name.startswith(skipped):
+        if name in source_params and not name.startswith(skipped_prefixes):
             param.set_data(_value(source_params[name]))
 
 
@@ -245,7 +220,6 @@ def _copy_positions(source, target):
 
 
 def _copy_segments(source, target):
-    """Copy the embeddings of the segments that both encoders have."""
     if (source.segment_embedding is not None
             and target.segment_embedding is not None):
         _copy_common_rows(_value(source.segment_embedding.weight),
@@ -262,5 +236,4 @@ def _copy_common_rows(source_values, param):
 
 
 def _value(param):
-    """The values of a parameter on the first of its devices."""
     return param.data(param.list_ctx()[0])

@@ -1,7 +1,4 @@
-"""Define objectives that predict every token of a text, as GPT and BART do.
-
-`CLM` predicts the next token, from left to right. `Denoise` restores noisy
-texts, token by token.
+"""Define objectives that predict all tokens of a text: `CLM` and `Denoise`.
 
 M: the number of predicted tokens. H: the number of hidden units.
 """
@@ -26,7 +23,7 @@ from d2lbert.pretrained.families.nets import PUBLISHED
 from d2lbert.progress import Accumulator
 from d2lbert.text import UNK_ID
 
-#: `figures` scores this number of tokens at a time, to save memory.
+#: `figures` scores at most this number of tokens at once, to save memory.
 SCORED_TOKENS = 1 << 10
 
 
@@ -39,14 +36,12 @@ class Generative(TextObjective):
     def states(net, shard, device):
         """(X, labels): hidden states (M, H), and the tokens (M,) to predict.
 
-        Row m of X predicts labels[m]. X is on the device; the labels are
-        integers on the host.
+        Row m of X predicts labels[m]. X is on the device, labels on the host.
         """
         raise NotImplementedError
 
     @classmethod
     def shard_losses(cls, net, batch, devices):
-        """For each device, [(loss, number of predicted tokens)]."""
         device_losses = []
         for shard, device in shards(batch, devices):
             X, labels = cls.states(net, shard, device)
@@ -57,7 +52,6 @@ class Generative(TextObjective):
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on the batches of `held_out_batches`."""
         sums = Accumulator(5)
         unk = UNK_ID if net.vocab is None else net.vocab.unk
         for batch in batches:
@@ -65,9 +59,9 @@ class Generative(TextObjective):
                 with autograd.pause():
                     X, labels = cls.states(net, shard, device)
                     for k in range(0, len(labels), SCORED_TOKENS):
-                        part = slice(k, k + SCORED_TOKENS)
-                        sums.add(*mlm_sums(net.mlm.mlp(X[part]),
-                                           labels[part], unk).asnumpy())
+                        chunk = slice(k, k + SCORED_TOKENS)
+                        sums.add(*mlm_sums(net.mlm.mlp(X[chunk]),
+                                           labels[chunk], unk).asnumpy())
         num_preds = sums[2]
         if not num_preds:
             raise ValueError('there is nothing to evaluate on: the text has '
@@ -89,9 +83,8 @@ class CLM(Generative):
     """Predict each token from the tokens before it: Radford et al. 2018.
 
     Rows hold full sentences as in `mlm.MLM`, without masks. The model is a
-    `BERTModel` with causal=True: it has BERT's head and encoder, but no token
-    attends to a later token. The vector of a token predicts the next token,
-    even if the next token is `<sep>`.
+    `BERTModel` with causal=True: no token attends to a later token. The vector
+    of a token predicts the next token, also if it is `<sep>`.
     """
 
     losses = ('clm',)
@@ -100,17 +93,15 @@ class CLM(Generative):
 
     @property
     def net_config(self):
-        """The arguments of the net, a dictionary."""
         return dict(super().net_config, causal=True)
 
     @classmethod
     def net_to_train(cls, bert):
-        """The model, with its next-sentence layers frozen."""
         freeze_pair_layers(bert)
         return bert
 
     def batches(self, epoch, start):
-        """Yield (position, `corpus.masking.UnmaskedRows`), see `Objective`."""
+        """Yield (position, `corpus.masking.UnmaskedRows`)."""
         s = self.settings
         return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -118,23 +109,20 @@ class CLM(Generative):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """Yield batches of a held-out `StoredText`, the same in each call."""
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, spans=NO_MASKS))
 
     @classmethod
     def counts(cls, batch):
-        """(number of predicted tokens,): all except the first of a row."""
-        num_predicted = (batch.valid_lens_x - 1).sum()
-        return (num_predicted,)
+        # The first token of a row is not predicted
+        return ((batch.valid_lens_x - 1).sum(),)
 
     @staticmethod
     def states(net, shard, device):
-        """(X, labels): states of tokens, and the next token after each."""
         lens = shard.valid_lens_x.astype('int64')
         tokens = shard.tokens_X[:, :int(lens.max())]
-        # Prediction m is made from token t[m] of row b[m]. The last token of a
-        # row has no next token
+        # Row m of X is the vector of token t[m] of sequence b[m]. The last
+        # token of a sequence has no next token
         b, t = onp.nonzero(
             onp.arange(tokens.shape[1]) < lens[:, None] - 1)
         encoded = packed.encode(net, tokens, None, shard.valid_lens_x,
@@ -143,7 +131,6 @@ class CLM(Generative):
 
     @staticmethod
     def line(figures):
-        """Figures as a line of the log."""
         return (f'held-out CLM loss {figures.clm_loss:.3f}, perplexity '
                 f'{figures.perplexity:.1f}, accuracy {figures.accuracy:.3f} '
                 f'(of known words {figures.known_accuracy:.3f}, '
@@ -168,9 +155,8 @@ class Denoise(Generative):
     """Restore the original of a noisy text: Lewis et al. 2020.
 
     Rows hold full sentences as in `mlm.MLM`. The noise is drawn again in each
-    epoch, unless the setting dynamic is False. The model is a `BARTModel`. Its
-    decoder is trained with teacher forcing: to predict a token, the decoder
-    reads all earlier tokens of the original text.
+    epoch, unless the setting dynamic is False. The model is a `BARTModel`,
+    trained with teacher forcing.
     """
 
     losses = ('denoise',)
@@ -179,7 +165,6 @@ class Denoise(Generative):
 
     @property
     def net_config(self):
-        """The arguments of the net, a dictionary."""
         s = self.settings
         from_settings = {name: s[name] for name in (
             'num_hiddens', 'ffn_num_hiddens', 'num_heads', 'num_layers',
@@ -191,7 +176,7 @@ class Denoise(Generative):
             max_len=max(PUBLISHED['max_len'], s['max_len']), **BART_STRUCTURE)
 
     def batches(self, epoch, start):
-        """Yield (position, `corpus.masking.NoisyRows`), see `Objective`."""
+        """Yield (position, `corpus.masking.NoisyRows`)."""
         s = self.settings
         return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -201,23 +186,17 @@ class Denoise(Generative):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """Yield batches of a held-out `StoredText`, the same in each call.
-
-        The batches have the default noise, whatever noise a run trains on, so
-        that the figures of different runs can be compared.
-        """
+        # Always the default noise, so that figures of runs can be compared
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False,
             mask_share=NOISE_SHARE, spans=Noise()))
 
     @classmethod
     def counts(cls, batch):
-        """(number of predicted tokens,): all tokens of the original rows."""
         return (batch.target_lens_y.sum(),)
 
     @staticmethod
     def states(net, shard, device):
-        """(X, labels): the decoder's states, and the original tokens."""
         def put(A):
             return on_device(A, device, 'int32')
         lens = shard.target_lens_y.astype('int64')
@@ -226,7 +205,7 @@ class Denoise(Generative):
         tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
         padded_X = teacher_forced_states(
             net, put(tokens), put(shard.valid_lens_x), put(targets))
-        # Predicted token m is token t[m] of sequence b[m]. Padding is left out
+        # Row m of X predicts token t[m] of sequence b[m]. Padding is left out
         b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
         X = padded_X.reshape(-1, padded_X.shape[-1]).take(
             put(b * longest + t), axis=0)
@@ -234,7 +213,6 @@ class Denoise(Generative):
 
     @staticmethod
     def line(figures):
-        """Figures as a line of the log."""
         return (f'held-out denoising loss {figures.denoise_loss:.3f}, '
                 f'accuracy {figures.accuracy:.3f} (of known words '
                 f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '

@@ -1,9 +1,4 @@
-"""`initialize` sets the initial weights of a net before pretraining.
-
-The initializer 'topical' takes token vectors from a latent semantic analysis
-of the text: words that occur in the same paragraphs start with similar
-vectors.
-"""
+"""`initialize` sets the initial weights of a net before pretraining."""
 import math
 
 import numpy as onp
@@ -13,8 +8,8 @@ from d2lbert.bert import BERTEncoder
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.transformer import PositionWiseFFN
 
-# The number of words to analyze, approximately. If a text is longer, evenly
-# spaced paragraphs of it are analyzed
+# Of a longer text, evenly spaced paragraphs with about this number of words in
+# all are analyzed
 MAX_WORDS = 1 << 22
 
 # Parameters of the randomized singular value decomposition: additional
@@ -23,31 +18,28 @@ OVERSAMPLING, POWER_ITERATIONS = 16, 3
 
 
 def topic_vectors(text, size):
-    """Latent semantic analysis of a text; returns (tokens, vectors).
+    """Latent semantic analysis (Deerwester et al. 1990): (tokens, vectors).
 
-    text: a `NumberedText`. tokens (n,) int64: the tokens other than <unk>
-    that occur in some, but not in all analyzed paragraphs. vectors (n, size)
-    float32, of norm 1: tokens that occur in the same paragraphs have similar
-    vectors. Tokens are left out if their vector would be zero. If there are
-    fewer tokens or fewer distinct paragraphs than `size`, the last columns
-    are zero. Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
+    text: a `NumberedText`. tokens (n,) int64: neither <unk>, nor tokens that
+    occur in none or in all of the analyzed paragraphs, nor tokens whose vector
+    would be zero. vectors (n, size) float32, each of norm 1: tokens that occur
+    in the same paragraphs have similar vectors. If there are fewer tokens or
+    fewer distinct paragraphs than `size`, the last columns are zero.
     """
     paragraph_of_weight, token_of_weight, weights = _tf_idf(text)
     unique_tokens, columns = onp.unique(token_of_weight, return_inverse=True)
     rank = min(size, len(unique_tokens), len(onp.unique(paragraph_of_weight)))
     if not rank:
         return unique_tokens, onp.zeros((0, size), 'float32')
-    # row_begins[q]: the index of the first weight of paragraph q. The last
-    # entry is the number of weights
-    row_begins = onp.searchsorted(
+    indptr = onp.searchsorted(
         paragraph_of_weight, onp.arange(paragraph_of_weight[-1] + 2))
     # A row for each paragraph, a column for each of unique_tokens
-    matrix = mx.nd.sparse.csr_matrix((weights, columns, row_begins), shape=(
-        len(row_begins) - 1, len(unique_tokens)))
+    matrix = mx.nd.sparse.csr_matrix((weights, columns, indptr), shape=(
+        len(indptr) - 1, len(unique_tokens)))
     basis = onp.random.RandomState(0).normal(
         size=(len(unique_tokens), rank + OVERSAMPLING)).astype('float32')
     for _ in range(POWER_ITERATIONS):
-        basis = _orthonormal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
+        basis = _orthonormal_basis(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
             matrix, mx.nd.array(basis)), transpose_a=True).asnumpy())
     # Rotate the basis so that its first columns belong to the largest singular
     # values
@@ -63,40 +55,35 @@ def topic_vectors(text, size):
 
 
 def _tf_idf(text):
-    """TF-IDF weights of tokens in paragraphs, sorted by paragraph.
+    """TF-IDF weights of the tokens of each analyzed paragraph.
 
     Returns (paragraphs, tokens, weights), three arrays with an entry for each
-    weight above 0: the paragraph (its index among the analyzed paragraphs),
-    the token id, and the weight. For a token that occurs n times in the
-    paragraph, and in m of the M analyzed paragraphs, the weight is
-    (1 + log n) log(M / m), or 0 for <unk>. The weights of a paragraph are
-    then divided by their Euclidean norm.
+    weight above 0, sorted by paragraph: the index among the analyzed
+    paragraphs, the token id, and the weight. <unk> has weight 0. The weights
+    of a paragraph have the Euclidean norm 1.
     """
-    # begins[q]: the index of the first word of paragraph q. The last entry is
-    # the number of words
-    begins = text.sentences[text.paragraphs]
-    chosen = onp.arange(text.num_paragraphs)
+    paragraph_offsets = text.sentences[text.paragraphs]    # in words
+    analyzed = onp.arange(text.num_paragraphs)
     if text.num_words > MAX_WORDS:
-        # Evenly spaced paragraphs, with about MAX_WORDS words in all
-        chosen = onp.unique(onp.linspace(
-            0, len(chosen) - 1, max(1, len(chosen) * MAX_WORDS
-                                    // text.num_words)).astype('int64'))
+        analyzed = onp.unique(onp.linspace(
+            0, len(analyzed) - 1, max(1, len(analyzed) * MAX_WORDS
+                                       // text.num_words)).astype('int64'))
+    begins, ends = paragraph_offsets[analyzed], paragraph_offsets[analyzed + 1]
     # Words are stored as word types, which `text.numbers` maps to token ids
-    types = onp.concatenate([text.read(begin, end) for begin, end in zip(
-        begins[chosen].tolist(), begins[chosen + 1].tolist())])
-    V, num_chosen = len(text.vocab), len(chosen)
-    paragraph_of_word = onp.repeat(onp.arange(num_chosen),
-                                   onp.diff(begins)[chosen])
+    types = onp.concatenate([text.read(begin, end) for begin, end
+                             in zip(begins.tolist(), ends.tolist())])
+    V, num_analyzed = len(text.vocab), len(analyzed)
+    paragraph_of_word = onp.repeat(onp.arange(num_analyzed), ends - begins)
     # Each pair of a paragraph and a token becomes one number
     pairs, counts = onp.unique(paragraph_of_word * V + text.numbers[types],
                                return_counts=True)
     paragraphs, tokens = onp.divmod(pairs, V)
-    # m of each token; 1 instead of 0 for tokens that do not occur
-    paragraph_counts = onp.bincount(tokens, minlength=V).clip(1)
-    idf = onp.log(num_chosen / paragraph_counts)
+    # clip avoids a division by 0 for tokens that do not occur
+    document_frequencies = onp.bincount(tokens, minlength=V).clip(1)
+    idf = onp.log(num_analyzed / document_frequencies)
     idf[text.vocab.unk] = 0
     weights = (1 + onp.log(counts)) * idf[tokens]
-    norms = onp.sqrt(onp.bincount(paragraphs, weights ** 2, num_chosen))
+    norms = onp.sqrt(onp.bincount(paragraphs, weights ** 2, num_analyzed))
     is_kept = weights > 0
     paragraphs, tokens = paragraphs[is_kept], tokens[is_kept]
     return paragraphs, tokens, (
@@ -109,16 +96,16 @@ def _gram_eigenpairs(matrix):
     return values[::-1], vectors[:, ::-1].astype('float32')
 
 
-def _orthonormal(matrix):
-    """Orthonormal columns with the span of a matrix's columns, float32."""
+def _orthonormal_basis(matrix):
+    """An orthonormal basis of the column space of a matrix, float32."""
     values, vectors = _gram_eigenpairs(matrix)
     is_kept = values > values[0] * 1e-10    # others are rounding errors
     return (matrix @ vectors[:, is_kept]
             / onp.sqrt(values[is_kept])).astype('float32')
 
 
-#: Standard deviation of the initial weights of the published BERT (Devlin et
-#: al. 2018), and the number of hidden units of that model.
+#: Standard deviation of the initial weights of BERT-base (Devlin et al. 2018),
+#: and its number of hidden units.
 STD, PUBLISHED_HIDDENS = 0.02, 768
 
 #: The mean initial attention score of a token with itself, with `mimetic`. In
@@ -132,7 +119,7 @@ TOPIC_WEIGHT = 0.97
 
 
 def initialize(net, method, devices, text=None):
-    """Give all parameters of `net` initial weights on every device.
+    """Initialize all parameters of `net` on every device.
 
     method: one of
 
@@ -140,17 +127,14 @@ def initialize(net, method, devices, text=None):
     - 'normal': N(0, 0.02²), as in the published BERT;
     - 'mimetic': tokens attend to similar tokens from the first step on, as
       in trained nets (Trockman and Kolter 2023, "Mimetic Initialization of
-      Self-Attention Layers"). Key weights equal query weights; SELF_SCORE
-      determines the scale of both. The other matrices of the blocks are
-      N(0, 0.02² 768 / H) for H hidden units. Segment and position embeddings
-      of an encoder have half the standard deviation of token embeddings;
+      Self-Attention Layers"). Key weights equal query weights;
     - 'topical': 'mimetic', with similar embeddings for tokens of the same
       topics, which `topic_vectors` finds in `text`, a `NumberedText`.
       Without a text it equals 'mimetic'.
     """
     is_mimetic = method in ('mimetic', 'topical')
     if is_mimetic:
-        net.apply(_set_mimetic_scales)
+        net.apply(_set_mimetic_initializers)
     net.initialize(init.Xavier() if method == 'xavier' else init.Normal(STD),
                    ctx=devices)
     if is_mimetic:
@@ -173,8 +157,7 @@ def _set_topics(block, text):
     weight.set_data(np.array(embeddings))
 
 
-def _set_mimetic_scales(block):
-    """Set initializers with the scales of 'mimetic' in a block."""
+def _set_mimetic_initializers(block):
     if isinstance(block, BERTEncoder):
         if block.segment_embedding is not None:
             block.segment_embedding.weight.init = init.Normal(STD / 2)
@@ -201,7 +184,6 @@ def _normal_for(H):
 
 
 def _copy_queries_to_keys(block):
-    """Set the key weights of an attention to its query weights."""
     if isinstance(block, MultiHeadAttention):
         block.W_k.weight.set_data(block.W_q.weight.data(
             block.W_q.weight.list_ctx()[0]))

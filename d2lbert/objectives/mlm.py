@@ -1,9 +1,5 @@
 """Define objectives on masked words, as in BERT, ALBERT, RoBERTa, SpanBERT.
 
-The objectives of BERT (the chapter's) and of ALBERT also have pairs of
-sentences. RoBERTa's objective has masked words only. SpanBERT's objective adds
-the span boundary objective (SBO): a second head predicts each masked word.
-
 A masked "word" is a token: a whole word, or a word piece. A shard is the part
 of a batch that one device computes.
 
@@ -36,23 +32,22 @@ from d2lbert.progress import Accumulator
 
 
 class MLMAndNSP(TextObjective):
-    """The objective of the chapter, on a text of any size."""
+    """Masked words and next sentences, the objective of the chapter."""
 
     losses = 'mlm', 'nsp'
     Figures = Figures
     plotted = 'mlm_loss', 'nsp_loss'
     unit = 'sentence pairs'
-    # Half of the pairs have label 0. With swap=True, the two texts of these
-    # pairs are swapped; with swap=False, the second text is drawn at random
+    # Half of the pairs, with label 0, are swapped (True) or get a random
+    # second text (False)
     swap = False
 
     @property
     def weights(self):
-        """Factor of each loss in the sum that is minimized."""
         return 1, self.settings['nsp_weight']
 
     def batches(self, epoch, start):
-        """Yield (position, `texts.examples.Batch`), see `Objective`."""
+        """Yield (position, `texts.examples.Batch`)."""
         s = self.settings
         return self.corpus.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -62,11 +57,9 @@ class MLMAndNSP(TextObjective):
 
     @staticmethod
     def counts(batch):
-        """(number of masked words, number of pairs), for the two losses."""
         return batch.mlm_weights_X.sum(), len(batch.tokens_X)
 
     def shard_losses(self, net, batch, devices):
-        """For each device, the list that `losses_of` returns for its shard."""
         return [self.losses_of(net, MaskedTokens.of(net, shard, device))
                 for shard, device in shards(batch, devices)]
 
@@ -74,26 +67,22 @@ class MLMAndNSP(TextObjective):
     def losses_of(net, masked):
         """[(MLM loss, number of masked words), (pair loss, number of pairs)].
 
-        masked: the `nn.packed.MaskedTokens` of a shard, which have the net's
-        vectors and the labels.
+        masked: the `nn.packed.MaskedTokens` of a shard.
         """
         return masked.losses(net)
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """Yield batches of a held-out `StoredText`, the same in each call."""
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, swap=cls.swap))
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on the batches of `held_out_batches`."""
-        # `SOPFigures` has the fields of `text_objective.Figures` in the same
-        # order, but two names have `sop` in place of `nsp`
+        # `SOPFigures` has the fields of `Figures` in the same order, with
+        # `sop` in place of `nsp`
         return cls.Figures(*evaluate(net, batches, devices))
 
     def line(self, figures):
-        """Figures as a line of the log."""
         return (f'{mlm_line(figures)}; '
                 f'{task_line(self.losses[1], figures)}')
 
@@ -115,8 +104,6 @@ class MLMAndSOP(MLMAndNSP):
 
     The two texts of a pair are always adjacent in the corpus. In half of the
     pairs they are swapped. The NSP head predicts the label, 1 for "in order".
-    NSP is easier: a text drawn at random usually has another topic than the
-    first text. The topics of adjacent texts do not show their order.
     """
 
     losses = 'mlm', 'sop'
@@ -133,11 +120,9 @@ class BoundaryHead(nn.Block):
     """Predict the words of a span from the two tokens beside the span.
 
     Joshi et al. 2020, section 3.2: y = f(x left of the span, x right of the
-    span, p). Here x is the encoder's vector of a token, and p embeds the
-    word's position within the span. f has a layer of H units and a layer of E
-    units, each with GELU and LayerNorm. As in SpanBERT's code, the weight that
-    maps y to scores is the token embedding (V, E). The bias of the scores
-    belongs to this head alone.
+    span, p). Here x is the encoder's vector of a token, p embeds the word's
+    position within the span, and f is `mlp`. As in SpanBERT's code, the token
+    embedding (V, E) maps y to scores.
 
     num_positions: the largest number of tokens in a span. embedding_size: E;
     None: H.
@@ -169,34 +154,28 @@ class BoundaryHead(nn.Block):
             [left_vectors, right_vectors, self.positions(span_positions)],
             axis=1))
 
-    def scores(self, Y, embedding):
-        """Scores (S, V) of the vocabulary for Y (S, E).
+    def scores(self, Y, token_embedding):
+        """Scores (S, V) of the vocabulary for Y (S, E)."""
+        return ops.dense(
+            Y, token_embedding.weight.data(Y.ctx), self.bias.data(Y.ctx),
+            precision=self._precision,
+            grad_req=grad_reqs(token_embedding.weight, self.bias))
 
-        embedding: the block of the token embedding.
-        """
-        return ops.dense(Y, embedding.weight.data(Y.ctx),
-                         self.bias.data(Y.ctx), precision=self._precision,
-                         grad_req=grad_reqs(embedding.weight, self.bias))
-
-    def loss(self, Y, embedding, labels, weights):
+    def loss(self, Y, token_embedding, labels, weights):
         """The weighted mean cross-entropy of Y (S, E), like `MaskLM.loss`.
 
-        embedding: as for `scores`. labels, weights (S,).
+        labels, weights (S,).
         """
         total = ops.vocab_ce(
-            Y, embedding.weight.data(Y.ctx), self.bias.data(Y.ctx), labels,
-            weights, precision=self._precision,
-            grad_req=grad_reqs(embedding.weight, self.bias))
+            Y, token_embedding.weight.data(Y.ctx), self.bias.data(Y.ctx),
+            labels, weights, precision=self._precision,
+            grad_req=grad_reqs(token_embedding.weight, self.bias))
         # 1e-8: in a shard without masked words, all weights are 0
         return total.reshape(()) / (weights.sum() + 1e-8)
 
 
 class BERTWithBoundary(nn.Block):
-    """A `BERTModel` and the boundary head that is trained with it.
-
-    A run stores the model in model.params, as every run does, and the head
-    in boundary.params, which only `MLMAndSBO` needs.
-    """
+    """A `BERTModel` and the boundary head that is trained with it."""
 
     def __init__(self, bert, num_positions, **kwargs):
         super().__init__(**kwargs)
@@ -209,17 +188,14 @@ class BERTWithBoundary(nn.Block):
 
     @property
     def parts(self):
-        """{name of a .params file of a run, without suffix: the block}."""
         return dict(boundary=self.boundary, model=self.bert)
 
     @property
     def config(self):
-        """The arguments of the model."""
         return self.bert.config
 
     @property
     def vocab(self):
-        """The vocabulary of the model."""
         return self.bert.vocab
 
 
@@ -234,10 +210,7 @@ class MLMFigures(NamedTuple):
 
 
 class SpanFigures(NamedTuple):
-    """`MLMFigures`, and loss and accuracy of the boundary head.
-
-    Both heads predict the same masked words.
-    """
+    """`MLMFigures`, and loss and accuracy of the boundary head."""
 
     mlm_loss: float
     perplexity: float
@@ -252,30 +225,25 @@ class MLM(TextObjective):
     """Masked words without sentence pairs, as in RoBERTa: Liu et al. 2019.
 
     Each row is a single sequence, which `corpus.stored_text` fills with full
-    sentences. Single tokens are masked, or whole words if the setting
-    whole_word_masking is True. Masks are drawn again in each epoch, unless
-    the setting dynamic is False. The next-sentence layers `hidden` and `nsp`
-    keep their initial weights and have no gradient.
+    sentences. Masks are drawn again in each epoch, unless the setting dynamic
+    is False.
     """
 
     losses = ('mlm',)
     unit = 'sequences'
     Figures = MLMFigures
     plotted = ('mlm_loss',)
-    # In training, the setting whole_word_masking replaces SINGLE_TOKENS by
-    # WHOLE_WORDS
     masking = SINGLE_TOKENS
 
     @classmethod
     def net_to_train(cls, bert):
-        """The model, with its next-sentence layers frozen."""
         freeze_pair_layers(bert)
         return bert
 
     def batches(self, epoch, start):
-        """Yield (position, `corpus.masking.MaskedRows`), see `Objective`."""
+        """Yield (position, `corpus.masking.MaskedRows`)."""
         s, masking = self.settings, self.masking
-        # `MLMAndSBO` has SPANBERT, which always masks whole words
+        # SPANBERT, of `MLMAndSBO`, always masks whole words
         if masking == SINGLE_TOKENS and s['whole_word_masking']:
             masking = WHOLE_WORDS
         return self.corpus.train.batches(
@@ -285,22 +253,17 @@ class MLM(TextObjective):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """Yield batches of a held-out `StoredText`, the same in each call.
-
-        The setting whole_word_masking has no effect here, so that figures of
-        runs with and without it can be compared.
-        """
+        # The setting whole_word_masking has no effect, so that figures of runs
+        # can be compared
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, spans=cls.masking))
 
     @classmethod
     def counts(cls, batch):
-        """The number of masked words, once for each loss."""
         return (batch.mlm_weights_X.sum(),) * len(cls.losses)
 
     @classmethod
     def shard_losses(cls, net, batch, devices):
-        """For each device, the list that `losses_of` returns for its shard."""
         model = cls.model_of(net)
         return [cls.losses_of(net, MaskedTokens.of(model, shard, device))
                 for shard, device in shards(batch, devices)]
@@ -312,7 +275,6 @@ class MLM(TextObjective):
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on the batches of `held_out_batches`."""
         totals = None       # made when the number of sums is known
         for batch in batches:
             # `_shard_sums` starts all devices before `asnumpy` waits for one
@@ -327,7 +289,7 @@ class MLM(TextObjective):
 
     @classmethod
     def _shard_sums(cls, net, batch, devices):
-        """A list of the `sums_of` of all shards that have masked words."""
+        """`sums_of` for each shard that has masked words."""
         model, shard_sums = cls.model_of(net), []
         with autograd.pause():
             for shard, device in shards(batch, devices):
@@ -345,16 +307,13 @@ class MLM(TextObjective):
 
     @staticmethod
     def line(figures):
-        """Figures as a line of the log."""
         return mlm_line(figures)
 
 
 class MLMAndSBO(MLM):
-    """Words masked in spans, each predicted by two heads: Joshi et al. 2020.
+    """Masked spans and span boundary objective (SBO): Joshi et al. 2020.
 
-    The MLM head reads the vector of the masked word. The boundary head reads
-    the vectors of the two tokens beside the span, and the word's position in
-    the span. Rows are single sequences, as in `MLM`.
+    The MLM head and a `BoundaryHead` predict the same masked words.
     """
 
     losses, weights = ('mlm', 'sbo'), (1, 1)
@@ -364,19 +323,15 @@ class MLMAndSBO(MLM):
 
     @classmethod
     def net_to_train(cls, bert):
-        """The model with frozen next-sentence layers, and a boundary head."""
         return BERTWithBoundary(super().net_to_train(bert),
                                 cls.masking.max_tokens(bert.vocab))
 
     @staticmethod
     def model_of(net):
-        """The `BERTModel` in a net with a boundary head."""
         return net.bert
 
     @classmethod
     def losses_of(cls, net, masked):
-        """[(MLM loss, number of masked words), (SBO loss, the same number)].
-        """
         mlm_loss_and_count = masked.mlm_loss(net.bert.mlm)
         sbo_loss = net.boundary.loss(
             cls._boundary_vectors(net, masked),
@@ -395,17 +350,15 @@ class MLMAndSBO(MLM):
 
     @staticmethod
     def figures_of_sums(*sums):
-        """The values of `SpanFigures`, from the ten sums of `sums_of`."""
         # sums[8:] are for known_accuracy, which is not reported for SBO
         return *mlm_figures(*sums[:5]), *loss_and_accuracy(*sums[5:8])
 
     @staticmethod
     def _boundary_vectors(net, masked):
-        """The vectors (S, E) from which the boundary head predicts words."""
-        # The first token of a span has position 0: its row is left + 1. In a
-        # shard without masked words, `masked` has one entry, for the first
-        # token of the shard. Its `left` is the row of this token itself, so
-        # its position would be -1
+        """The vectors y (S, E) of the boundary head."""
+        # The token after `left` has position 0. In a shard without masked
+        # words, `masked` has one entry of weight 0, whose row is `left`, so
+        # that its position would be -1
         span_positions = masked.masked_rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),
@@ -413,5 +366,4 @@ class MLMAndSBO(MLM):
 
     @staticmethod
     def line(figures):
-        """Figures as a line of the log."""
         return f'{mlm_line(figures)}; {task_line("sbo", figures)}'

@@ -7,8 +7,7 @@ class Objective:
 
     The run manages steps, clocks, devices and checkpoints. The objective
     provides data, net, losses and figures. Figures are losses and metrics on
-    held-out examples. A subclass sets the attributes that need values, and
-    defines the methods that raise NotImplementedError.
+    held-out examples.
     """
 
     #: Names of the losses, as in losses.csv.
@@ -17,17 +16,17 @@ class Objective:
     #: Factor of each loss in the sum that is minimized.
     weights = ()
 
-    #: The word for examples in printed lines, a plural.
+    #: Plural noun for examples in printed lines.
     unit = 'examples'
 
-    #: Sub-command of `d2lbert` that resumes a run.
+    #: Sub-command of `d2lbert` to resume with, for messages.
     command = None
 
     #: Type of the result of `evaluate`: a named tuple of held-out figures.
     Figures = None
 
-    #: Names of the figures to plot with `losses`, in the same order. The
-    #: last losses may have no figure.
+    #: Names of the figures to plot: plotted[k] is losses[k] on held-out
+    #: examples. The last losses may have no figure.
     plotted = ()
 
     #: The number of steps of the whole run; None if a clock ends the run.
@@ -36,13 +35,12 @@ class Objective:
     #: The number of steps between two evaluations; None for no evaluation.
     eval_every = None
 
-    #: `score(figures)` returns a number, the larger the better. A finished run
-    #: keeps the weights after the evaluated step with the highest score. With
-    #: None it keeps the last weights, or their average.
+    #: `score(figures)` returns a number. A finished run keeps the weights with
+    #: the highest score; with None the last weights, or their average.
     score = None
 
-    #: Vocabulary or tokenizer to save in the run folder. It has `files`, the
-    #: names of its files, and `save(path)`, which writes them.
+    #: Vocabulary or tokenizer to save in the run folder. `files` has the names
+    #: of its files. `save(path)` writes them; path: of vocab.txt.
     vocab = None
 
     #: A string that changes with the data.
@@ -70,8 +68,7 @@ class Objective:
         """Yield (next position, batch) from the position `start` of an epoch.
 
         A batch is a named tuple of NumPy arrays with a row for each example. A
-        position is two integers. The next position is where the next batch
-        begins.
+        position, where a batch begins, is two integers.
         """
         raise NotImplementedError
 
@@ -115,13 +112,12 @@ def run_summary(history, devices, unit):
     """The book's two lines of losses and speed, and a line of recent losses.
 
     The book prints means since step 1, which include the high losses of the
-    first steps. history: a `training.history.RunHistory`. If its `recent` is
-    None, the third line is left out.
+    first steps. history: a `training.history.RunHistory`.
     """
     book_lines = steps.summary(history, devices, unit)
     if history.recent is None:
         return book_lines
-    count, means = history.recent   # means over the last `count` steps
+    count, means = history.recent
     losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
                        for name, mean in zip(history.losses, means))
     return f'{book_lines}\nlast {count} step{"s" * (count > 1)}: {losses}'

@@ -24,67 +24,57 @@ class SettingRules(NamedTuple):
                 raise ValueError(f'objective={objective} {message_end}')
 
 
-#: Values of the setting `corpus` that are not paths. For these texts, the
-#: default of the setting min_freq is the book's minimum frequency. For any
-#: other text, this default may be lower if the text is small.
+#: Values of the setting `corpus` that are not paths.
 NAMED_CORPORA = 'wikitext-2', 'sample'
 
 #: The default of the setting `noise`, which only `denoise` reads.
 DEFAULT_NOISE = 'infilling+sentences'
 
-# For objectives without noise: the setting `noise`, which they do not read,
-# must keep its default
 _NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, and noise '
                   '(--noise) is for objective=denoise: give that objective '
                   '(--objective denoise), or leave noise out')
 
-#: For the objectives on pairs of sentences.
 PAIR_RULES = SettingRules({}, (
     ('architecture', ('book', 'published'), 'needs a head for sentence '
      'pairs, which architecture=distilbert lacks: give objective=mlm '
      '(--objective mlm)'), _NO_NOISE_RULE))
 
-# Defaults and rules of the objectives on full sentences, without pairs
-_FULL_DEFAULTS = dict(fill_sequences=True, dynamic=True, nsp_weight=1.0)
+# Of the objectives on full sentences, without pairs
+_NO_PAIR_DEFAULTS = dict(fill_sequences=True, dynamic=True, nsp_weight=1.0)
 
-_FULL_RULES = (
+_NO_PAIR_RULES = (
     ('fill_sequences', (True,), 'fills its sequences with full sentences: '
      'leave fill_sequences=False out'),
     ('nsp_weight', (1,), 'has no next sentences: leave nsp_weight '
      '(--nsp-weight) out'))
 
-#: For the objectives on masked words of full sentences.
-SENTENCE_RULES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE_RULE))
+MLM_RULES = SettingRules(_NO_PAIR_DEFAULTS, (*_NO_PAIR_RULES, _NO_NOISE_RULE))
 
 
 def _bart_rule(name, value):
-    """The rule that a setting has `value`, the only value for a BART."""
     return (name, (value,), f'trains a BART, and needs {name}={value}: leave '
             f'{name} (--{name.replace("_", "-")}) out')
 
 
-#: For the objective that restores noisy text, with a BART.
 DENOISE_RULES = SettingRules(
-    dict(_FULL_DEFAULTS, mask_share=0.3, architecture='published'), (
-        *_FULL_RULES, _bart_rule('architecture', 'published'),
+    dict(_NO_PAIR_DEFAULTS, mask_share=0.3, architecture='published'), (
+        *_NO_PAIR_RULES, _bart_rule('architecture', 'published'),
         _bart_rule('pre_norm', False), _bart_rule('teacher', None),
         _bart_rule('embedding_size', None),
         _bart_rule('share_layers', False)))
 
 
-def _no_mask_rule(name, value):
-    """The rule that a setting for masked words keeps its default `value`."""
-    return (name, (value,), 'predicts the next token, and nothing is masked: '
-            f'leave {name} (--{name.replace("_", "-")}) out')
+def _no_mask_rule(name, default):
+    return (name, (default,), 'predicts the next token, and nothing is '
+            f'masked: leave {name} (--{name.replace("_", "-")}) out')
 
 
-#: For the objective that predicts the next tokens of full sentences.
-NEXT_TOKEN_RULES = SettingRules(_FULL_DEFAULTS, (
-    *_FULL_RULES, _NO_NOISE_RULE, _no_mask_rule('mask_share', 0.15),
+CLM_RULES = SettingRules(_NO_PAIR_DEFAULTS, (
+    *_NO_PAIR_RULES, _NO_NOISE_RULE, _no_mask_rule('mask_share', 0.15),
     _no_mask_rule('whole_word_masking', False),
     _no_mask_rule('teacher', None)))    # a teacher predicts masked words
 
 #: {value of the setting `objective`: its rules}
 RULES = {'mlm+nsp': PAIR_RULES, 'mlm+sop': PAIR_RULES,
-         'mlm': SENTENCE_RULES, 'span': SENTENCE_RULES,
-         'denoise': DENOISE_RULES, 'clm': NEXT_TOKEN_RULES}
+         'mlm': MLM_RULES, 'span': MLM_RULES,
+         'denoise': DENOISE_RULES, 'clm': CLM_RULES}
