@@ -18,7 +18,7 @@ PathLike = Union[str, os.PathLike]
 
 
 class UsageError(ValueError):
-    """Arguments are invalid, whatever the files and models contain."""
+    """Arguments are invalid: a command exits with status 2, not 1."""
 
 
 def listed(choices):
@@ -30,15 +30,15 @@ def listed(choices):
 def did_you_mean(word, choices):
     """Return ': did you mean CHOICE?', the end of a message, or ''.
 
-    CHOICE is a member of `choices` that is spelt almost like `word`, or that
-    begins with `word` (3 characters or more). Case is ignored.
+    CHOICE is spelt almost like `word`, or else begins with `word` (at least 3
+    characters). Case is ignored.
     """
-    by_name = {str(choice).lower(): choice for choice in choices}
+    by_lower = {str(choice).lower(): choice for choice in choices}
     word = str(word).lower()
-    names = difflib.get_close_matches(word, by_name, 1)
-    if not names and len(word) > 2:     # `word` may be an abbreviation
-        names = [name for name in by_name if name.startswith(word)]
-    return f': did you mean {by_name[names[0]]}?' if names else ''
+    matches = difflib.get_close_matches(word, by_lower, 1)
+    if not matches and len(word) > 2:
+        matches = [lower for lower in by_lower if lower.startswith(word)]
+    return f': did you mean {by_lower[matches[0]]}?' if matches else ''
 
 
 def renamed(**current_names):
@@ -57,8 +57,8 @@ def renamed(**current_names):
 def rename_keywords(current_names, kwargs):
     """Return keyword arguments under their current names.
 
-    current_names: {earlier name: current name}. For each earlier name, a
-    warning gives the current name. Raises TypeError if both names are given.
+    current_names: {earlier name: current name}. Each earlier name causes a
+    warning. Raises TypeError if an argument is given under both names.
     """
     for old, new in current_names.items():
         if old not in kwargs:
@@ -86,12 +86,12 @@ def failures_of(flag, path, action):
     """Context that turns an OSError into a ValueError about a flag.
 
     The message is for example '--out page.html cannot be written: No space
-    left on device'. path: the value of the flag. action: 'read' or 'written'.
+    left on device'. action: 'read' or 'written'.
     """
     try:
         yield
     except BrokenPipeError:
-        raise       # the reader of the output ended: not an error of a file
+        raise       # the reader closed the pipe: no failure of `path`
     except OSError as error:
         raise ValueError(f'{flag} {path} cannot be {action}: {error.strerror}'
                          ) from None
@@ -100,8 +100,7 @@ def failures_of(flag, path, action):
 def check_out_path(out, example, flag='--out'):
     """Raise ValueError if `out` is a folder, or if its folder is missing.
 
-    Call this before a long computation. out: the value of `flag`. example: a
-    file name for the message.
+    example: a file name for the message.
     """
     path = Path(out)
     if path.is_dir():
@@ -116,9 +115,8 @@ def check_out(out, force, example, reads=(), flag='--out'):
     """Raise ValueError or FileExistsError if `out` must not be written.
 
     Call this before a long computation. force: if true, `out` may be replaced.
-    reads: paths of files and folders that the command reads; `out` must not be
-    one of these files, or an existing file in one of these folders. out,
-    example, flag: as for `check_out_path`.
+    example: a file name for the message. reads: files and folders that the
+    command reads, so that `out` must not replace any of their files.
     """
     check_out_path(out, example, flag)
     if not Path(out).is_file():
@@ -132,12 +130,9 @@ def check_out(out, force, example, reads=(), flag='--out'):
                               'name, or give --force to replace it')
 
 
-def _find_same_file(out, reads):
-    """Return the path at which a command would read the file `out`, or None.
-
-    reads: paths of files and folders that the command reads.
-    """
-    for path in map(Path, reads):
+def _find_same_file(out, paths):
+    """Find `out` among files and in folders; None if it is not there."""
+    for path in map(Path, paths):
         files = path.rglob('*') if path.is_dir() else [path]
         for file in files:
             with contextlib.suppress(OSError):
@@ -148,11 +143,10 @@ def _find_same_file(out, reads):
 
 @contextlib.contextmanager
 def writing(out, force, flag='--out'):
-    """Yield the path of a temporary file; rename the file to `out` on success.
+    """Yield the path of a temporary file; rename it to `out` on success.
 
     If `out` is a device or a pipe, this yields `out` itself. Raises ValueError
-    if `out` cannot be written, or if `force` is false and a file was created
-    at `out` after `check_out`.
+    if `out` cannot be written, or exists although `force` is false.
     """
     temporary = None
     try:
@@ -161,11 +155,10 @@ def writing(out, force, flag='--out'):
     except BrokenPipeError:
         raise       # as in `failures_of`
     except OSError as error:
-        # errno is None if Python code, not the system, raised the error. The
-        # file name is None if a disk is full, unless `replacing` has set it
-        is_about_out = error.errno is not None and error.filename in (
-            None, str(temporary), str(out))
-        if not is_about_out:
+        is_from_system = error.errno is not None
+        # `replacing` sets filename, unless `out` is a device or a pipe (None)
+        is_about_out = error.filename in (None, str(temporary), str(out))
+        if not (is_from_system and is_about_out):
             raise
         raise ValueError(f'{flag} {out} cannot be written: {error.strerror}'
                          ) from None
@@ -174,9 +167,9 @@ def writing(out, force, flag='--out'):
 def split_devices(text):
     """Parse --devices; return (kind, numbers).
 
-    kind: 'auto', 'cpu' or 'gpu'. numbers: the indices of GPUs for 'gpu:0,1',
-    [2] for two devices 'cpu:2', and [] without a colon. Raises ValueError if
-    the text is invalid, and TypeError if it is no string.
+    kind: 'auto', 'cpu' or 'gpu'. numbers: [0, 1] for 'gpu:0,1' (indices of
+    GPUs), [2] for 'cpu:2' (a count of devices), [] without a colon. Raises
+    ValueError for an invalid text, and TypeError if it is no string.
     """
     if not isinstance(text, str):
         raise TypeError("devices must be a string such as 'auto', 'cpu', "
@@ -200,19 +193,19 @@ def check_model(net, tokenizer):
     if hasattr(net, 'encode_batch') and hasattr(tokenizer, 'encoder'):
         raise TypeError('net and tokenizer are swapped: give the net first')
     name, value = ('tokenizer', tokenizer) if is_net else ('net', net)
-    raise TypeError(f'{name} must be a {name} as load_model gives it, not '
-                    f'{short_repr(value)}')
+    raise TypeError(f'{name} must be a {name}, such as '
+                    f'load_model(FOLDER).{name}, not {short_repr(value)}')
 
 
 def items_of(items, name='texts', what='texts'):
     """Convert a list, tuple, generator, array or column of a table to a list.
 
-    The strings and numbers of an array or a column become Python objects.
-    Raises TypeError for a single string, a table, a dictionary, or an object
-    without items. name: the argument's name, for the message. what: a plural
-    noun for the items, for the message.
+    NumPy's strings and numbers become Python's. Raises TypeError for a string,
+    a table, a dictionary, or an object that is not iterable. name, what: the
+    argument and a plural noun for its items, in the message.
     """
-    if hasattr(items, 'columns') or isinstance(items, dict):    # a table
+    is_table = hasattr(items, 'columns')
+    if is_table or isinstance(items, dict):
         raise TypeError(f'{name} must be a list of {what}, not a '
                         f'{type(items).__name__}: give one column of it')
     if hasattr(items, 'tolist'):
@@ -230,8 +223,7 @@ def items_of(items, name='texts', what='texts'):
 def names_among(choices, argument, names):
     """Return names as a list; raise ValueError for a name not in `choices`.
 
-    argument: the name of the argument, for the message. names: its value; a
-    string is one name.
+    argument: what the message calls `names`. A string is one name.
     """
     names = items_of([names] if isinstance(names, str) else names, argument,
                      'names')
@@ -264,7 +256,7 @@ def check_sizes(least=1, **sizes):
     for name, size in sizes.items():
         try:
             is_valid = int(size) == size >= least
-        except (TypeError, ValueError, OverflowError):  # raised by `int`
+        except (TypeError, ValueError, OverflowError):
             is_valid = False
         if not is_valid:
             raise ValueError(f'{name} must be a whole number of at least '
@@ -282,15 +274,13 @@ def check_shares(**shares):
 #: Extensions of the tables that `write_rows` writes.
 TABLE_EXTENSIONS = ('.csv', '.jsonl')
 
-#: Extensions of formats in which predictions cannot be written. A file with
-#: an extension in neither tuple gets lines of text (finetuning/prediction.py).
+# A file with an extension in neither tuple gets predictions as lines of text
 _UNSUPPORTED_EXTENSIONS = (
     '.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather', '.gz', '.bz2',
     '.xz', '.zst', '.zip')
 
 
 def check_predictions_out(out):
-    """Raise UsageError if --out has the extension of an unsupported format."""
     extension = Path(out).suffix.lower()
     if extension in _UNSUPPORTED_EXTENSIONS:
         raise UsageError(f'--out {out}: predictions are not written as '
@@ -301,15 +291,16 @@ def check_predictions_out(out):
 def write_rows(path, extension, rows):
     """Write a table, as CSV, or as JSON Lines if `extension` is '.jsonl'.
 
-    path: the file, whose own extension is ignored, since it is often a
-    temporary file. rows: dictionaries {column: value} with equal columns.
+    path: its own extension is ignored, since it is often a temporary file.
+    rows: dictionaries {column: value} with equal columns.
     """
     with open(path, 'w', encoding='utf-8', newline='') as file:
-        writer = None       # made when the first row gives the columns
-        for row in rows:
-            if extension == '.jsonl':
+        if extension == '.jsonl':
+            for row in rows:
                 file.write(json.dumps(row, ensure_ascii=False) + '\n')
-                continue
+            return
+        writer = None
+        for row in rows:
             if writer is None:
                 writer = csv.DictWriter(file, list(row), lineterminator='\n')
                 writer.writeheader()

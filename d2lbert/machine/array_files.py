@@ -1,11 +1,10 @@
 """Read MXNet's .params files and NumPy's .npy and .npz files safely.
 
-Every count and size in a file is checked against the size of the file, which
-MXNet's own reader does not do. `numpy.load` parses any Python literal as a
-header; this module accepts only the form that NumPy writes. The callers
-add the path to error messages, and "it" in a message is the file. The formats
-are defined by `NDArray::Save` and `NDArray::Load` of Apache MXNet 1.9, and by
-NumPy Enhancement Proposal 1.
+Unlike MXNet, this module checks each count and size in a file against the size
+of the file. Unlike `numpy.load`, it accepts only headers in the form that
+NumPy writes, not any Python literal. Callers add the path to error messages,
+in which "it" is the file. The formats are defined by `NDArray::Save` and
+`NDArray::Load` of Apache MXNet 1.9, and by NumPy Enhancement Proposal 1.
 
 A .params file consists of the following; all integers are little-endian:
 
@@ -39,18 +38,18 @@ from d2lbert.machine.terminal import warn
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 
-#: {MXNet's number of a dtype: NumPy's name}.
+#: {MXNet's number of a dtype: NumPy's name of it}.
 TYPES = {0: '<f4', 1: '<f8', 2: '<f2', 3: '|u1', 4: '<i4', 5: '|i1',
          6: '<i8', 7: '|b1', 8: '<i2', 9: '<u2', 10: '<u4', 11: '<u8'}
 
-#: Maximum number of axes of an array; it is the limit of NumPy before 2.0.
+#: The limit of NumPy before 2.0.
 MAX_AXES = 32
 
 
 class StoredArray(NamedTuple):
     """Type, shape and position of an array in a .params file."""
 
-    dtype: str      # NumPy's name, a value of TYPES
+    dtype: str      # a value of TYPES
     shape: tuple
     offset: int     # of the data in the file, in bytes
 
@@ -90,53 +89,49 @@ class _ParamsReader:
         file.seek(0)
 
     def stored_arrays(self):
-        """{name: `StoredArray`} of the whole file."""
         # 24 bytes: the magic number, the reserved field, the count of arrays
         if self._size < 24 or self._read_integer(8) != LIST_MAGIC:
             raise ValueError('it is not a .params file')
         self._read_integer(8)       # reserved
-        num_arrays = self._read_count('arrays', min_bytes=4)
+        num_arrays = self._read_count('arrays', min_bytes_each=4)
         stored = [self._read_stored_array() for _ in range(num_arrays)]
-        num_names = self._read_count('names', min_bytes=8)
+        num_names = self._read_count('names', min_bytes_each=8)
         names = [self._read_name() for _ in range(num_names)]
         if len(names) != len(stored) or len(set(names)) != len(names):
             raise ValueError(f'its {len(stored)} arrays have '
                              f'{len(set(names))} names')
-        if self._remaining:
-            raise ValueError(f'{self._remaining} bytes follow its end')
+        if self._bytes_left:
+            raise ValueError(f'{self._bytes_left} bytes follow its end')
         return dict(zip(names, stored))
 
     @property
-    def _remaining(self):
-        """The number of bytes from the current position to the end."""
+    def _bytes_left(self):
         return self._size - self._file.tell()
 
     def _read(self, num_bytes):
-        if num_bytes > self._remaining:
+        if num_bytes > self._bytes_left:
             raise ValueError('its end is missing')
         return self._file.read(num_bytes)
 
     def _read_integer(self, num_bytes, signed=False):
         return int.from_bytes(self._read(num_bytes), 'little', signed=signed)
 
-    def _read_count(self, what, min_bytes):
-        """Read the count of `what`; each has at least `min_bytes` bytes."""
+    def _read_count(self, what, min_bytes_each):
         count = self._read_integer(8)
-        if count > self._remaining // min_bytes:
+        if count > self._bytes_left // min_bytes_each:
             raise ValueError(f'it should contain {count} {what}, which its '
                              f'{self._size} bytes cannot hold')
         return count
 
     def _read_stored_array(self):
-        """Read the fields of an array, skip the data, return a StoredArray."""
-        version = self._read_integer(4)
+        """Read the fields of an array, and skip its data."""
+        version = self._read_integer(4)     # or num_axes, in an old array
         if version in (V2, V3):
             storage_type = self._read_integer(4, signed=True)
             if storage_type != 0:
                 raise ValueError('it holds a sparse array, and only dense '
                                  'arrays are supported')
         is_old = version not in (V1, V2, V3)
-        # An old array has no version: the number is the count of axes
         num_axes = version if is_old else self._read_integer(4, signed=True)
         # Only V3 has arrays without axes (scalars). For an array without
         # data, MXNet writes -1 axes in V3, and 0 axes in earlier versions
@@ -156,7 +151,7 @@ class _ParamsReader:
         dtype = TYPES[type_number]
         offset = self._file.tell()
         num_bytes = math.prod(shape) * onp.dtype(dtype).itemsize
-        if min(shape, default=0) < 0 or num_bytes > self._remaining:
+        if min(shape, default=0) < 0 or num_bytes > self._bytes_left:
             raise ValueError('it holds an array of the shape '
                              f'{"x".join(map(str, shape))}, which its '
                              f'{self._size} bytes cannot hold')
@@ -173,10 +168,9 @@ class _ParamsReader:
 #: The first bytes of a .npy array.
 NPY_MAGIC = b'\x93NUMPY'
 
-#: Maximum size of the text in a header, in bytes; NumPy has the same limit.
-MAX_HEADER = 10000
+# In bytes; NumPy has the same limit
+_MAX_HEADER_TEXT = 10000
 
-# The text in a header: a Python dictionary in the form that NumPy writes
 _HEADER_TEXT = re.compile(
     rb"\{'descr': '([<>|=]?[biuf][1248])', 'fortran_order': (False|True), "
     rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\),? ?\}\s*")
@@ -186,23 +180,22 @@ def read_npy_header(file, max_bytes):
     """Read the header of a .npy array: (dtype, shape, order).
 
     file: positioned at the start of the array. max_bytes: maximum size of
-    header and data. order: 'F' if the first index varies fastest, else 'C'.
-    Raises ValueError if the header is invalid, or if the array has too many
-    axes or bytes.
+    header and data. order: 'F' or 'C'. Raises ValueError if the header is
+    invalid, or if the array has too many axes or bytes.
     """
-    prefix = file.read(8)   # NPY_MAGIC, and the major and the minor version
+    prefix = file.read(8)
     magic, version = prefix[:6], prefix[6:]
     if magic != NPY_MAGIC or version not in (b'\1\0', b'\2\0', b'\3\0'):
         raise ValueError('an array has no header of NumPy')
     length_bytes = 2 if version == b'\1\0' else 4
     length = int.from_bytes(file.read(length_bytes), 'little')
-    text = file.read(length) if length <= MAX_HEADER else b''
-    match = _HEADER_TEXT.fullmatch(text)    # never matches b''
-    if match is None:
+    match = (length <= _MAX_HEADER_TEXT
+             and _HEADER_TEXT.fullmatch(file.read(length)))
+    if not match:
         raise ValueError('an array has no header of NumPy')
     dtype = onp.dtype(match.group(1).decode())
     shape = tuple(int(n) for n in match.group(3).split(b',') if n.strip())
-    header_bytes = 8 + length_bytes + length
+    header_bytes = len(prefix) + length_bytes + length
     data_bytes = math.prod(shape) * dtype.itemsize
     if len(shape) > MAX_AXES or header_bytes + data_bytes > max_bytes:
         raise ValueError(f'an array of the shape {shape} has more than '
@@ -224,18 +217,17 @@ def map_npy(path):
 def read_array(file, max_bytes):
     """Read a .npy array from the current position of a file.
 
-    max_bytes: maximum size of header and data. Raises ValueError for a damaged
-    array.
+    max_bytes: as for `read_npy_header`. Raises ValueError for a damaged array.
     """
     dtype, shape, order = read_npy_header(file, max_bytes)
     array = onp.empty(math.prod(shape), dtype)
-    target = array.view('uint8')    # the bytes of the same memory
+    data = array.view('uint8')
     num_read = 0
-    while num_read < target.size:
-        chunk = file.read(min(1 << 20, target.size - num_read))
+    while num_read < data.size:
+        chunk = file.read(min(1 << 20, data.size - num_read))
         if not chunk:
             raise ValueError('the end of an array is missing')
-        target[num_read:num_read + len(chunk)] = onp.frombuffer(chunk, 'uint8')
+        data[num_read:num_read + len(chunk)] = onp.frombuffer(chunk, 'uint8')
         num_read += len(chunk)
     return array.reshape(shape, order=order)
 
@@ -243,8 +235,8 @@ def read_array(file, max_bytes):
 def read_npz(path):
     """{name: array} of a .npz file with uncompressed members.
 
-    Raises OSError if the file cannot be read. Raises ValueError if it is
-    compressed, and ValueError or an exception of `zipfile` if it is damaged.
+    Raises OSError if the file cannot be read, ValueError if it is compressed,
+    and ValueError or an exception of `zipfile` if it is damaged.
     """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):    # opening a pipe would block
@@ -270,19 +262,17 @@ def read_npz(path):
     return arrays
 
 
-#: Maximum number of tensors that `warn_not_finite` shows.
-MAX_SHOWN = 4
-
-
 def count_not_finite(array):
     """The number of NaN and infinite values in an array."""
-    # If the sum is finite, all values are finite, and computing the sum takes
-    # less time than isfinite for each value. Kind 'f' is floating point;
-    # integers and booleans are always finite
+    is_float = array.dtype.kind == 'f'
+    # If a sum is finite, so are all values; it takes less time than isfinite
     with onp.errstate(over='ignore', invalid='ignore'):
-        if array.dtype.kind != 'f' or onp.isfinite(array.sum()):
+        if not is_float or onp.isfinite(array.sum()):
             return 0
     return array.size - int(onp.count_nonzero(onp.isfinite(array)))
+
+
+_MAX_SHOWN_TENSORS = 4
 
 
 def warn_not_finite(path, counts):
@@ -293,8 +283,8 @@ def warn_not_finite(path, counts):
     names = [f'{name} ({count:,})' for name, count in counts.items() if count]
     if not names:
         return
-    more = (f' and {len(names) - MAX_SHOWN} more tensors'
-            if len(names) > MAX_SHOWN else '')
+    shown, others = names[:_MAX_SHOWN_TENSORS], names[_MAX_SHOWN_TENSORS:]
+    more = f' and {len(others)} more tensors' if others else ''
     warn(f'{path} holds numbers that are NaN or infinite: '
-         f'{", ".join(names[:MAX_SHOWN])}{more}; what the model computes will '
-         'be NaN, too: fetch the file again, or train with a lower lr (--lr)')
+         f'{", ".join(shown)}{more}; what the model computes will be NaN, '
+         'too: fetch the file again, or train with a lower lr (--lr)')

@@ -1,8 +1,7 @@
 """Import MXNet; all other modules of d2lbert import MXNet from here.
 
-When d2lbert is installed, `mxnet_wheel.py` adapts MXNet 1.9.1 to current
-Python and NumPy. This module loads MXNet's libraries and sets the number
-of MXNet's threads. If MXNet cannot work, importing this module raises an
+`mxnet_wheel.py` adapted MXNet 1.9.1 to current Python and NumPy when d2lbert
+was installed. If MXNet cannot work, importing this module raises an
 ImportError that contains the remedy.
 """
 import ctypes
@@ -48,10 +47,9 @@ def _check_numpy_and_python():
 
 
 def _check_wheels():
-    """Raise ImportError if MXNet is missing, or if its wheels are wrong.
+    """Raise ImportError if MXNet is missing, from two wheels, or not 1.9.1.
 
-    Two wheels are wrong, and so is any version except 1.9.1. For an
-    MXNet without a wheel, `_import_mxnet` checks the version.
+    For an MXNet without a wheel, `_import_mxnet` checks the version.
     """
     wheels = mxnet_wheels()
     if len(wheels) > 1:
@@ -64,8 +62,7 @@ def _check_wheels():
             raise ImportError(
                 f'{wheel} {version} is installed and d2lbert needs '
                 f'{MXNET_VERSION}: {_REINSTALL}')
-    folders = mxnet_folders()
-    if any((folder / '__init__.py').exists() for folder in folders):
+    if any((folder / '__init__.py').exists() for folder in mxnet_folders()):
         return
     if wheels:
         raise _missing_files_error(next(iter(wheels)))
@@ -74,7 +71,6 @@ def _check_wheels():
 
 
 def _missing_files_error(wheel):
-    """The ImportError for an installed wheel that lacks some of its files."""
     return ImportError(
         f'pip lists {wheel} but files of its folder mxnet are missing, '
         'perhaps because mxnet and mxnet-cu112 were both installed and one '
@@ -86,8 +82,7 @@ def _keep_freed_memory():
 
     MXNet has no memory pool for arrays on the CPU. By default, glibc requests
     new pages from the system for each large array. The first write to a new
-    page takes more time than the arithmetic on the numbers in it. With
-    D2LBERT_MALLOC=default, the settings of glibc are not changed.
+    page takes more time than the arithmetic on the numbers in it.
     """
     if os.environ.get('D2LBERT_MALLOC') == 'default':
         return
@@ -105,11 +100,11 @@ def _import_error(error):
         return ImportError('MXNet cannot be imported if Python removes '
                            'docstrings: run Python without -OO, and unset '
                            'PYTHONOPTIMIZE')
-    wheel = WHEELS[build()]     # the name of the installed wheel
+    installed_wheel = WHEELS[build()]
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    match = re.match(r'(\S+): cannot open shared object', first_line)
-    if match:
-        library = match.group(1)
+    missing_library = re.match(r'(\S+): cannot open shared object', first_line)
+    if missing_library:
+        library = missing_library.group(1)
         if library in ('libgomp.so.1', 'libquadmath.so.0'):
             return ImportError(
                 f'MXNet needs the system library {library}, which is not '
@@ -117,16 +112,16 @@ def _import_error(error):
                 'Ubuntu), or your system\'s packages of the same libraries')
         return ImportError(f'MXNet needs {library}, which is not here: '
                            f'{_REINSTALL}')
-    match = re.search(r'undefined symbol: (cu[A-Z]\w*)', first_line)
-    if match:       # a function of the CUDA driver
-        return ImportError(f'the NVIDIA driver lacks {match.group(1)}, which '
-                           'the GPU build of MXNet calls: update the NVIDIA '
-                           'driver')
+    cuda_function = re.search(r'undefined symbol: (cu[A-Z]\w*)', first_line)
+    if cuda_function:
+        return ImportError(f'the NVIDIA driver lacks {cuda_function.group(1)},'
+                           ' which the GPU build of MXNet calls: update the '
+                           'NVIDIA driver')
     if 'Cannot find the MXNet library' in first_line:
-        return _missing_files_error(wheel)
+        return _missing_files_error(installed_wheel)
     if isinstance(error, ModuleNotFoundError) and error.name:
         if error.name.split('.')[0] == 'mxnet':
-            return _missing_files_error(wheel)
+            return _missing_files_error(installed_wheel)
         return ImportError(f'MXNet needs the package {error.name}: '
                            f'pip install {error.name}')
     return ImportError(
@@ -135,11 +130,7 @@ def _import_error(error):
 
 
 def _import_mxnet():
-    """Check the installation, set up memory and threads, import MXNet.
-
-    `libraries_ready` loads the libraries that MXNet needs, and sets the number
-    of its threads.
-    """
+    """Check the installation, set up memory and threads, import MXNet."""
     if 'mxnet' not in sys.modules:      # an imported MXNet needs no check
         _check_wheels()
         _check_numpy_and_python()
@@ -168,7 +159,7 @@ def last_line(error):
 
 
 class _NumPyMode(threading.local):
-    """A state of MXNet's NumPy mode in which every thread has the mode on.
+    """The state of MXNet's NumPy mode, on in every thread.
 
     With MXNet's own state, the mode is on only in the thread that calls
     `npx.set_np()`, so layers in other threads would reject arrays of `mx.np`.
@@ -184,6 +175,6 @@ autograd, gluon, init = mx.autograd, mx.gluon, mx.init
 nn, np, npx = mx.gluon.nn, mx.np, mx.npx
 npx.set_np()
 mx.util._NumpyArrayScope._current = _NumPyMode()
-# The value 2 allows scalars and empty arrays ("NumPy shapes") in all threads,
-# also in a thread that has not read the state of the NumPy mode yet
+# The value 2 allows NumPy shapes (scalars, empty arrays) in all threads, even
+# in a thread that has not read `_NumPyMode` yet
 mx.util.set_np_shape(2)

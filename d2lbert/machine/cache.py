@@ -24,10 +24,10 @@ try:
 except ImportError:  # not a POSIX system
     grp = pwd = None
 
-#: {kind of cache entries: pattern of the names of files and folders}. Two
-#: names belong to one entry if the pattern's first group matches the same text
-#: in both. Only files and folders whose names match one of these patterns or
-#: TEMPORARY are ever removed, since D2LBERT_CACHE may point at any folder.
+#: {kind of cache entries: pattern of names}. Two names belong to one entry if
+#: the pattern's first group matches the same text in both. Only files and
+#: folders whose names match one of these patterns or TEMPORARY are ever
+#: removed, since D2LBERT_CACHE may point at any folder.
 KINDS = {
     'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256|\.products)?',
     'tokens': r'([0-9a-f]{32}\.npz|unchanged\.json)',
@@ -40,11 +40,10 @@ KINDS = {
 #: Kinds of entries that can be made again without the network.
 RENEWABLE = 'kernels', 'tokens', 'corpora'
 
-#: Pattern of the names of temporary files and folders, and of lock files. Such
-#: a file is in use, or left over from a killed process.
+#: Pattern of the names of temporary files and folders, and of lock files.
 TEMPORARY = (r'\..+\.part|[0-9a-f]{32}\.\w+\.part|\.(?:fetch|unpack)-.+|'
              r'(?:build|\w+-[0-9a-f]{16}|[0-9a-f]{32})\.lock')
-#: A temporary file that has not changed for this time counts as left over.
+#: Temporary files older than this count as left over from killed processes.
 LEFTOVER_SECONDS = 3600
 
 
@@ -59,8 +58,8 @@ def enabled():
     return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
 
 
-def _user_setting():
-    """$D2LBERT_CACHE, or '' if this variable does not name a folder."""
+def _configured_root():
+    """$D2LBERT_CACHE, or '' if this variable is off or unset."""
     return os.environ.get('D2LBERT_CACHE', '') if enabled() else ''
 
 
@@ -68,48 +67,42 @@ def root():
     """The absolute path of the cache folder, which may not exist yet.
 
     It is $D2LBERT_CACHE, unless this variable is empty or off. The default is
-    the folder d2lbert in $XDG_CACHE_HOME or else in ~/.cache. If the default
-    cannot be created or a parent is unsafe, the cache is a private temporary
-    folder. A relative D2LBERT_CACHE refers to the working directory of the
-    first call. A relative XDG_CACHE_HOME is ignored, as XDG specifies. Raises
-    CacheError if D2LBERT_CACHE begins with ~ and no home folder is known.
+    the folder d2lbert in $XDG_CACHE_HOME or else in ~/.cache, or, if this is
+    not usable, a private temporary folder. Raises CacheError if D2LBERT_CACHE
+    begins with ~ and no home folder is known.
     """
-    setting = _user_setting()
+    setting = _configured_root()
     if setting:
         path = os.path.expanduser(setting)
         if path.startswith('~'):
             raise CacheError(f'D2LBERT_CACHE is {setting!r}, and there is no '
-                             f'home folder {setting.split("/")[0]}: set it to '
-                             'an absolute path')
+                             f'home folder {setting.split("/")[0]}: set '
+                             'D2LBERT_CACHE to an absolute path')
         return _absolute(path)
     return _default_root() or _temporary_root()
 
 
 def is_root_temporary():
-    """True if `root` is temporary, because the default is not usable."""
-    return not _user_setting() and _default_root() is None
+    return not _configured_root() and _default_root() is None
 
 
 @functools.lru_cache(maxsize=None)
 def _absolute(path):
-    """The absolute path, found at the first call with this `path`.
-
-    Later changes of the working directory do not change it.
-    """
+    """The absolute path, cached so that a later chdir does not change it."""
     return Path(os.path.abspath(path))
 
 
 def _default_root():
     """The default root; None if it cannot be created or a parent is unsafe."""
     base = os.path.expanduser(os.environ.get('XDG_CACHE_HOME') or '')
-    if not os.path.isabs(base):
+    if not os.path.isabs(base):     # XDG specifies to ignore a relative path
         base = os.path.join(os.path.expanduser('~'), '.cache')
     default = Path(base, 'd2lbert')
     if not default.is_absolute():
         return None     # no HOME, and no user name for this user id
-    nearest = next(path for path in (default, *default.parents)
-                   if os.path.lexists(path))
-    if nearest != default and not os.access(nearest, os.W_OK | os.X_OK):
+    existing = next(path for path in (default, *default.parents)
+                    if os.path.lexists(path))
+    if existing != default and not os.access(existing, os.W_OK | os.X_OK):
         return None     # for example, in a container with the home folder /
     if _unsafe_parent(default) is not None:
         return None     # for example, the user root in another user's home
@@ -143,7 +136,7 @@ def set_matplotlib_folder():
 def folder(kind):
     """Return the cache folder of a kind; create it if it is missing.
 
-    Old temporary files in it are removed. Raises CacheError as `root` and
+    Leftovers in it are removed. Raises CacheError as `root` and
     `private_folder` do.
     """
     path = private_folder(root() / kind)
@@ -198,10 +191,7 @@ def _make_folders(path):
 
 
 def is_trusted(status):
-    """True if only the superuser and this user may write.
-
-    status: the os.stat result of a file or folder.
-    """
+    """True if a stat result lets only the superuser and this user write."""
     return (status.st_uid in (0, os.geteuid())
             and not status.st_mode & 0o022)
 
@@ -230,12 +220,9 @@ def make_private(path):
 
 
 def _unsafe_parent(path):
-    """The first parent folder or link of `path` that another user can change.
-
-    Returns None if no other user can. In a sticky folder, like /tmp, users can
-    replace only their own files. The owner of the folder / is trusted, too: in
-    a container with a single user, the superuser's files may have this owner.
-    """
+    """The first parent or link of `path` that others can change, else None."""
+    # In a container with a single user, the superuser's files, / among them,
+    # may have another owner
     trusted_owners = {0, os.geteuid(), os.stat('/').st_uid}
     for parent, status in _parents_and_links(path):
         mode = status.st_mode
@@ -243,6 +230,7 @@ def _unsafe_parent(path):
             return parent
         others_can_write = mode & 0o002 or (
             mode & 0o020 and not _is_own_group(status.st_gid))
+        # In a sticky folder, like /tmp, users can replace only their own files
         is_sticky = mode & stat.S_ISVTX
         if stat.S_ISDIR(mode) and others_can_write and not is_sticky:
             return parent
@@ -256,11 +244,10 @@ def _parents_and_links(path):
     itself is yielded only if it is a link.
     """
     current, num_links = '/', 0
-    # Names below `current`, as a stack: the next name is the last of the list
-    remaining = [*reversed(Path(os.path.abspath(path)).parts[1:])]
+    name_stack = [*reversed(Path(os.path.abspath(path)).parts[1:])]
     yield current, os.lstat(current)
-    while remaining:
-        name = remaining.pop()
+    while name_stack:
+        name = name_stack.pop()
         current, previous = os.path.join(current, name), current
         if name == '..':        # in the target of a link
             current = os.path.dirname(previous)
@@ -272,23 +259,22 @@ def _parents_and_links(path):
         if stat.S_ISLNK(status.st_mode):
             yield current, status
             num_links += 1
-            if num_links > 40:      # the limit of Linux
-                return              # a loop of links, which Linux rejects
+            if num_links > 40:      # probably a loop; Linux has the same limit
+                return
             target = Path(os.readlink(current))
             if target.is_absolute():
                 current, names = '/', target.parts[1:]
             else:
                 current, names = previous, target.parts
-            remaining += reversed(names)
-        elif remaining:
+            name_stack += reversed(names)
+        elif name_stack:
             yield current, status
 
 
 def _is_own_group(group_id):
-    """True if the group is the private group of this user.
+    """True for the user's private primary group, which has no other member.
 
-    Many systems give each user a primary group of the user's name, without
-    other members. Files that this group may write are safe.
+    Many systems give each user such a group, with the user's name.
     """
     if grp is None:
         return False
@@ -315,8 +301,7 @@ class Entry(NamedTuple):
 def mark_used(path):
     """Set the last use of a cache entry to now, if `path` is in the cache."""
     with contextlib.suppress(OSError, ValueError):
-        path = Path(path)
-        path.relative_to(root())    # a ValueError if it is outside the cache
+        Path(path).relative_to(root())      # ValueError: outside the cache
         os.utime(path)
 
 
@@ -324,20 +309,19 @@ def entries(kinds=tuple(KINDS)):
     """Yield each `Entry` of the kinds. Links are not followed."""
     for kind in kinds:
         found = {}      # {(name of the entry, is_temporary): paths}
-        for path in _paths(kind):
+        for path in _paths_of_kind(kind):
             match = re.fullmatch(KINDS[kind], path.name)
             if match:
                 found.setdefault((match.group(1), False), []).append(path)
             elif re.fullmatch(TEMPORARY, path.name):
                 found.setdefault((path.name, True), []).append(path)
         for (_, is_temporary), paths in sorted(found.items()):
-            sizes, times = zip(*map(_size_and_time, paths))
-            yield Entry(kind, tuple(paths), sum(sizes), max(times),
+            sizes, mtimes = zip(*map(_size_and_mtime, paths))
+            yield Entry(kind, tuple(paths), sum(sizes), max(mtimes),
                         is_temporary)
 
 
-def _paths(kind):
-    """A list of the files and folders in the folder of a kind."""
+def _paths_of_kind(kind):
     parent = root() / kind
     # A link may point outside the cache, so it is ignored
     if parent.is_symlink() or not parent.is_dir():
@@ -345,7 +329,7 @@ def _paths(kind):
     return list(parent.iterdir())
 
 
-def _size_and_time(path):
+def _size_and_mtime(path):
     """(size in bytes, time of the last change) of a file or a whole folder."""
     size, mtime = 0, 0
     with contextlib.suppress(FileNotFoundError):    # removed meanwhile
@@ -354,13 +338,13 @@ def _size_and_time(path):
         if stat.S_ISDIR(status.st_mode):
             size = 0
             for inner in path.iterdir():
-                inner_size, inner_mtime = _size_and_time(inner)
+                inner_size, inner_mtime = _size_and_mtime(inner)
                 size, mtime = size + inner_size, max(mtime, inner_mtime)
     return size, mtime
 
 
 def remove_leftovers(kind, now=None):
-    """Remove temporary files that count as left over; return the bytes freed.
+    """Remove temporary files older than LEFTOVER_SECONDS; return bytes freed.
 
     now: seconds since 1970; None for the current time.
     """
@@ -373,17 +357,14 @@ def remove_leftovers(kind, now=None):
 def clear(kind, older_than=0):
     """Remove entries and leftovers of a kind.
 
-    Returns (number of removed entries, bytes freed). older_than: entries that
-    were used within this number of days are kept. Raises BlockingIOError, and
-    removes no entry, if another process holds a lock file in the folder of
-    `kind` when this function begins. A process that creates a lock later can
-    still write an entry, which may then be removed. This loses only time: the
-    next process makes a missing or incomplete entry again.
+    Returns (number of removed entries, bytes freed). older_than: the minimum
+    number of days since the last use. Raises BlockingIOError, and removes no
+    entry, if another process holds a lock in the folder to write an entry. If
+    a process creates a lock later, its entry may be removed. This loses only
+    time: the next process makes the entry again.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
-        # Hold all existing locks. This raises BlockingIOError if a process
-        # holds one of them, which means that it is writing an entry
         for entry in entries([kind]):
             if entry.is_temporary and entry.paths[0].suffix == '.lock':
                 stack.enter_context(locked(entry.paths[0], wait=False))

@@ -612,8 +612,8 @@ def test_a_net_that_the_format_cannot_represent_is_refused(make, said, loaded,
     (dict(parts=['encodr']), ValueError, 'parts must be names among encoder, '
      "decoder, pooler, mlm, nsp, head, not 'encodr'"),
     (dict(parts=3), TypeError, 'parts must be a list of names, not 3'),
-    (dict(net=None), TypeError, 'net must be a net as load_model gives it'),
-    (dict(tokenizer='x'), TypeError, 'tokenizer must be a tokenizer as load')])
+    (dict(net=None), TypeError, 'net must be a net, such as load_model'),
+    (dict(tokenizer='x'), TypeError, 'tokenizer must be a tokenizer, such')])
 def test_a_wrong_argument_is_named_and_nothing_written(change, kind, said,
                                                        loaded, tmp_path):
     arguments = dict(zip(('net', 'tokenizer'), loaded), folder=tmp_path / 'x')
