@@ -1,10 +1,9 @@
 """Define `TextObjective`, the base class of the objectives of `pretrain`.
 
-`read_corpus` opens the text that the settings name. The function `evaluate`
-returns the figures of the chapter's tasks, MLM and NSP: losses and accuracies.
+The function `evaluate` computes losses and accuracies of the chapter's tasks,
+MLM and NSP.
 """
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 from d2lbert import hub
@@ -29,20 +28,16 @@ from d2lbert.text import UNK_ID
 from d2lbert.texts.examples import check_max_len
 from d2lbert.texts.numbered_text import MIN_FREQ
 
-#: Number of word pieces to learn if the setting vocab_size is not given.
-NUM_PIECES = 8000
+DEFAULT_PIECES = 8000
 
-#: Least number of position embeddings with the architecture 'book'.
-MIN_POSITIONS = 1000
-
-#: {value of the setting `architecture`: arguments of a net}. The property
-#: `net_config` adds the arguments that other settings determine.
-ARCHITECTURES = {'book': dict(max_len=MIN_POSITIONS), 'published': PUBLISHED,
+#: {value of the setting `architecture`: arguments of a net}. `net_config` adds
+#: arguments from other settings, and raises max_len if a run needs more.
+ARCHITECTURES = {'book': dict(max_len=1000), 'published': PUBLISHED,
                  'distilbert': PUBLISHED_DISTILBERT}
 
 
 class TextObjective(Objective):
-    """An objective on a text of any size, which trains a new net.
+    """An objective of `pretrain`, on a text of any size.
 
     settings: {name: value} of all settings in `training.settings`. vocab: the
     `Vocab` of a resumed run or of a teacher, which replaces the setting
@@ -50,11 +45,11 @@ class TextObjective(Objective):
     the text of a new run. is_new: False if the run is resumed, so that a
     checkpoint replaces the initial weights.
 
-    `d2lbert evaluate` constructs no object of this class. It calls the class
-    methods `net_to_train`, `held_out_batches` and `figures`.
+    `d2lbert evaluate` constructs no object. It calls the class methods
+    `net_to_train`, `held_out_batches` and `figures`.
     """
 
-    weights = (1,)          # of the losses: by default there is one
+    weights = (1,)          # for an objective with one loss
     command = 'pretrain'
     change_causes = {
         'fingerprint': ('the corpus', 'a file, what --eval-every holds out, '
@@ -83,14 +78,13 @@ class TextObjective(Objective):
 
     @property
     def fixed_entries(self):
-        """Entries of a checkpoint that must be the same in a resumed run."""
         # Checked in this order, since another teacher may change the
         # fingerprint, too. `Distillation` replaces teacher=None
         return dict(teacher=None, fingerprint=self.fingerprint)
 
     @property
     def net_config(self):
-        """The arguments of the net, a dictionary."""
+        """The keyword arguments of the net."""
         s = self.settings
         config = dict(ARCHITECTURES[s['architecture']])
         if s['share_layers']:
@@ -114,7 +108,6 @@ class TextObjective(Objective):
         return config
 
     def net(self, devices):
-        """The net with its initial weights on every device."""
         bert = net_of(self.net_config)
         bert.vocab = self.vocab
         net = self.net_to_train(bert)
@@ -130,7 +123,7 @@ class TextObjective(Objective):
                    self.corpus.train if self._is_new else None)
         check_max_len(self.settings['max_len'])
         if self._describes_text:
-            # After the checks above: no report is printed before their errors
+            # After the checks, so that no report precedes their errors
             report(self.corpus, self.settings,
                    is_named=self.settings['corpus'] in NAMED_CORPORA)
         return net
@@ -146,7 +139,6 @@ class TextObjective(Objective):
         return net
 
     def evaluate(self, net, devices):
-        """The `self.Figures` of a net on the held-out text."""
         s = self.settings
         return self.figures(net, self.held_out_batches(
             self.corpus.valid, s['batch_size'], s['max_len']), devices)
@@ -165,15 +157,10 @@ class TextObjective(Objective):
         raise NotImplementedError
 
     def config_entries(self, history):
-        """Further entries of config.json: history.wanted, unless it is None.
-
-        history: a `training.history.RunHistory`. Its `wanted` describes the
-        corpus that was asked for, if the run trains on another one.
-        """
+        """The entry `wanted`, unless the run has the wanted corpus."""
         return {} if history.wanted is None else dict(wanted=history.wanted)
 
     def summary(self, history, devices):
-        """The lines of `objective.run_summary`."""
         return run_summary(history, devices, self.unit)
 
 
@@ -192,27 +179,24 @@ def read_corpus(settings, vocab=None, progress=False):
     build a vocabulary from the text.
     """
     paths, valid_paths = settings['corpus'], settings['valid']
-    if paths == 'wikitext-2':       # a name instead of paths
+    if paths == 'wikitext-2':
         folder = hub.wikitext2_dir(settings['data_dir'])
         paths = folder / hub.TRAIN_FILE
         if valid_paths is None and (folder / hub.VALID_FILE).is_file():
             valid_paths = folder / hub.VALID_FILE
     elif paths == 'sample':
         paths = hub.sample_dir() / hub.TRAIN_FILE
-    paths = _as_list(paths)
     vocab_source, min_freq = settings['vocab'], settings['min_freq']
     if min_freq is None and settings['corpus'] in NAMED_CORPORA:
         min_freq = MIN_FREQ
-    # `vocab` is used at once if it came from a file or a teacher. If it was
-    # built from the text, a vocabulary is built again, so that the text has
-    # the same key in the cache. Then `vocab` replaces the new vocabulary,
-    # unless both have the same word pieces
-    if vocab is not None and (vocab_source is not None
-                              or settings['teacher'] is not None):
+    # A vocabulary that was built from the text is built again, so that the
+    # text has the same key in the cache. Then `vocab` replaces it
+    was_built = vocab_source is None and settings['teacher'] is None
+    if vocab is not None and not was_built:
         vocab_source = vocab
     valid_share = settings['valid_share'] if settings['eval_every'] else 0.0
-    if valid_paths is not None:     # then all of `paths` is trained on
-        valid_paths, valid_share = _as_list(valid_paths), 0.0
+    if valid_paths is not None:
+        valid_share = 0.0
     keywords = dict(
         valid_paths=valid_paths, valid_share=valid_share,
         split=settings['split'], text_field=settings['text_field'],
@@ -220,7 +204,7 @@ def read_corpus(settings, vocab=None, progress=False):
     vocab_size = settings['vocab_size']
     if settings['tokenizer'] == 'wordpiece':
         if vocab_source is None:
-            corpus = open_corpus(paths, pieces=vocab_size or NUM_PIECES,
+            corpus = open_corpus(paths, pieces=vocab_size or DEFAULT_PIECES,
                                  **keywords)
             if vocab is None or same_pieces(corpus.vocab, vocab):
                 return corpus
@@ -236,17 +220,12 @@ def read_corpus(settings, vocab=None, progress=False):
     return corpus if vocab is None else corpus.numbered_by(vocab)
 
 
-def _as_list(paths):
-    """Return one path as a list of one; return a list as it is."""
-    return [paths] if isinstance(paths, (str, Path)) else paths
-
-
 class Figures(NamedTuple):
     """Figures of a model on a text, over all predictions and pairs.
 
-    Words outside the vocabulary are <unk>, which is easy to predict: a text
-    full of <unk> has a high mlm_accuracy. known_accuracy leaves out each
-    <unk>, also if WikiText-2 itself has it in place of a rare word.
+    <unk> is easy to predict, so a text full of unknown words has a high
+    mlm_accuracy. known_accuracy leaves out every <unk>, also those that
+    WikiText-2 itself has.
     """
 
     mlm_loss: float         # nats for a prediction
@@ -260,7 +239,7 @@ class Figures(NamedTuple):
 
 
 def evaluate(net, batches, devices):
-    """The `Figures` of `net` on batches of a loader of `load_data_wiki`."""
+    """The `Figures` of a net on batches, as `load_data_wiki` loads them."""
     totals = Accumulator(8)
     for batch in batches:
         host_batch = type(batch)(*map(host, batch))
@@ -269,17 +248,16 @@ def evaluate(net, batches, devices):
                       for shard, device in shards(host_batch, devices)]
         for sums in shard_sums:
             totals.add(*sums.asnumpy())
-    (mlm_loss_sum, mlm_hits, num_preds, known_hits, num_known, nsp_loss_sum,
-     nsp_hits, num_pairs) = totals.data
+    mlm_totals, pair_totals = totals.data[:5], totals.data[5:]
+    num_preds, num_pairs = mlm_totals[2], pair_totals[2]
     if not num_preds or not num_pairs:
         raise ValueError('there is nothing to evaluate on: the text has no '
                          'pair of sentences that fits')
-    mlm_loss, perplexity, mlm_accuracy, unknown_share, known_accuracy = (
-        mlm_figures(mlm_loss_sum, mlm_hits, num_preds, known_hits, num_known))
-    nsp_loss, nsp_accuracy = loss_and_accuracy(nsp_loss_sum, nsp_hits,
-                                               num_pairs)
-    return Figures(mlm_loss, perplexity, mlm_accuracy, nsp_loss, nsp_accuracy,
-                   unknown_share, known_accuracy)
+    loss, perplexity, accuracy, unknown_share, known_accuracy = mlm_figures(
+        *mlm_totals)
+    pair_figures = loss_and_accuracy(*pair_totals)
+    return Figures(loss, perplexity, accuracy, *pair_figures, unknown_share,
+                   known_accuracy)
 
 
 def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
@@ -291,9 +269,8 @@ def mlm_figures(loss_sum, hits, num_preds, known_hits, num_known):
     loss, accuracy = loss_and_accuracy(loss_sum, hits, num_preds)
     if math.isnan(loss):    # as in `loss_and_accuracy`
         known_hits = math.nan
-    # After training has failed, the loss can exceed 709, where exp overflows;
-    # 700 leaves a margin. A loss of NaN is not above 700, and gives NaN
-    perplexity = math.exp(loss) if not loss > 700 else math.inf
+    # exp overflows above 709, which the loss of a diverged training can exceed
+    perplexity = math.inf if loss > 700 else math.exp(loss)
     unknown_share = (num_preds - num_known) / num_preds
     known_accuracy = known_hits / num_known if num_known else math.nan
     return loss, perplexity, accuracy, unknown_share, known_accuracy
@@ -315,14 +292,14 @@ def _shard_sums(net, shard, device):
     with autograd.pause():      # the caller may be recording
         masked = MaskedTokens.of(net, shard, device)
         device = masked.X.ctx
-        nsp_sums, _ = _sums_and_hits(masked.nsp_Y_hat,
-                                     on_device(shard.nsp_y, device))
+        pair_sums, _ = _sums_and_hits(masked.nsp_Y_hat,
+                                      on_device(shard.nsp_y, device))
         if not masked.count:
-            return np.concatenate([np.zeros(5, ctx=device), nsp_sums])
+            return np.concatenate([np.zeros(5, ctx=device), pair_sums])
         # Called as on the book's page, since a user may have replaced the head
         scores = net.mlm(np.expand_dims(masked.X, 0),
                          masked.put(masked.masked_rows[None]))
-    return np.concatenate([mlm_sums(scores[0], masked.labels), nsp_sums])
+    return np.concatenate([mlm_sums(scores[0], masked.labels), pair_sums])
 
 
 def mlm_sums(scores, labels, unk=UNK_ID):
@@ -330,8 +307,8 @@ def mlm_sums(scores, labels, unk=UNK_ID):
 
     Loss, hits and number of all predictions, then hits and number of the
     predictions whose label is not <unk>. A prediction is a hit if its label
-    has the highest score. scores (M, V) for the V tokens of the vocabulary;
-    labels (M,) on the host. unk: the id of <unk>.
+    has the highest score. scores (M, V); labels (M,) on the host. unk: the id
+    of <unk>.
     """
     is_known = on_device(labels != unk, scores.ctx, 'float32')
     sums, is_hit = _sums_and_hits(scores, on_device(labels, scores.ctx))

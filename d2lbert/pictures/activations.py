@@ -1,4 +1,4 @@
-"""This module computes the numbers that the pictures of a net show.
+"""Compute the numbers that the pictures of a net show.
 
 They are attention weights, the hidden states of all layers, predictions for
 masked tokens, and the most similar tokens of other texts. `plot_attention`
@@ -24,22 +24,17 @@ from d2lbert.progress import bar
 from d2lbert.text import special_of
 from d2lbert.texts.examples import pad_rows
 
-#: Maximum number of tokens in a batch of `vectors_by_layer`, padding included.
-#: A longer text forms a batch alone.
-MAX_TOKENS = 1 << 12
-
-#: Maximum number of tokens in a batch of `guesses_of`, which repeats one text.
-#: For a longer text, each batch has one row.
-MAX_GUESS_TOKENS = 1 << 13
+#: Maximum number of tokens in a batch of `vectors_by_layer`, padding included,
+#: and in a batch of `guesses_of`. A longer text forms a batch alone.
+MAX_TOKENS, MAX_GUESS_TOKENS = 1 << 12, 1 << 13
 
 #: Number of guesses that are kept for each masked token.
 NUM_GUESSES = 10
 
-#: Size of the font in points (1/72 inch).
-FONT_POINTS = 7
+FONT_POINTS = 7     # a point is 1/72 inch
 
 #: For figures without figsize: the minimum side of a panel, and the maximum
-#: sum of the sides in a row or column. The maximum has priority.
+#: sum of the sides in a row or column, which has priority.
 MIN_PANEL_INCHES, MAX_ROW_INCHES = 1.3, 18
 
 
@@ -54,9 +49,8 @@ def attention_of(net, ids, segments=None):
     """
     T = len(ids)
     weights = []
-    # Within `keep_attention` a block computes without the fused operators, as
-    # these do not store attention weights. Blocks run one at a time, so that
-    # the device never holds the weights of all blocks
+    # Blocks run one at a time, so that the device never holds the weights of
+    # all blocks
     with autograd.pause():
         X, _ = _embed(net, [ids], [segments or [0] * T], [T])
         for blk in net.encoder.blks.up_to(-1):      # all blocks
@@ -65,8 +59,7 @@ def attention_of(net, ids, segments=None):
                 X = blk(X, None)        # None: there is no padding
             # (N, T, T), since the batch has a single text
             weights.append(attention.attention_weights.asnumpy())
-            # Free the memory, unless `attention` also keeps its weights
-            # outside of `keep_attention`
+            # Free the memory, unless the net keeps its weights anyway
             if not attention.keeps_weights:
                 attention.attention_weights = None
     return onp.stack(weights).astype('float32', copy=False)
@@ -88,17 +81,17 @@ def _find_attention(blk):
 
 
 def clearest_head(weights, is_special):
-    """Find the head in which words attend most strongly to few other words.
+    """Find the (layer, head) in which words attend most to few other words.
 
-    weights: (L, N, T, T); is_special: T booleans, True for special tokens. All
-    other tokens are words here. Returns the (layer, head), counted from 0,
-    with the largest sum of squared weights from words to other words; (0, 0)
-    for a text of fewer than two words. The sum is small for heads in which
-    words attend to all tokens alike, to special tokens, or to themselves.
+    weights: (L, N, T, T); is_special: T booleans. Words are the tokens that
+    are not special. The result, counted from 0, has the largest sum of squared
+    weights from words to other words; it is (0, 0) for fewer than two words.
+    The sum is small for heads in which words attend to all tokens alike, to
+    special tokens, or to themselves.
     """
-    positions = onp.flatnonzero(~onp.asarray(is_special))   # of the words
-    squares = weights[:, :, positions][:, :, :, positions] ** 2
-    squares *= 1 - onp.eye(len(positions), dtype=squares.dtype)
+    word_positions = onp.flatnonzero(~onp.asarray(is_special))
+    squares = weights[:, :, word_positions][:, :, :, word_positions] ** 2
+    squares *= 1 - onp.eye(len(word_positions), dtype=squares.dtype)
     scores = squares.sum(axis=(2, 3))                   # (L, N)
     return tuple(map(int, onp.unravel_index(scores.argmax(), scores.shape)))
 
@@ -136,26 +129,27 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
                              'them there is nothing to show')
         weights = weights[:, :, kept][:, :, :, kept]
         strings = [strings[t] for t in kept]
-    # All sizes are in inches. side: of a panel
+    # Lengths are in inches
     line_height = FONT_POINTS * 1.25 / 72
-    side = min(max(MIN_PANEL_INCHES, len(strings) * line_height),
-               MAX_ROW_INCHES / max(len(layers), len(heads)))
-    # margin: for the labels, which `short_label` cuts to 14 letters. A letter
-    # is 0.65 times as wide as the font is high
-    max_letters = min(max(map(len, strings)), 14)
-    margin = 0.25 + max_letters * FONT_POINTS * 0.65 / 72
-    color_bar_width = 0.7
-    # 0.15 and 0.3 are gaps between panels
+    panel_side = min(max(MIN_PANEL_INCHES, len(strings) * line_height),
+                     MAX_ROW_INCHES / max(len(layers), len(heads)))
+    # `short_label` cuts labels to 14 letters. A letter is 0.65 times as wide
+    # as the font is high
+    label_letters = min(max(map(len, strings)), 14)
+    margin = 0.25 + label_letters * FONT_POINTS * 0.65 / 72
+    column_gap, row_gap, color_bar_width = 0.15, 0.3, 0.7
     fig = Picture(figsize=figsize or (
-        margin + len(heads) * (side + 0.15) + color_bar_width,
-        margin + len(layers) * (side + 0.3)), layout='constrained')
+        margin + len(heads) * (panel_side + column_gap) + color_bar_width,
+        margin + len(layers) * (panel_side + row_gap)), layout='constrained')
     axes = fig.subplots(len(layers), len(heads), squeeze=False)
     if figsize is not None:     # the side for which figsize leaves room
-        side = min((figsize[0] - margin - color_bar_width) / len(heads),
-                   (figsize[1] - margin) / len(layers))
+        panel_side = min(
+            (figsize[0] - margin - color_bar_width) / len(heads),
+            (figsize[1] - margin) / len(layers))
     # Label only every tick_step-th token if the labels would overlap. 0.1: a
     # small figsize may leave no room for a panel
-    tick_step = max(1, math.ceil(len(strings) * line_height / max(side, 0.1)))
+    tick_step = max(1, math.ceil(
+        len(strings) * line_height / max(panel_side, 0.1)))
     ticks = list(range(0, len(strings), tick_step))
     labels = [short_label(strings[t]) for t in ticks]
     max_weight = max(weights[layer - 1, head - 1].max()
@@ -177,7 +171,7 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
                 ax.set_xticklabels(labels, rotation=90)
             if layer == layers[0]:
                 ax.set_title(f'head {head}', fontsize=FONT_POINTS + 1)
-    # All panels share one scale, so any image gives the color bar of all
+    # All panels share one scale, so any image gives the color bar
     color_bar = fig.colorbar(image, ax=axes, shrink=0.8, pad=0.02, aspect=30)
     color_bar.ax.tick_params(labelsize=FONT_POINTS)
     color_bar.set_label('attention weight', fontsize=FONT_POINTS + 1)
@@ -185,10 +179,9 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
 
 
 def _encode(net, tokens, tokens_b, tokenizer, vocab):
-    """Return four lists, an entry for each token of a text or a pair.
+    """Return (ids, segments, strings, is_special), lists with T entries.
 
-    They are ids, segments, tokens (strings), and booleans, True for special
-    tokens. The arguments are as for `plot_attention`.
+    The arguments are as for `plot_attention`.
     """
     if tokenizer is not None:
         encoded = tokenizer.encode(tokens, tokens_b)
@@ -209,7 +202,7 @@ def _numbers_to_draw(numbers, count, name):
     """Return the numbers of layers or heads as a list, each from 1 to count.
 
     numbers: an int, ints, or None for all; name: the argument's name for
-    messages. Raises ValueError for any other number, and for an empty list.
+    messages.
     """
     if numbers is None:
         return list(range(1, count + 1))
@@ -229,7 +222,7 @@ def vectors_by_layer(net, encoded, pad_id=0):
     token. Yields L + 1 lists, the embeddings first; each has an array (T, H)
     float32 for each text, in the order of `encoded`. Layer l equals
     `encode(..., pooling=None, layer=l)` up to rounding. A call of `encode` for
-    each layer would run the first blocks again and again.
+    each layer would run the first blocks again.
     """
     batches = _make_batches(encoded, pad_id)
     if net.encoder.quantized is not None:
@@ -240,27 +233,25 @@ def vectors_by_layer(net, encoded, pad_id=0):
                 outputs = [net.encoder(batch.ids, batch.segments,
                                        onp.array(batch.lens), layer)
                            for batch in batches]
-            yield _split_batches(batches, outputs)
+            yield _states_by_text(batches, outputs)
         return
     with autograd.pause():
         # For each batch, the input of the next block and the lengths
         inputs = [_embed(net, batch.ids, batch.segments, batch.lens)
                   for batch in batches]
-    yield _split_batches(batches, [X for X, _ in inputs])
+    yield _states_by_text(batches, [X for X, _ in inputs])
     for layer, blk in enumerate(net.encoder.blks.up_to(-1), 1):
         with autograd.pause():
             inputs = [(blk(X, lens), lens) for X, lens in inputs]
-            # After the last layer of a pre-LN encoder, `finish` applies the
-            # final LayerNorm. In all other cases `finish` returns X
+            # The final LayerNorm of a pre-LN encoder, after the last layer
             outputs = [net.encoder.finish(X, layer) for X, _ in inputs]
-        yield _split_batches(batches, outputs)
+        yield _states_by_text(batches, outputs)
 
 
 def _embed(net, ids, segments, lens):
-    """Return the input of the first block, X (B, T, H), and lens as an array.
+    """Return the first block's input (B, T, H), and lens as a device array.
 
-    ids, segments: (B, T); lens: the B lengths without padding. X and the array
-    are on the device of the net.
+    ids, segments: (B, T); lens: the B lengths without padding.
     """
     X = net.encoder(onp.array(ids, 'int32'), onp.array(segments, 'int32'),
                     None, 0)
@@ -283,28 +274,27 @@ def _make_batches(encoded, pad_id):
         # The shortest texts come first, so text k would be the longest of its
         # batch and determine the padded length T
         if indices and len(encoded[k].ids) * (len(indices) + 1) > MAX_TOKENS:
-            batches.append(_pad(encoded, indices, pad_id))
+            batches.append(_padded_batch(encoded, indices, pad_id))
             indices = []
         indices.append(k)
     if indices:
-        batches.append(_pad(encoded, indices, pad_id))
+        batches.append(_padded_batch(encoded, indices, pad_id))
     return batches
 
 
-def _pad(encoded, indices, pad_id):
-    """Return the `_Batch` of the texts with these indices."""
+def _padded_batch(encoded, indices, pad_id):
     return _Batch(indices, pad_rows([encoded[k].ids for k in indices], pad_id),
                   pad_rows([encoded[k].segments for k in indices]),
                   [len(encoded[k].ids) for k in indices])
 
 
-def _split_batches(batches, states):
+def _states_by_text(batches, padded_states):
     """Return the hidden states (T, H) of each text, in the order of the texts.
 
-    states: for each batch the hidden states (B, T, H) of one layer, padded.
+    padded_states: for each batch the states (B, T, H) of one layer.
     """
     states_of_text = {}
-    for batch, X in zip(batches, states):
+    for batch, X in zip(batches, padded_states):
         X = X.asnumpy()
         for b, k in enumerate(batch.indices):
             states_of_text[k] = X[b, :batch.lens[b]]
@@ -322,9 +312,9 @@ class MaskGuesses(NamedTuple):
 def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     """Mask each token of an `Encoded` in turn, and predict it.
 
-    Returns a list of T entries: `MaskGuesses`, or None for special tokens.
-    Entry t has the `top` likeliest tokens in place of token t, if only token t
-    is masked. `fill_mask` returns the same guesses, but takes no pair.
+    Returns a list of T entries: `MaskGuesses` with the `top` likeliest tokens,
+    or None for special tokens. `fill_mask` returns the same guesses, but takes
+    no pair.
     """
     T, vocab_size = len(encoded.ids), len(tokenizer)
     positions = [t for t in range(T) if encoded.words[t] is not None]
@@ -333,7 +323,7 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
     with bar(len(positions), 'guessing', 'tokens',
              quiet=T < 40) as progress:     # no bar for a short text
         for first in range(0, len(positions), batch_size):
-            # Row b of the batch is the text in which token masked[b] is masked
+            # Row b of the batch is the text with token masked[b] masked
             masked = onp.array(positions[first:first + batch_size])
             rows = onp.arange(len(masked))
             ids = onp.tile(onp.array(encoded.ids, 'int32'), (len(masked), 1))
@@ -360,12 +350,11 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
 # Neighbours: the tokens of a sample with the most similar vectors. A sample is
 # a list of sentences
 
-#: Number of neighbours that are kept for a token in a layer: this many among
-#: all sample tokens, and this many among sample tokens with the same id.
+#: Number of a token's neighbours in a layer, and of neighbours with its id.
 NUM_NEIGHBOURS = 6
 
-#: Maximum number of tokens of a sample sentence; a longer one is truncated.
-MAX_LENGTH = 128
+#: Sentences of a sample are truncated to this number of tokens.
+MAX_SENTENCE_TOKENS = 128
 
 
 class SampleToken(NamedTuple):
@@ -387,15 +376,15 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
     """Find the nearest sample tokens of every token of some texts.
 
     texts: a list of `Encoded`; sentences: the sample, a list of strings.
-    Returns (list of `SampleToken`s, neighbours). neighbours[k][l][t] is for
-    token t of text k in layer l, where layer 0 is the embeddings. It is a pair
-    of `Neighbours`: the first among all sample tokens, the second among sample
-    tokens with the same id. Nearest means the largest cosine similarity
-    in the layer. A special token is only compared with the same special token,
-    and other tokens only with tokens that are not special.
+    Returns (list of `SampleToken`s, neighbours). neighbours[k][l][t], for
+    token t of text k in layer l (0: the embeddings), is a pair of
+    `Neighbours`: among all sample tokens, and among sample tokens with the
+    same id. Nearest means the largest cosine similarity. A special token is
+    only compared with the same special token, and other tokens only with
+    tokens that are not special.
     """
-    sample = tokenizer.encode_batch(
-        list(sentences), max_len=min(net.encoder.max_len, MAX_LENGTH))
+    sample = tokenizer.encode_batch(list(sentences), max_len=min(
+        net.encoder.max_len, MAX_SENTENCE_TOKENS))
     sample_tokens = [SampleToken(s, begin, end)
                      for s, encoded in enumerate(sample)
                      for begin, end in encoded.offsets]
@@ -409,17 +398,16 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
             cosines = _normalize(states[k]) @ sample_vectors.T
             pairs = []      # of `Neighbours`, a pair for each token
             for t, token_id in enumerate(text.ids):
-                # same, allowed: a boolean for each sample token
-                same = sample_ids == token_id
-                allowed = same if text.words[t] is None else ~is_special
+                same_id = sample_ids == token_id
+                allowed = same_id if text.words[t] is None else ~is_special
                 pairs.append((_nearest(cosines[t], allowed, top),
-                              _nearest(cosines[t], same & allowed, top)))
+                              _nearest(cosines[t], same_id & allowed, top)))
             neighbours[k].append(pairs)
     return sample_tokens, neighbours
 
 
 def _normalize(X):
-    """Scale each row of X, an array with H columns, to length one."""
+    """Scale each row of X to length one."""
     lengths = onp.sqrt((X * X).sum(axis=1, keepdims=True))
     return X / onp.maximum(lengths, 1e-12)
 
@@ -431,11 +419,8 @@ def _nearest(cosines, allowed, top):
     True for the sample tokens to choose from.
     """
     indices = onp.flatnonzero(allowed)
-    allowed_cosines = cosines[indices]
-    # Sorted by cosine, the largest first; equal cosines by index
     if len(indices) > top:
-        best = onp.argpartition(-allowed_cosines, top - 1)[:top]
-        best = best[onp.lexsort((indices[best], -allowed_cosines[best]))]
-    else:
-        best = onp.lexsort((indices, -allowed_cosines))
-    return Neighbours(indices[best].tolist(), allowed_cosines[best].tolist())
+        indices = indices[onp.argpartition(-cosines[indices], top - 1)[:top]]
+    # The largest cosine first; equal cosines by index
+    indices = indices[onp.lexsort((indices, -cosines[indices]))]
+    return Neighbours(indices.tolist(), cosines[indices].tolist())

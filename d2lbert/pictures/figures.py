@@ -25,13 +25,11 @@ class Picture(Figure):
 
 
 def check_figure(out, force, reads=()):
-    """Check the path and the extension of a file to write a figure to.
+    """Raise an error if a figure must not be written to the file `out`.
 
-    force: True if an existing file may be replaced. reads: paths that the
-    command reads, which must not be replaced. Raises ValueError or
-    FileExistsError as `check_out` does, and UsageError if matplotlib cannot
-    write the format that the extension names. A command calls this function
-    before a long computation.
+    Call this before a long computation. force, reads: as for `check_out`.
+    Raises ValueError or FileExistsError as `check_out` does, and UsageError
+    if matplotlib cannot write the format that the extension names.
     """
     check_out(out, force, 'figure.png', reads)
     if _format(out) not in FigureCanvasBase.get_supported_filetypes():
@@ -44,7 +42,7 @@ def save_figure(fig, out, force):
 
     force: replace an existing file.
     """
-    with writing(out, force) as temporary:      # renamed to `out` at the end
+    with writing(out, force) as temporary:
         fig.savefig(temporary, format=_format(out), dpi=150)
 
 

@@ -1,4 +1,5 @@
 """Read the losses and accuracies that a run has logged, and draw them."""
+import itertools
 import math
 import os
 from pathlib import Path
@@ -16,7 +17,6 @@ STYLES = (dict(linestyle='-', color='#1f3a5f'),
           dict(linestyle='-.', color='#5c8a3a'),
           dict(linestyle=':', color='#8a4f9e'))
 
-#: Markers of accuracies, which can be told apart without colours.
 ACCURACY_MARKERS = 'os^Dv'
 
 #: The first loss of each objective of `pretrain`, in nats per token. These
@@ -80,18 +80,14 @@ def _make_record(name, rows, config, log):
                 steps, values = curves.setdefault(column, ([], []))
                 steps.append(row['step'])
                 values.append(value)
-    held_out = {column[len('held_out_'):]: curve
-                for column, curve in curves.items()
-                if column.startswith('held_out_')}
-    # Fine-tuning logs its loss as task_loss, but its held-out loss as
-    # held_out_loss
-    held_out = {'task_loss' if metric == 'loss' else metric: curve
-                for metric, curve in held_out.items()}
-    # For example, column mlm_loss is the loss at a step, and column mlm is the
-    # mean of mlm_loss since step 1
-    losses = {}
+    losses, held_out = {}, {}
     for column, curve in curves.items():
-        if column.endswith('_loss') and not column.startswith('held_out_'):
+        if column.startswith('held_out_'):
+            metric = column[len('held_out_'):]
+            # Fine-tuning logs its held-out task_loss as held_out_loss
+            held_out['task_loss' if metric == 'loss' else metric] = curve
+        elif column.endswith('_loss'):
+            # Column mlm_loss is the loss at a step, mlm the mean since step 1
             loss_name = column[:-len('_loss')]
             losses[loss_name] = curve, curves.get(loss_name, ([], []))
     return RunRecord(name, losses, held_out, config, log)
@@ -105,9 +101,9 @@ def plot_history(run: Any, *others: Any,
     Returns a matplotlib figure with a panel for each loss, and one for
     held-out accuracies, if there are any. The losses of masked, next and
     restored tokens share a panel. A loss is drawn as its mean since step 1,
-    as in the book. If the run has held-out losses, they are drawn, too. If
-    there is only one run, its loss at each logged step is drawn, too. Raises
-    `RunError` for a run that has not logged a finite loss.
+    as in the book, with the held-out loss, if there is one. For a single run,
+    the loss at each logged step is drawn, too. Raises `RunError` for a run
+    that has not logged a finite loss.
     """
     from d2lbert.pictures.figures import Picture
     runs = (run, *others)
@@ -122,44 +118,44 @@ def plot_history(run: Any, *others: Any,
         name for record in records for name in record.held_out
         if 'accuracy' in name))
     panels = _panels(loss_names)
-    has_several_runs = len(records) > 1
     num_panels = len(panels) + bool(accuracy_names)
     fig = Picture(figsize=figsize or (4.6 * num_panels, 3.7),
                   layout='constrained')
     axes = fig.subplots(1, num_panels, squeeze=False)[0]
+    # Labels begin with the name of the run if there are several
+    prefixes = [f'{record.name or "this"}: ' if others else ''
+                for record in records]
+    styled_records = list(zip(records, itertools.cycle(STYLES), prefixes))
     for ax, names in zip(axes, panels):
-        for k, record in enumerate(records):
+        for record, style, prefix in styled_records:
             for name in names:
-                _plot_loss(ax, record, name, k, has_several_runs,
-                           f'{_title(name)}, ' if len(names) > 1 else '')
+                loss_prefix = f'{_title(name)}, ' if len(names) > 1 else ''
+                _plot_loss(ax, record, name, style, prefix + loss_prefix,
+                           shows_each_step=not others)
         ax.set(xlabel='step', ylabel='loss, nats',
                title=f'{" and ".join(map(_title, names))} loss')
     if accuracy_names:
-        for k, record in enumerate(records):
-            for i, name in enumerate(accuracy_names):
-                if name not in record.held_out:
-                    continue
-                label = _legend_label(record, name.replace('_', ' '),
-                                      has_several_runs)
-                axes[-1].plot(*record.held_out[name],
-                              ACCURACY_MARKERS[i % len(ACCURACY_MARKERS)],
-                              markersize=4, **STYLES[k % len(STYLES)],
-                              label=label)
+        for record, style, prefix in styled_records:
+            for name, marker in zip(accuracy_names,
+                                    itertools.cycle(ACCURACY_MARKERS)):
+                if name in record.held_out:
+                    axes[-1].plot(*record.held_out[name], marker, markersize=4,
+                                  label=prefix + name.replace('_', ' '),
+                                  **style)
         axes[-1].set(xlabel='step', ylabel='share', title='held-out accuracy')
-    # There is no label if no curve has a step with a finite mean
-    max_letters = max((len(label) for ax in axes for label
-                       in ax.get_legend_handles_labels()[1]), default=0)
+    labels = [ax.get_legend_handles_labels()[1] for ax in axes]
+    # default=0: without curves there are no labels
+    max_letters = max(map(len, itertools.chain(*labels)), default=0)
     # Two columns of labels with 25 letters are as wide as a panel
     num_columns = 2 if max_letters <= 25 else 1
-    for ax in axes:
+    for ax, panel_labels in zip(axes, labels):
         ax.grid(alpha=0.3)
         ax.locator_params(nbins=5)
         ax.locator_params('x', integer=True)
-        if not ax.get_legend_handles_labels()[1]:
-            continue
-        # The legend is below the panel, where it covers no curve
-        ax.legend(fontsize=8, loc='upper left', bbox_to_anchor=(0, -0.2),
-                  ncol=num_columns, frameon=False, borderaxespad=0)
+        if panel_labels:
+            # Below the panel, where the legend covers no curve
+            ax.legend(fontsize=8, loc='upper left', bbox_to_anchor=(0, -0.2),
+                      ncol=num_columns, frameon=False, borderaxespad=0)
     return fig
 
 
@@ -175,45 +171,28 @@ def _panels(loss_names):
     return panels
 
 
-def _title(name):
-    """Return the title of a loss: an acronym, such as MLM, is in capitals."""
-    # The other names are words of at least four letters, such as task
-    return name.upper() if len(name) < 4 else name
+def _title(loss_name):
+    # 'mlm' is an acronym, 'task' is not
+    return loss_name.upper() if len(loss_name) < 4 else loss_name
 
 
-def _plot_loss(ax, record, name, k, has_several_runs, label_prefix):
-    """Draw the loss `name` of the record with index k, if it has this loss.
-
-    label_prefix: text before 'mean since step 1' and 'held out' in the legend.
-    """
+def _plot_loss(ax, record, name, style, label_prefix, shows_each_step):
+    """Draw the loss `name` of a record, if the record has this loss."""
     if name not in record.losses:
         return
     each_step, mean = record.losses[name]
-    style = STYLES[k % len(STYLES)]
-    if not has_several_runs:
+    if shows_each_step:
         ax.plot(*each_step, color='#9a9a9a', linewidth=0.8, label='each step',
                 **_marker_options(each_step))
     if mean[0]:     # the curve has steps
-        ax.plot(*mean, **style, label=_legend_label(
-            record, f'{label_prefix}mean since step 1', has_several_runs),
-            **_marker_options(mean))
+        ax.plot(*mean, label=f'{label_prefix}mean since step 1', **style,
+                **_marker_options(mean))
     held_out = record.held_out.get(f'{name}_loss')
     if held_out:
-        ax.plot(*held_out, 'o', markersize=4, **dict(style, linestyle=':'),
-                label=_legend_label(record, f'{label_prefix}held out',
-                                    has_several_runs))
+        ax.plot(*held_out, 'o', markersize=4, label=f'{label_prefix}held out',
+                **dict(style, linestyle=':'))
 
 
 def _marker_options(curve):
     """Return options of `plot` that make a curve of one point visible."""
     return POINT if len(curve[0]) == 1 else {}
-
-
-def _legend_label(record, label, has_several_runs):
-    """Return the label; if there are several runs, 'NAME: ' and the label.
-
-    NAME is the name of the run folder, or 'this' for a `History`.
-    """
-    if not has_several_runs:
-        return label
-    return f'{record.name or "this"}: {label}'
