@@ -1,9 +1,8 @@
 """This module reads and checks a checkpoint folder without MXNet.
 
 A folder has a config.json, tensors and a tokenizer. The table of a net is a
-list of `tensor_names.TensorSpec`s, the tensors that a folder should have. The
-tensors in the folder are compared with the table. folders.py loads a folder
-into an MXNet net. `load_quantized` loads a folder into an int8 encoder.
+list of `tensor_names.TensorSpec`s, the tensors that its folder should have.
+folders.py loads a folder into an MXNet net.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,11 +35,10 @@ class Difference(NamedTuple):
     name: str
     state: str          # 'missing', 'left over', or 'misshapen' (of a wrong
                         # shape or type)
-    expected: str       # in the table: the shape, and the type if int8;
-                        # '' if left over
-    found: str          # in the folder: the shape, and a type that is not in
-                        # `tensor_files.TYPES`; '' if missing
-    part: str           # `part` of the `TensorSpec`, '' if left over
+    expected: str       # shape, and type if int8; '' if left over
+    found: str          # shape, and type unless it is in `tensor_files.TYPES`;
+                        # '' if missing
+    part: str           # as in `TensorSpec`; '' if left over
 
 
 class Pretrained(NamedTuple):
@@ -51,21 +49,20 @@ class Pretrained(NamedTuple):
     differences: tuple  # of `Difference`s
 
     def lacks(self, part):
-        """True if the folder lacks some or all tensors of a part.
+        """True if at least one tensor of a part is missing.
 
-        part: a key of `tensor_names.PARTS`. In place of missing tensors,
-        the net got initial values.
+        part: a key of `tensor_names.PARTS`.
         """
         return any(difference.state == 'missing' and difference.part == part
                    for difference in self.differences)
 
     def __str__(self):
-        return format_differences(self.differences) or (
+        return _format_differences(self.differences) or (
             f'{self.folder} holds every tensor, and no other')
 
 
-def format_differences(differences):
-    """`Difference`s as a text of aligned columns; '' for no differences."""
+def _format_differences(differences):
+    """`Difference`s as a text of aligned columns, or ''."""
     if not differences:
         return ''
     rows = [('tensor', 'state', 'expected', 'found'),
@@ -90,7 +87,7 @@ class OpenFolder(NamedTuple):
         return self.fields.get(configs.QUANTIZATION) is not None
 
     def table(self):
-        """The table of the net of `keywords`, without a task head."""
+        """The table of the net without a task head."""
         return tensor_names.table(self.keywords,
                                   self.fields['num_skipped_rows'])
 
@@ -106,11 +103,7 @@ class OpenFolder(NamedTuple):
         return Pretrained(self.folder, self.fields, tuple(differences))
 
     def tokenizer(self):
-        """Load the tokenizer and set its `pooling`.
-
-        Raises `PretrainedError` if this fails, or if the tokenizer has more
-        tokens than the net.
-        """
+        """Load the tokenizer with its `pooling`; raises `PretrainedError`."""
         folder, vocab_size = self.folder, self.keywords['vocab_size']
         try:
             tokenizer = WordPiece.load(folder)
@@ -131,12 +124,9 @@ class OpenFolder(NamedTuple):
         array with the rows of the net's parameter, in the parameter's order.
         At the end, a warning names tensors that contain NaN or infinity.
         """
-        # {name of a tensor: its number of NaN and infinite values}
         not_finite_counts = {}
         for spec in table:
-            # `alias` wins over `name`, as in `_compare`
-            tensor = (self.tensors.get(spec.alias)
-                      or self.tensors.get(spec.name))
+            tensor = _find_tensor(spec, self.tensors)
             if tensor is None:
                 yield spec, None
             elif tensor.scale is not None:
@@ -148,6 +138,12 @@ class OpenFolder(NamedTuple):
                     values = values[::-1]
                 yield spec, values[spec.num_skipped_rows:]
         warn_not_finite(self.folder, not_finite_counts)
+
+
+def _find_tensor(spec, tensors):
+    """The tensor of a `TensorSpec`, or None."""
+    # As in transformers, the alias wins
+    return tensors.get(spec.alias) or tensors.get(spec.name)
 
 
 def open_folder(folder):
@@ -166,15 +162,14 @@ def open_folder(folder):
         raise PretrainedError(f'{folder} does not hold what its config.json '
                               f'describes: {error}') from None
     family = family_of(keywords)
-    stored_names = tensor_names.current_names(stored, family)
-    tensors = {current_name: stored[name]
-               for current_name, name in stored_names.items()}
+    tensors = {current_name: stored[name] for current_name, name
+               in tensor_names.current_names(stored, family).items()}
     if fields.get(configs.QUANTIZATION) is not None:
         tensors = tensor_files.with_scales(tensors)
     _drop_copies(folder, family, tensors)
     keywords['tie_embeddings'] = _has_tied_weights(keywords, tensors)
     if keywords['tie_embeddings']:
-        # The table lacks this copy of the token embedding
+        # A copy of the token embedding, which the table lacks
         tensors.pop(f'{family.names["mlm.output"]}.weight', None)
     opened = OpenFolder(folder, keywords, fields, tensors)
     _drop_missing_heads(opened)
@@ -221,17 +216,12 @@ def _has_tied_weights(keywords, tensors):
     embedding = tensors.get(f'{names["encoder.token_embedding"]}.weight')
     if not keywords['tie_embeddings'] or output is None:
         return keywords['tie_embeddings']
-    # If the embedding is missing, `OpenFolder.check` reports it later
-    if embedding is None or not _are_equal(output, embedding):
-        return False
-    return True
+    # `OpenFolder.check` reports a missing embedding
+    return embedding is not None and _are_equal(output, embedding)
 
 
 def _are_equal(a, b):
-    """True if two `StoredTensor`s have equal shapes and values.
-
-    Also False if `tensor_files.read` does not support one of their types.
-    """
+    """True if two `StoredTensor`s of supported types are equal."""
     return (a.shape == b.shape
             and {a.dtype, b.dtype} <= set(tensor_files.TYPES)
             and onp.array_equal(tensor_files.read(a), tensor_files.read(b)))
@@ -239,16 +229,13 @@ def _are_equal(a, b):
 
 def _compare(table, tensors, stores_int8):
     """List the `Difference`s between a table and an `OpenFolder`'s tensors."""
-    differences, unused = [], dict(tensors)
+    differences = []
     for spec in table:
-        # If the folder has the tensor under both names, `alias` wins, as in
-        # transformers
-        under_name = unused.pop(spec.name, None)
-        tensor = unused.pop(spec.alias, None) or under_name
+        tensor = _find_tensor(spec, tensors)
         is_int8 = stores_int8 and (
             name_in_quantized_encoder(spec.param_name) is not None)
-        expected = (tensor_files.format_quantized_shape if is_int8
-                    else tensor_files.format_shape)(spec.shape)
+        expected = (tensor_files.format_quantized_shape(spec.shape) if is_int8
+                    else tensor_files.format_shape(spec.shape))
         if tensor is None:
             if not spec.is_optional:
                 differences.append(Difference(spec.name, 'missing', expected,
@@ -260,15 +247,16 @@ def _compare(table, tensors, stores_int8):
         if tensor.shape != spec.shape or not has_right_type:
             differences.append(Difference(tensor.name, 'misshapen', expected,
                                           str(tensor), spec.part))
+    used_names = {name for spec in table for name in (spec.name, spec.alias)}
     return differences + [
         Difference(tensor.name, 'left over', '', str(tensor), '')
-        for tensor in unused.values()]
+        for name, tensor in tensors.items() if name not in used_names]
 
 
 def name_in_quantized_encoder(param_name):
-    """The key of a net's parameter in `QuantizedEncoder.weights`, or None.
+    """The key of a net's parameter in `QuantizedEncoder.weights`.
 
-    None: int8 does not quantize the parameter.
+    None if int8 does not quantize the parameter.
     """
     part, _, name_in_part = param_name.partition('.')
     return (name_in_part if part == 'encoder'
@@ -279,30 +267,29 @@ def _raise_for_differences(differences, folder, family, required_parts):
     """Raise `PretrainedError` as `OpenFolder.check` does."""
     num_misshapen = sum(difference.state == 'misshapen'
                         for difference in differences)
-    # For each missing tensor of a required part, the name of the part
-    missing_parts = [difference.part for difference in differences
-                     if difference.state == 'missing'
-                     and difference.part in required_parts]
+    missing = [difference for difference in differences
+               if difference.state == 'missing'
+               and difference.part in required_parts]
     if num_misshapen:
         reason = (f'{num_misshapen} tensors do not have the shape or type '
                   'that its config.json asks for')
-    elif missing_parts:
+    elif missing:
+        missing_parts = {difference.part for difference in missing}
         parts = ' and the '.join(part for part in required_parts
                                  if part in missing_parts)
-        reason = f'{len(missing_parts)} tensors of the {parts} are missing'
+        reason = f'{len(missing)} tensors of the {parts} are missing'
     else:
         return
     raise PretrainedError(f'{folder} does not hold the {family.title} '
                           f'that its config.json describes: {reason}; '
                           'fetch config.json and the weights again:\n'
-                          f'{format_differences(differences)}')
+                          f'{_format_differences(differences)}')
 
 
 def warn_of_differences(pretrained, heads):
     """Warn in one line of incomplete heads and unused tensors.
 
-    pretrained: a `Pretrained`. heads: the heads that should be complete, keys
-    of `tensor_names.PARTS`.
+    heads: the heads that should be complete, keys of `tensor_names.PARTS`.
     """
     notes = []
     incomplete = [PARTS[part] for part in heads if pretrained.lacks(part)]
@@ -332,18 +319,16 @@ def load_quantized(folder, precision=None):
     """Load a folder as (`QuantizedModel`, tokenizer), or return None.
 
     This function does not import MXNet: the import takes longer than loading
-    an int8 encoder and encoding a text. So commands that only need vectors
-    call this function. The vectors equal those of a net that `load_pretrained`
-    loads with int8, to the bit.
+    an int8 encoder and encoding a text. The vectors equal those of a net that
+    `load_pretrained` loads with int8, to the bit.
 
     precision: 'int8' quantizes the weights of any folder. With None, the
     result is None for a folder without quantized weights. Raises
     `PretrainedError`, and ValueError for a net that cannot be quantized.
     """
     config_path = Path(folder, 'config.json')
-    # Read config.json alone first: a folder without quantized weights gives
-    # None, and its tensors need not be listed. If config.json is missing,
-    # `open_folder` raises the error
+    # Do not list the tensors of a folder that gives None. If config.json is
+    # missing, `open_folder` raises the error
     if precision is None and config_path.is_file():
         _, fields = configs.read_keywords_and_fields(config_path)
         if fields.get(configs.QUANTIZATION) is None:

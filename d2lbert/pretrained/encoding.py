@@ -2,8 +2,7 @@
 
 N: the number of texts. T: the number of tokens of a text, special tokens
 included. H: the size of a token vector. A pooled vector has H numbers for each
-pooling mode; usually there is one mode. A long text can be encoded in windows,
-which are ranges of its tokens that overlap.
+pooling mode. A window is a range of the tokens of a long text.
 """
 import sys
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
@@ -30,11 +29,10 @@ SORTED_TEXTS = 1 << 12
 #: The number of texts per call of the tokenizer.
 TOKENIZED_TEXTS = 1 << 8
 
-#: The largest number of tokens in a forward pass if batch_size is None:
-#: MAX_TOKENS for an MXNet net, QUANTIZED_MAX_TOKENS for a quantized encoder.
-#: The MXNet net rearranges its weights for each product of matrices, which
-#: pays off only with many tokens. The quantized encoder rearranges its weights
-#: once, when it is constructed.
+#: The largest number of tokens in a forward pass if batch_size is None, for an
+#: MXNet net and for a quantized encoder. The MXNet net rearranges its weights
+#: for each product of matrices, which pays off only with many tokens. The
+#: quantized encoder rearranges its weights once.
 MAX_TOKENS, QUANTIZED_MAX_TOKENS = 1 << 13, 1 << 12
 
 #: The poolings that a quantized encoder computes itself: {modes of `Pooling`:
@@ -62,7 +60,6 @@ class _Input(NamedTuple):
     """One input sequence of the net: a text, a pair, or a text's window."""
 
     text_index: int
-    window_index: int   # 0 for a text that is not cut into windows
     ids: list
     segments: list
 
@@ -99,12 +96,12 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     token is the mean over all windows.
 
     batch_size: texts or windows per forward pass. By default a pass has up to
-    8,192 tokens, or 4,096 with int8 weights. With the C++ operators, the
-    vector of a text does not depend on the other texts, their order or the
-    number of threads, to the last bit. So batch_size changes the speed alone.
-    With MXNet's operators it changes the rounding, too. Those operators
-    compute on GPUs, on machines without a compiler, with
-    `D2LBERT_KERNELS=off`, and for nets with custom blocks.
+    8,192 tokens, or 4,096 with int8 weights. With the C++ operators,
+    batch_size changes the speed alone: the vector of a text does not depend on
+    the other texts, their order or the number of threads, to the last bit.
+    MXNet's operators may round differently in another batch. They compute on
+    GPUs, on machines without a compiler, with `D2LBERT_KERNELS=off`, and for
+    nets with custom blocks.
 
     show_progress: show a progress bar on standard error. By default it
     appears after a second, in a notebook or on a terminal.
@@ -135,17 +132,14 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     return onp.stack(vectors)
 
 
-def text_bar(total, what, show_progress):
-    """A progress bar of `total` texts with the label `what`.
-
-    show_progress: as for `encode`.
-    """
+def text_bar(total, label, show_progress):
+    """A progress bar of `total` texts; show_progress: as for `encode`."""
     delay = 0       # in seconds
     if show_progress is None:
         show_progress = in_notebook() or (sys.stderr is not None
                                           and sys.stderr.isatty())
         delay = 1
-    return bar(total, what, 'texts', quiet=not show_progress, delay=delay)
+    return bar(total, label, 'texts', quiet=not show_progress, delay=delay)
 
 
 def _to_texts(texts):
@@ -174,61 +168,55 @@ class _Windows:
     """The windows of long texts; a short text is a single window.
 
     max_len: the largest number of tokens of a window, special tokens included.
-    num_special: the number of special tokens of a text: one (<cls>) before the
-    text, and the others after the text. overlap: the number of tokens that a
-    window shares with the next window; the last two windows may share more.
-    None if long texts are truncated, so that no text has several windows.
+    num_special: the number of special tokens, of which one (<cls>) comes
+    before the text. overlap: as for `encode`; None if no text exceeds max_len.
     """
 
     def __init__(self, max_len, num_special, overlap):
         self._max_len, self._num_special = max_len, num_special
-        # The number of tokens of a window without special tokens
-        self._body_len, self._overlap = max_len - num_special, overlap
+        self._overlap = overlap
+        self._body_len = max_len - num_special      # without special tokens
 
     def begins(self, encoded):
         """The index of the first token of each window of a text, a list.
 
-        Indices leave out special tokens: the token after <cls> has index 0.
+        The token after <cls> has index 0.
         """
-        if len(encoded.ids) <= self._max_len:
+        last_begin = len(encoded.ids) - self._max_len
+        if last_begin <= 0:
             return [0]
-        n = len(encoded.ids) - self._num_special
-        last_begin = n - self._body_len     # of the window with the last token
         step = self._body_len - self._overlap
         return [*range(0, last_begin, step), last_begin]
 
-    def inputs(self, k, encoded):
-        """Yield the `_Input` of each window of text k."""
+    def inputs(self, text_index, encoded):
+        """Yield the `_Input` of each window of a text, in order."""
         ids, segments = encoded.ids, encoded.segments
         begins = self.begins(encoded)
         if len(begins) == 1:
-            yield _Input(k, 0, ids, segments)
+            yield _Input(text_index, ids, segments)
             return
         num_after = self._num_special - 1   # special tokens after the text
-        for window, begin in enumerate(begins):
-            # 1: the special token before the text
-            kept = [0, *range(1 + begin, 1 + begin + self._body_len),
+        for begin in begins:
+            first = 1 + begin               # <cls> is token 0
+            kept = [0, *range(first, first + self._body_len),
                     *range(len(ids) - num_after, len(ids))]
-            yield _Input(k, window, [ids[i] for i in kept],
+            yield _Input(text_index, [ids[i] for i in kept],
                          [segments[i] for i in kept])
 
     def join(self, vectors, begins):
         """Join the vectors of a text's windows: token vectors (T, H).
 
-        vectors: a list with the token vectors of each window. begins: as the
-        method `begins` returns them.
+        vectors: a list with the token vectors of each window.
         """
         n = begins[-1] + self._body_len     # tokens without special tokens
         # (windows, n): the index of each token in each window; 0 follows <cls>
         indices = onp.arange(n) - onp.array(begins)[:, None]
-        # From a token to the nearer end of a window; negative for tokens
-        # outside the window
-        distance = onp.minimum(indices, self._body_len - 1 - indices)
-        best = distance.argmax(axis=0)              # (n,) indices of windows
+        # Negative for tokens outside the window
+        distance_to_end = onp.minimum(indices, self._body_len - 1 - indices)
+        best_window = distance_to_end.argmax(axis=0)    # (n,)
         vectors = onp.stack(vectors)        # (windows, tokens of a window, H)
-        body = vectors[best, 1 + indices[best, onp.arange(n)]]
-        # Means over the windows; only the means of special tokens are used
-        means = vectors.mean(axis=0)
+        body = vectors[best_window, 1 + indices[best_window, onp.arange(n)]]
+        means = vectors.mean(axis=0)        # used for special tokens only
         return onp.concatenate(
             [means[:1], body, means[1 + self._body_len:]])
 
@@ -237,10 +225,10 @@ class TextEncoder:
     """A net and a tokenizer that turn `Text`s into `Encoding`s.
 
     Arguments are as for `encode`, but net may also be a `QuantizedModel`.
-    truncates=False: a text with more tokens than the net has positions is an
-    error, if neither max_len nor overlap is given. `num_texts` counts the
-    texts so far, `num_truncated` the truncated texts, and `num_lost_tokens`
-    the tokens that truncation removed.
+    truncates=False: if neither max_len nor overlap is given, a text with more
+    tokens than the net has positions is an error. Attributes: num_texts,
+    num_truncated and num_lost_tokens, the numbers of texts so far, of
+    truncated texts, and of tokens that truncation removed.
     """
 
     def __init__(self, net, tokenizer, pooling='own', layer=-1,
@@ -254,12 +242,11 @@ class TextEncoder:
                             ('overlap', overlap)):
             if value is not None:
                 whole_number(name, value)   # raises an error for 1.5
-        # _prepare_text is `prepare` of the tokenizer's `Pooling`
         self.pooling, self._prepare_text = choose_pooling(tokenizer, pooling,
                                                           normalize)
         self._takes_long_texts = (truncates or max_len is not None
                                   or overlap is not None)
-        self.max_len = (_max_len(net, tokenizer, max_len)
+        self.max_len = (_choose_max_len(net, tokenizer, max_len)
                         if self._takes_long_texts else net.encoder.max_len)
         num_special = tokenizer.num_special()
         if self.max_len <= num_special:
@@ -280,45 +267,38 @@ class TextEncoder:
     def encode(self, texts, advance=lambda num_texts: None):
         """Encode a list of `Text`s: a list of `Encoding`s in the same order.
 
-        In the result, `Text.text` is what `Pooling.prepare` returns, so it
-        includes a prompt. advance: called with 1 after each text.
+        In the result, `Text.text` is the output of `Pooling.prepare`. advance:
+        called with 1 after each text.
         """
         _check_not_empty(texts)
         texts = [text._replace(text=self._prepare_text(text.text))
                  for text in texts]
-        # Entry k is for text k. `_inputs` fills the list `encoded`
         encoded, vectors = [None] * len(texts), [None] * len(texts)
-        unfinished = {}     # {index of a text: {index of a window: vectors}}
+        # `_inputs` fills `encoded`, and yields the windows of a text one after
+        # another
         inputs = self._inputs(texts, encoded)
+        window_vectors = []
         for batch, arrays in self._forward(inputs):
-            # X: the token vectors of `item` or, if `_forward` has pooled them,
-            # the pooled vector
             for item, X in zip(batch, arrays):
                 k = item.text_index
                 begins = self._windows.begins(encoded[k])
+                # Copy X where a view would keep the whole batch in memory
                 if len(begins) > 1:
-                    window_vectors = unfinished.setdefault(k, {})
-                    # A view would keep the whole batch in memory
-                    window_vectors[item.window_index] = X.copy()
+                    window_vectors.append(X.copy())
                     if len(window_vectors) < len(begins):
                         continue
-                    X = self._windows.join(
-                        [window_vectors[w] for w in range(len(begins))],
-                        begins)
-                    del unfinished[k]
+                    X = self._windows.join(window_vectors, begins)
+                    window_vectors = []
                 if self.pooling is None:
-                    # Here, too, a view would keep the whole batch
                     X = X.copy()
                 elif self._overlap is not None:
-                    # With overlap, `_forward` yields unpooled vectors
-                    X = self.pooling(X)
+                    X = self.pooling(X)     # `_forward` has not pooled it
                 vectors[k] = X
                 advance(1)
         return [*map(Encoding, texts, encoded, vectors)]
 
     def truncation_note(self):
-        """A sentence about truncated texts, or None if no text was truncated.
-        """
+        """A sentence about truncated texts, or None without such texts."""
         if not self.num_truncated:
             return None
         return (f'{self.num_truncated} of {self.num_texts} texts have more '
@@ -328,26 +308,26 @@ class TextEncoder:
     def _inputs(self, texts, encoded):
         """Yield the `_Input`s of texts, the text with most characters first.
 
-        Store the `Encoded` of text k as encoded[k]. The tokenizer gets
-        `TOKENIZED_TEXTS` texts at a time. It gets the next texts while the net
-        computes, see `_forward`.
+        Store the `Encoded` of text k as encoded[k]. Tokenize a part of the
+        texts at a time, so that the net computes meanwhile, see `_forward`.
         """
         order = sorted(range(len(texts)), key=lambda k: -sum(
             len(part or '') for part in (texts[k].text, texts[k].pair)))
         for first in range(0, len(order), TOKENIZED_TEXTS):
             indices = order[first:first + TOKENIZED_TEXTS]
-            results = self._tokenize([texts[k] for k in indices])
-            for k, text_encoded in zip(indices, results):
+            encoded_batch = self._tokenize([texts[k] for k in indices])
+            for k, encoded_text in zip(indices, encoded_batch):
                 self.num_texts += 1
-                if len(text_encoded.ids) > self.max_len:
+                if len(encoded_text.ids) > self.max_len:
                     if not self._takes_long_texts:
                         self._raise_too_long(texts)
-                    text_encoded = self._truncate(texts[k], text_encoded)
-                encoded[k] = text_encoded
-                yield from self._windows.inputs(k, text_encoded)
+                    encoded_text = self._truncate_unless_overlap(
+                        texts[k], encoded_text)
+                encoded[k] = encoded_text
+                yield from self._windows.inputs(k, encoded_text)
 
     def _tokenize(self, texts):
-        """The `Encoded` of each of the `Text`s, not truncated: a list."""
+        """The `Encoded` of each `Text`, not truncated: a list."""
         first_texts = [text.text for text in texts]
         second_texts = [text.pair for text in texts]
         if second_texts == [None] * len(texts):
@@ -357,8 +337,7 @@ class TextEncoder:
     def _raise_too_long(self, texts):
         """Raise ValueError for the first of the texts that is too long.
 
-        `_inputs` goes through the texts in another order, so the text at which
-        it calls this method may not be the first.
+        `_inputs`, which calls this method, takes the texts in another order.
         """
         for text in texts:
             T = len(self._tokenize([text])[0].ids)
@@ -367,11 +346,10 @@ class TextEncoder:
                                  f'{self.max_len} positions of this model: '
                                  'cut the text')
 
-    def _truncate(self, text, encoded):
-        """Return the truncated `Encoded` of a long text, and count it.
+    def _truncate_unless_overlap(self, text, encoded):
+        """Truncate a text and count it; with overlap, return `encoded`.
 
-        With overlap, return `encoded` unchanged: the text gets windows. Raises
-        ValueError for a pair with overlap.
+        Raises ValueError for a pair with overlap.
         """
         T = len(encoded.ids)
         if self._overlap is None:
@@ -405,8 +383,9 @@ class TextEncoder:
         """Yield (list of inputs, list of their arrays) for each batch.
 
         An array has the token vectors (T, H) of an input. If texts are pooled
-        and overlap is None, it is the pooled vector instead. While the caller
-        uses a batch, the next batch is computed.
+        and overlap is None, it is the pooled vector instead. The net computes
+        a batch while the caller uses the batch before it, and while `inputs`
+        prepares the batch after it.
         """
         batch = finish = None
         for next_batch in self._batches(inputs):
@@ -420,7 +399,7 @@ class TextEncoder:
     def _start(self, batch):
         """Start a forward pass; return a function that waits for its result.
 
-        The function returns an array for each input, see `_forward`.
+        The result is a list of arrays, see `_forward`.
         """
         lens = [len(item.ids) for item in batch]
         is_pooled = self.pooling is not None and self._overlap is None
@@ -428,7 +407,7 @@ class TextEncoder:
         if quantized is not None:
             returned_rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all')
                              if is_pooled else 'all')
-            # The first row of each input, then the number of all rows
+            # The last entry is the number of rows
             first_rows = onp.cumsum([0, *lens])
             future = quantized.encode_async(
                 first_rows, [i for item in batch for i in item.ids],
@@ -449,8 +428,8 @@ class TextEncoder:
     def _start_net(self, batch, lens):
         """Start an MXNet net on a batch, whose inputs have `lens` tokens.
 
-        Returns a function that waits for the vectors of all tokens, and the
-        row of these vectors at which each input begins.
+        Returns a function that waits for the vectors of all tokens, one a row,
+        and the first row of each input.
         """
         # These import MXNet, which a `QuantizedModel` does not need
         from d2lbert.machine.backend import autograd
@@ -469,8 +448,8 @@ class TextEncoder:
     def _quantized_encoder(self):
         """The `QuantizedEncoder` of the net, or None.
 
-        Hooks or a changed `forward` of the net also mean None, because the
-        `QuantizedEncoder` would not call them.
+        None also if the net has hooks or a changed `forward`, which the
+        `QuantizedEncoder` would not call.
         """
         if isinstance(self.net, QuantizedModel):
             return self.net.encoder
@@ -481,15 +460,15 @@ class TextEncoder:
             has_plain_call, (self.net, encoder))) else None
 
 
-def _max_len(net, tokenizer, max_len):
+def _choose_max_len(net, tokenizer, max_len):
     """The largest number of tokens of a text; max_len: as for `encode`."""
-    positions = net.encoder.max_len
+    num_positions = net.encoder.max_len
     if max_len is None:
         # A limit in the files of sentence-transformers has priority
         pooling = tokenizer.pooling or Pooling()
-        return min(pooling.max_len or tokenizer.max_len or positions,
-                   positions)
-    if max_len > positions:
-        raise ValueError(f'max_len={max_len} is more than the {positions} '
+        return min(pooling.max_len or tokenizer.max_len or num_positions,
+                   num_positions)
+    if max_len > num_positions:
+        raise ValueError(f'max_len={max_len} is more than the {num_positions} '
                          'positions of this model: lower it')
     return max_len

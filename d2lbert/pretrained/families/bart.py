@@ -1,9 +1,9 @@
 """BART has an encoder, and a decoder that generates text from encoded text.
 
-The model is from Lewis et al. 2020. B: the number of texts in a batch. S: of
-tokens in an input text. T: of tokens to decode. P: of predicted positions. H:
-of hidden units. N: of attention heads. D: of hidden units of a head. V: of
-tokens in the vocabulary.
+The model is from Lewis et al. 2020. Letters in shapes: B texts of a batch, S
+tokens of an input text, T tokens to decode, P predicted positions of a text, H
+hidden units, N attention heads, D hidden units of a head, V tokens of the
+vocabulary.
 """
 import numpy as onp
 
@@ -44,50 +44,47 @@ class BARTDecoder(nn.Block):
         """Decode tokens (B, T) given texts encoded_X (B, S, H): (B, T, H).
 
         encoder: the `BERTEncoder` with the token embedding. valid_lens (B,):
-        the number of valid tokens of each text; None: all are valid. Output t
-        depends on tokens up to t. caches: the `Caches` of the preceding
-        tokens, which earlier calls decoded; None if no tokens precede. The new
-        tokens are added to the caches. If the caches hold the keys and values
-        of the encoded text, encoded_X is ignored.
+        the number of tokens of each text before the padding; None: all S.
+        Output t depends on tokens up to t. caches: the `Caches` of the tokens
+        that earlier calls decoded; this call adds its tokens. None: there are
+        no earlier tokens. encoded_X is ignored if the caches hold the text.
         """
         caches = Caches(len(self.blks)) if caches is None else caches
-        # position: of the first new token, which follows the cached tokens
-        position, T = caches.length, tokens.shape[1]
+        num_cached, T = caches.length, tokens.shape[1]
         # Tokens on the host go to the device of the parameters
         ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
                else self.pos_embedding.list_ctx()[0])
-        tokens = on_device(check_tokens(
-            tokens, encoder.vocab_size, self.max_len - position), ctx, 'int32')
+        max_new = self.max_len - num_cached
+        tokens = on_device(check_tokens(tokens, encoder.vocab_size, max_new),
+                           ctx, 'int32')
         if valid_lens is not None:
             check_whole(valid_lens, 'valid length')
-            valid_lens = on_device(valid_lens, tokens.ctx)
-        X = self._embed(tokens, encoder, position)
-        # seen_lens: the number of decoded tokens that each new token attends
-        # to, itself included. None: all, which is right for a single new token
-        seen_lens = None
+            valid_lens = on_device(valid_lens, ctx)
+        X = self._embed(tokens, encoder, first_position=num_cached)
+        seen_lens = None        # a single new token attends to all tokens
         if T > 1:
-            seen_lens = on_device(onp.broadcast_to(
-                onp.arange(position + 1, position + T + 1), (len(tokens), T)),
-                tokens.ctx, 'int32')
-        for blk, cache in zip(self.blks, caches.of_blocks):
+            num_seen = onp.arange(num_cached + 1, num_cached + T + 1)
+            seen_lens = on_device(
+                onp.broadcast_to(num_seen, tokens.shape), ctx, 'int32')
+        for blk, cache in zip(self.blks, caches.per_block):
             X = blk(X, encoded_X, valid_lens, seen_lens, cache)
         caches.length += T
         return X
 
-    def _embed(self, tokens, encoder, position):
-        """Embed tokens (B, T): (B, T, H). position: of the first column."""
+    def _embed(self, tokens, encoder, first_position):
+        """Embed tokens (B, T), of which the first is at first_position."""
         ctx, weight = tokens.ctx, encoder.token_embedding.weight
-        positions = on_device(onp.broadcast_to(
-            onp.arange(position, position + tokens.shape[1]), tokens.shape),
-            ctx, 'int32')
-        # ops.embed needs segments. All are 0, embedded as a vector of zeros
+        positions = first_position + onp.arange(tokens.shape[1])
+        positions = on_device(
+            onp.broadcast_to(positions, tokens.shape), ctx, 'int32')
+        # ops.embed needs segments: all are 0, embedded as a vector of zeros
         X = ops.embed(
             tokens, np.zeros_like(tokens), positions,
             encoder.scale(weight.data(ctx)),
             np.zeros((1, weight.shape[1]), ctx=ctx),
             self.pos_embedding.data(ctx).reshape(-1, weight.shape[1]),
-            # For each of the three tables. The reshape obeys the grad_req of
-            # pos_embedding, so 'write' is right for the last table
+            # For the three tables. The reshape obeys the grad_req of
+            # pos_embedding, so 'write' is right for the last one
             grad_req=(*grad_reqs(weight), 'null', 'write'))
         return self.embedding_dropout(self.embedding_norm(X))
 
@@ -95,23 +92,22 @@ class BARTDecoder(nn.Block):
 class Caches:
     """Keys and values of B sequences, reused to decode their next tokens.
 
-    length: the number of cached tokens of each sequence. of_blocks: a list
-    with a dict for each block, which the block fills. Entry 'tokens' has the
-    keys and values (B*N, length, D) of the decoded tokens. Entry 'text' has
-    the keys and values (B*N, S, D) of the encoded text.
+    length: the number of cached tokens of each sequence. per_block: a dict for
+    each block, which the block fills. 'tokens': keys and values
+    (B*N, length, D) of the decoded tokens. 'text': keys and values (B*N, S, D)
+    of the encoded text.
     """
 
     def __init__(self, num_blocks):
         self.length = 0
-        self.of_blocks = [{} for _ in range(num_blocks)]
+        self.per_block = [{} for _ in range(num_blocks)]
 
     def select(self, indices, num_sequences):
-        """Keep the sequences with these indices, in this order.
+        """Keep the sequences with these indices, a list, in this order.
 
-        indices: a list. An index may occur several times, or never.
-        num_sequences: B, the number of sequences before the call.
+        An index may occur several times. num_sequences: B before the call.
         """
-        for cache in self.of_blocks:
+        for cache in self.per_block:
             for name, keys_values in cache.items():
                 cache[name] = tuple(
                     _take_sequences(X, indices, num_sequences)
@@ -119,10 +115,7 @@ class Caches:
 
 
 def _take_sequences(X, indices, num_sequences):
-    """Take the keys or values of the sequences with these indices.
-
-    X (B*N, S or length, D): the keys or values of B = num_sequences sequences.
-    """
+    """Select sequences of X (B*N, S or length, D), keys or values."""
     rows = X.reshape(num_sequences, -1)     # a row for each sequence
     indices = on_device(indices, X.ctx, 'int32')
     return rows.take(indices, axis=0).reshape(-1, *X.shape[1:])
@@ -132,12 +125,11 @@ class BARTModel(Model):
     """Encoder, decoder, and the head that scores the decoder's next token.
 
     Arguments are as for `BERTModel`, without num_blks and variant. num_layers,
-    num_heads and ffn_num_hiddens are the encoder's. decoder_layers,
-    decoder_heads and decoder_ffn are the decoder's, and default to the
-    encoder's. start_id: the id of the first token of every decoder input.
-    Keywords in `BART_STRUCTURE` (family.py) can only have the values there.
-    Encoder, decoder and head share one token embedding. The bias of the head
-    is not trained, as published.
+    num_heads and ffn_num_hiddens are the encoder's; decoder_layers,
+    decoder_heads and decoder_ffn default to them. start_id: the id of the
+    first token of every decoder input. Keywords in `BART_STRUCTURE`
+    (family.py) can only have the values there. Encoder, decoder and head share
+    one token embedding. The bias of the head is not trained, as published.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -182,19 +174,17 @@ class BARTModel(Model):
                           self.encoder.token_embedding)
         self.mlm.mlp[0].bias.grad_req = 'null'
 
-    #: False: the decoder needs padded texts, and nn/packed.py removes padding
+    #: The decoder needs padded texts, and nn/packed.py removes padding
     packable = False
-    #: False: a BART has no next sentence head
     has_pair_head = False
 
     def forward(self, tokens, segments=None, valid_lens=None,
                 pred_positions=None):
         """Encode and decode the same texts; arguments are as for `BERTModel`.
 
-        The decoder reads the text shifted by one token, as when the published
-        model was trained. The decoder's state t predicts token t, which the
-        encoder has read, too. segments are ignored. Returns the decoder's
-        states (B, T, H), mlm_Y_hat (B, P, V) or None, and None.
+        As in training, the decoder reads the text shifted right by one token,
+        so its state t predicts token t. segments are ignored. Returns the
+        decoder's states (B, T, H), mlm_Y_hat (B, P, V) or None, and None.
         """
         states = teacher_forced_states(self, tokens, valid_lens)
         mlm_Y_hat = None
@@ -204,9 +194,9 @@ class BARTModel(Model):
 
 
 def encode_text(net, tokens, valid_lens):
-    """Encode texts with a net's encoder: (B, S, H).
+    """Encode tokens (B, S): (B, S, H).
 
-    tokens (B, S). valid_lens (B,), or None if all tokens are valid.
+    valid_lens (B,): the number of tokens before the padding; None: all S.
     """
     return net.encoder(tokens, onp.zeros(onp.shape(tokens), 'int32'),
                        valid_lens)
@@ -215,24 +205,19 @@ def encode_text(net, tokens, valid_lens):
 def teacher_forced_states(net, tokens, valid_lens, targets=None):
     """Decoder states (B, T, H) for given target tokens.
 
-    net: a `BARTModel`, or a net with the encoder, decoder and config of one.
-    tokens (B, S), valid_lens (B,) or None: the input texts. targets (B, T):
-    the tokens to predict; None: the input texts. State t depends on the input
-    text and on the targets before t.
+    net: a `BARTModel`, or a `FineTuned` net that was made from one.
+    tokens (B, S), valid_lens (B,): as for `encode_text`. targets (B, T): the
+    tokens to predict; None: the input texts. State t depends on the input text
+    and on the targets before t.
     """
     encoded_X = encode_text(net, tokens, valid_lens)
-    return net.decoder(
-        decoder_inputs(tokens if targets is None else targets,
-                       net.config['start_id'], encoded_X.ctx),
-        net.encoder, encoded_X, valid_lens)
+    inputs = _shift_right(tokens if targets is None else targets,
+                          net.config['start_id'], encoded_X.ctx)
+    return net.decoder(inputs, net.encoder, encoded_X, valid_lens)
 
 
-def decoder_inputs(tokens, start_id, ctx):
-    """The inputs of a decoder that predicts tokens (B, T): int32 (B, T).
-
-    A row of the result is start_id, then a row of `tokens` without its last
-    token.
-    """
+def _shift_right(tokens, start_id, ctx):
+    """Put start_id before each row, and drop its last token: int32 (B, T)."""
     tokens = on_device(tokens, ctx, 'int32')
     start = np.full((len(tokens), 1), start_id, dtype='int32', ctx=ctx)
     return np.concatenate([start, tokens[:, :-1]], axis=1)
