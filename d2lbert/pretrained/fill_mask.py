@@ -1,8 +1,7 @@
-"""This module predicts the likeliest tokens at the masks of a text.
+"""Predict the likeliest tokens at the masks of a text.
 
-B: the number of texts. T: the number of tokens of a text. M: the number of
-masks. V: the number of scores of the head for a mask, one for each token of
-the vocabulary and perhaps more.
+B: texts. T: tokens of a text. M: masks. V: scores for a mask, one for each
+token of the vocabulary and perhaps more.
 """
 from typing import Any, List, NamedTuple
 
@@ -29,9 +28,8 @@ def has_mask_head(net):
 
     The head of a causal net predicts next words instead.
     """
-    if net.mlm is None or net.config.get('causal'):
-        return False
-    return not net.has_random('mlm')
+    return (net.mlm is not None and not net.config.get('causal')
+            and not net.has_random('mlm'))
 
 
 def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
@@ -39,11 +37,10 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
     """The `top` likeliest tokens at each mask of a text.
 
     Returns a list with one list of `Guess` for each mask, the likeliest
-    first. All masks are predicted independently, in one forward pass.
-    Raises ValueError for a text without a mask, for a text with more tokens
-    than the net has positions, and for a model without a mask token or without
-    a trained head for masked words. Words outside the vocabulary cause a
-    warning.
+    first. Masks are predicted independently of each other. Raises ValueError
+    for a text without a mask or with more tokens than the net has positions,
+    and for a model without a mask token or a trained head for masked words.
+    Words outside the vocabulary cause a warning.
     """
     tokenizer = as_tokenizer(tokenizer)
     check_model(net, tokenizer)
@@ -73,24 +70,23 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
     unknown_words = UnknownWords(tokenizer)
     unknown_words.count(Encoding(Text('text', text), encoded, None))
     unknown_words.warn()
-    probabilities = probabilities_at(net, ids, onp.zeros_like(ids),
-                                     onp.zeros_like(mask_positions),
-                                     mask_positions)
+    probabilities = probabilities_at(
+        net, ids, segments=onp.zeros_like(ids),
+        text_of_mask=onp.zeros_like(mask_positions), positions=mask_positions)
     return likeliest(probabilities, tokenizer, int(top))
 
 
 def probabilities_at(net, ids, segments, text_of_mask, positions):
     """Probabilities of all tokens at M masks: (M, V) float64.
 
-    ids, segments (B, T) int32: B texts of T tokens each, without padding. Mask
-    m is at position positions[m] of text text_of_mask[m], both (M,). All
-    arrays are on the host. The probabilities for a text do not depend on the
-    other texts of the batch.
+    ids, segments (B, T) int32: texts of equal length. Mask m is at position
+    positions[m] of text text_of_mask[m], both (M,). All arrays are on the
+    host.
     """
     with autograd.pause():
         output = packed.encode(net, ids, segments,
                                onp.full(len(ids), ids.shape[1]))
-        X = output.X        # (B*T, H), for the tokens of all texts
+        X = output.X        # (B*T, H)
         rows = on_device(output.begins[text_of_mask] + positions, X.ctx,
                          'int32')
         scores = net.mlm.mlp(X.take(rows, axis=0))      # (M, V)

@@ -21,15 +21,13 @@ GENERATION_FIELDS = {
     'early_stopping': 'early_stopping', 'forced_bos_token_id': 'first_id',
     'forced_eos_token_id': 'last_id'}
 
-#: The field of config.json for quantized weights, and its only supported
-#: value. Without the field, the weights are not quantized.
+#: The field of config.json for quantized weights, and its supported value.
 QUANTIZATION = 'quantization_config'
 INT8 = {'quant_method': 'd2lbert', 'format': 1, 'bits': 8,
         'weights': 'symmetric, a scale for each row',
         'activations': 'symmetric, a scale for each token'}
 
-#: {keyword that the `config` of a net may lack: its default}. BOOK is the
-#: `Variant` of the book's model.
+#: {keyword that the `config` of a net may lack: its default}
 DEFAULTS = dict({name: getattr(BOOK, name) for name in (
     'family', 'heads', 'mlm_hidden', 'mlm_activation', 'embedding_size',
     'num_groups', 'inner_group_num', 'pre_norm', 'activation_dropout',
@@ -47,21 +45,16 @@ TYPE_NAMES = {bool: 'true or false', list: 'a list', str: 'a name'}
 def read_keywords_and_fields(path):
     """Read a config.json: (keywords of the net, fields of the file).
 
-    Both are dicts. The second dict also has defaults of some missing fields,
-    and three more entries: `initializer_range`, which some families store in
-    another field; `num_skipped_rows`, the result of the function of that name;
-    and `generation_fields`, if the family has a decoder. Raises
-    `PretrainedError` for a value that the net cannot represent.
+    The fields also include some defaults, `num_skipped_rows`,
+    `initializer_range` (in every family) and `generation_fields` (with a
+    decoder). Raises `PretrainedError` for a value that the net cannot
+    represent.
     """
     return _ConfigFile(path).keywords_and_fields()
 
 
 class _ConfigFile:
-    """The fields of a config.json, with methods that check and convert them.
-
-    `_sizes`, `_fractions` and `_flags` return {keyword of the net: value} for
-    the fields that `Family` lists under `sizes`, `fractions` and `flags`.
-    """
+    """A config.json, with methods that check and convert its fields."""
 
     def __init__(self, path):
         self.path, self.fields = path, read_json(path)
@@ -76,17 +69,11 @@ class _ConfigFile:
                 self.fields.setdefault(field, self.fields[alias])
 
     def refuse(self, field, expected, reason=''):
-        """Raise `PretrainedError` for a field with an unsupported value.
-
-        expected: a phrase for the supported values. reason: the end of the
-        message.
-        """
         raise PretrainedError(f'{self.path}: {field} is '
                               f'{self.fields[field]!r}, expected {expected}'
                               f'{reason}')
 
     def keywords_and_fields(self):
-        """The two dicts that `read_keywords_and_fields` returns."""
         family = self.family
         self._check_fixed()
         keywords = {**self._sizes(), **self._fractions()}
@@ -95,20 +82,19 @@ class _ConfigFile:
         self._check_types()
         keywords.update(self._flags())
         initializer_range = self._initializer_range()
-        self._check_head_dropouts()
+        self._check_task_head_dropouts()
         ids = self._token_ids(keywords['vocab_size'])
         if family.has_decoder:
             keywords['start_id'] = ids['decoder_start_token_id']
-            self.fields['generation_fields'] = _read_generation_fields(
-                self.path, self.fields)
+            self.fields['generation_fields'] = self._generation_fields()
         num_skipped = num_skipped_rows(family, ids['pad_token_id'])
-        # keywords['max_len'] is still the field max_position_embeddings
-        keywords['max_len'] = self._num_positions(keywords['max_len'],
-                                                  num_skipped)
+        max_position_embeddings = keywords['max_len']
+        keywords['max_len'] = self._max_len(max_position_embeddings,
+                                            num_skipped)
         if family.ffn_factor:
             keywords['ffn_num_hiddens'] = (family.ffn_factor
                                            * keywords['num_hiddens'])
-        # null in the file gives None, which means the default, True
+        # null means the default, True
         tied = self.fields['tie_word_embeddings'] is not False
         return (dict(keywords, activation=activation, embedding_norm=True,
                      tie_embeddings=tied, **family.structure),
@@ -116,15 +102,13 @@ class _ConfigFile:
                      initializer_range=initializer_range))
 
     def _check_fixed(self):
-        """Check the fields that have one supported value."""
-        # meaning: what any other value stands for, a phrase in the message
-        for field, (value, meaning) in self.family.fixed.items():
+        for field, (value, unsupported) in self.family.fixed.items():
             allowed = [value, None]     # None: null, or no such field
             if field == QUANTIZATION:
                 allowed.append(INT8)
             if self.fields.get(field) not in allowed:
                 self.refuse(field, repr(value),
-                            f', as {meaning} cannot be represented')
+                            f', as {unsupported} cannot be represented')
 
     def _sizes(self):
         keywords = {}
@@ -143,10 +127,6 @@ class _ConfigFile:
         return keywords
 
     def _check_attention_heads_and_groups(self, keywords):
-        """Check that the numbers of attention heads divide num_hiddens.
-
-        Also check that there are no more groups than layers.
-        """
         field_of = {keyword: field for field, (keyword, _)
                     in self.family.sizes.items()}
         for keyword in 'num_heads', 'decoder_heads':
@@ -163,7 +143,7 @@ class _ConfigFile:
         """d2lbert's name for the activation of the feed-forward networks."""
         family = self.family
         field, default = family.activation_field
-        # A name or, in families with a field for GELU, true or false
+        # A name, or a bool as in FlauBERT's field gelu_activation
         value = self.fields.setdefault(field, default)
         if type(value) is not type(default) or (
                 value not in family.activations):
@@ -186,7 +166,7 @@ class _ConfigFile:
                 for field, (keyword, default) in self.family.flags.items()}
 
     def _initializer_range(self):
-        """The standard deviation of initial weights; 0.02 by default."""
+        """The standard deviation of initial weights."""
         field = self.family.init_std_field
         value = self.fields.get(field)
         if value is None:
@@ -195,8 +175,7 @@ class _ConfigFile:
             self.refuse(field, 'a number of at least 0')
         return value
 
-    def _check_head_dropouts(self):
-        """Check the dropouts before the output layer of a fine-tuned net."""
+    def _check_task_head_dropouts(self):
         for field, _ in self.family.dropouts:
             value = self.fields.get(field)
             if value is not None and (
@@ -220,56 +199,42 @@ class _ConfigFile:
                 self.refuse(field, f'one of the {vocab_size} token ids')
         return ids
 
-    def _num_positions(self, max_position_embeddings, num_skipped):
-        """The number of positions of the net, its max_len.
-
-        num_skipped: the result of `num_skipped_rows`.
-        """
-        # Of the skipped rows, max_position_embeddings counts all except the
-        # first `rows_before`
-        num_counted = num_skipped - self.family.rows_before
-        if max_position_embeddings <= num_counted:
+    def _max_len(self, max_position_embeddings, num_skipped):
+        # max_position_embeddings does not count the first `rows_before` rows
+        num_skipped_counted = num_skipped - self.family.rows_before
+        if max_position_embeddings <= num_skipped_counted:
             raise PretrainedError(
                 f'{self.path}: max_position_embeddings is '
-                f'{max_position_embeddings}, but the first {num_counted} '
-                'positions belong to no token')
-        return max_position_embeddings - num_counted
+                f'{max_position_embeddings}, but the first '
+                f'{num_skipped_counted} positions belong to no token')
+        return max_position_embeddings - num_skipped_counted
 
-
-def _read_generation_fields(path, fields):
-    """A folder's settings for text generation: a dict.
-
-    path: of config.json. fields: the fields of config.json. They include the
-    settings if the folder has no file GENERATION_FILE.
-    """
-    generation_path = Path(path).with_name(GENERATION_FILE)
-    if generation_path.is_file():
-        return read_json(generation_path)
-    # Older versions of transformers did not write this default
-    return {'forced_eos_token_id': 2, **fields}
+    def _generation_fields(self):
+        """Settings for text generation, of GENERATION_FILE or config.json."""
+        generation_path = Path(self.path).with_name(GENERATION_FILE)
+        if generation_path.is_file():
+            return read_json(generation_path)
+        # Older versions of transformers did not write this default
+        return {'forced_eos_token_id': 2, **self.fields}
 
 
 def num_skipped_rows(family, pad_id):
     """The number of rows before position 0 in a folder's position embedding.
 
-    No token uses these rows, so the net does not have them. pad_id: the id of
-    the padding token.
+    No token uses these rows, so the net does not have them.
     """
     return pad_id + 1 if family.positions_from_pad else family.rows_before
 
 
 def _is_number(value):
-    """True for an int or float far below the limit of float32; not for NaN.
-    """
     return (isinstance(value, (int, float)) and not isinstance(value, bool)
-            and abs(value) < 1e30)
+            and abs(value) < 1e30)      # within float32, and not NaN
 
 
 def fields_of_net(net, tokenizer):
     """The fields of config.json for a net, a dict.
 
-    Raises `PretrainedError` for a net that the format cannot represent, for
-    example with sinusoidal positions.
+    Raises `PretrainedError` for a net that the format cannot represent.
     """
     keywords, family = dict(net.config), family_of(net.config)
     if keywords['positional'] != 'learnable':
@@ -284,33 +249,29 @@ def fields_of_net(net, tokenizer):
             'embedding_norm=True, or a run with --architecture published')
     if keywords['attention_dropout'] is None:
         keywords['attention_dropout'] = keywords['dropout']
-    # {field: (keyword, default)}
-    keyword_fields = {**family.sizes, **family.fractions, **family.flags}
-    _check_representable(family, keywords,
-                         {keyword for keyword, _ in keyword_fields.values()})
+    _check_representable(family, keywords)
     fields = {field: keywords.get(keyword, default)
-              for field, (keyword, default) in keyword_fields.items()}
-    # The field counts some of the skipped rows, see `_num_positions`
+              for field, (keyword, default) in _keyword_fields(family).items()}
+    # The inverse of `_ConfigFile._max_len`
     fields['max_position_embeddings'] += (
         num_skipped_rows(family, tokenizer.pad_id) - family.rows_before)
     activation_field, _ = family.activation_field
     fields[activation_field] = next(
         value for value, activation in family.activations.items()
         if activation == keywords['activation'])
-    # `net.pretrained` is the folder that the net was loaded from, or None
-    original = net.pretrained.fields if net.pretrained else {}
+    loaded_fields = net.pretrained.fields if net.pretrained else {}
     if family.has_decoder:
         fields.update(
             is_encoder_decoder=True, bos_token_id=tokenizer.cls_id,
             eos_token_id=tokenizer.sep_id,
             decoder_start_token_id=keywords['start_id'])
     return {
-        'architectures': [architecture(net)],
+        'architectures': [_transformers_class(net)],
         'model_type': family.model_type, **fields,
         'tie_word_embeddings': keywords['tie_embeddings'],
-        **{field: original.get(field, default)
+        **{field: loaded_fields.get(field, default)
            for field, default in family.dropouts if field},
-        family.init_std_field: original.get('initializer_range', 0.02),
+        family.init_std_field: loaded_fields.get('initializer_range', 0.02),
         'pad_token_id': tokenizer.pad_id, 'dtype': 'float32',
         **({} if net.encoder.quantized is None else {QUANTIZATION: INT8}),
         **_head_fields(net, family)}
@@ -320,8 +281,7 @@ def generation_fields_of_run(net, tokenizer):
     """The settings for text generation of a net that a run trained: a dict.
 
     They limit the length to `net.trained_len`, the largest number of tokens in
-    training, because the embeddings of later positions are random. If
-    trained_len is None, there is no such limit.
+    training, because the embeddings of later positions are random.
     """
     if net.config.get('causal'):    # a `BERTModel`, which continues texts
         return ({} if net.trained_len is None
@@ -334,33 +294,30 @@ def generation_fields_of_run(net, tokenizer):
 
 
 def generation_fields_of_net(net, tokenizer):
-    """The fields to write to GENERATION_FILE for a net: a dict, or None.
-
-    None for a net without a decoder, and for a fine-tuned net: their folders
-    do not have this file.
-    """
-    is_finetuned = net.about is not None    # an `About`, see ../heads.py
+    """The fields of GENERATION_FILE, or None for a net without this file."""
+    is_finetuned = net.about is not None
     if not family_of(net.config).has_decoder or is_finetuned:
         return None
-    original = (net.pretrained.fields['generation_fields'] if net.pretrained
+    settings = (net.pretrained.fields['generation_fields'] if net.pretrained
                 else generation_fields_of_run(net, tokenizer))
     ids = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
                pad_token_id=tokenizer.pad_id,
                decoder_start_token_id=net.config['start_id'])
-    # A field of the original replaces a field of `ids`, even by None. Other
-    # fields are kept if GENERATION_FIELDS has them and they are not None
+    # None in `settings` replaces an id, but is left out for other fields
     return {**ids, **{
-        name: value for name, value in original.items()
-        if name in ids or (name in GENERATION_FIELDS and value is not None)}}
+        field: value for field, value in settings.items()
+        if field in ids or (field in GENERATION_FIELDS and value is not None)}}
 
 
-def _check_representable(family, keywords, names_with_field):
-    """Raise `PretrainedError` if a family's folders cannot represent a net.
+def _keyword_fields(family):
+    """{field: (keyword, default)}"""
+    return {**family.sizes, **family.fractions, **family.flags}
 
-    keywords: the `config` of the net. names_with_field: the names of keywords
-    that have a field in config.json.
-    """
+
+def _check_representable(family, keywords):
+    """Raise `PretrainedError` if a family's folders cannot represent a net."""
     keywords = {**DEFAULTS, **keywords}
+    names_with_field = {name for name, _ in _keyword_fields(family).values()}
 
     def refuse(name, supported):
         raise PretrainedError(
@@ -389,19 +346,17 @@ def _check_representable(family, keywords, names_with_field):
 
 
 def omits_mlm_head(net):
-    """True if the MLM head of a net must not be saved.
+    """True if saving a net omits its MLM head in favour of its pooler.
 
-    The head is random, at least in part, if the net's folder had no complete
-    MLM head. It is then omitted if the net has a pooler, and if no class of
-    `transformers` for the family has both a pooler and an MLM head.
+    The MLM head in the net's folder was incomplete, so some of its weights are
+    random. No class of `transformers` for the family has both heads.
     """
     return (net.pretrained is not None and net.pretrained.lacks('mlm')
             and family_of(net.config).encoder_architecture is not None
             and 'pooler' in net.config.get('heads', ()))
 
 
-def architecture(net):
-    """The name of the class of `transformers` that loads a net."""
+def _transformers_class(net):
     family = family_of(net.config)
     if net.about is not None:
         return family.finetuned[net.about.kind]
@@ -410,7 +365,7 @@ def architecture(net):
 
 
 def _head_fields(net, family):
-    """The fields of config.json for a fine-tuned net: dropout and labels."""
+    """Fields of config.json that only a fine-tuned net has."""
     about = net.about
     if about is None:
         return {}
@@ -422,6 +377,6 @@ def _head_fields(net, family):
         names = about.labels or ('LABEL_0',)
         fields.update(id2label={str(k): name for k, name in enumerate(names)},
                       label2id={name: k for k, name in enumerate(names)})
-    problem = {'classify': 'single_label_classification',
-               'regress': 'regression'}.get(about.kind)
-    return dict(fields, problem_type=problem) if problem else fields
+    problem_type = {'classify': 'single_label_classification',
+                    'regress': 'regression'}.get(about.kind)
+    return dict(fields, problem_type=problem_type) if problem_type else fields

@@ -1,20 +1,18 @@
-"""This module has a `Family`, a table of names and defaults, for each family.
+"""A `Family`, a table of names and defaults, for each family of models.
 
-A family is a set of models with one structure, such as RoBERTa. The table maps
-the fields of config.json to keywords of `BERTModel` or `BARTModel`. It also
-maps the names of layers in d2lbert to names in the family's folders. The names
+The table maps the fields of config.json to keywords of `BERTModel` or
+`BARTModel`, and the names of layers in d2lbert to names in folders. The names
 of tensors, fields and classes are those of Hugging Face's `transformers`.
 """
 from typing import NamedTuple, Optional
 
-#: {name in transformers: name here} of activations. 'gelu' is exact, and
-#: 'gelu_new' is approximated by tanh.
+#: {name in transformers: name in nn/variant.py}
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                'gelu_fast': 'gelu_new', 'gelu_pytorch_tanh': 'gelu_new',
                'relu': 'relu'}
 
-#: {field: (the only supported value, a phrase in messages for other values)},
-#: for most families. quantization_config may also be INT8 (config.py).
+#: {field: (the supported value, what an unsupported value means)}, for most
+#: families. quantization_config may also be INT8 (config.py).
 FIXED = {'position_embedding_type': ('absolute',
                                      'positions of another kind'),
          'is_decoder': (False, 'a decoder'),
@@ -26,13 +24,12 @@ FIXED = {'position_embedding_type': ('absolute',
 class Head(NamedTuple):
     """The layers by which a fine-tuned net of a family scores a whole text."""
 
-    activation: Optional[str] = 'tanh'  # of the hidden layer; None: there is
-                                        # no hidden layer
-    hidden_name: Optional[str] = None   # the hidden layer's name in a folder;
-                                        # None: the hidden layer, if there is
-                                        # one, is the pooler
+    activation: Optional[str] = 'tanh'  # of the hidden layer; None: no such
+                                        # layer
+    hidden_name: Optional[str] = None   # of the hidden layer in a folder;
+                                        # None: the layer is the pooler
     has_input_dropout: bool = False     # dropout before the hidden layer, too
-    output_name: str = 'classifier'     # the output layer's name in a folder
+    output_name: str = 'classifier'     # of the output layer in a folder
 
 
 class Family(NamedTuple):
@@ -45,9 +42,8 @@ class Family(NamedTuple):
     title: str              # for messages
     model_type: str         # the value of the field model_type
     prefix: str             # of the names of encoder, decoder and pooler
-                            # tensors; a folder with no others may lack it
-    names: dict             # {key of a layer, or 'mlm.bias': name in folders};
-                            # `tensor_names.table` has the layer of each key;
+                            # tensors; a folder of these alone may lack it
+    names: dict             # {key in `tensor_names.table`: name in folders};
                             # {i}, {group} and {inner} number the blocks
     # sizes, fractions and flags are {field: (keyword, default)}
     sizes: dict             # whole numbers from 1
@@ -60,8 +56,7 @@ class Family(NamedTuple):
     aliases: dict = {}      # {second name of a field: its name in this table}
     #: ffn_num_hiddens / num_hiddens, if ffn_num_hiddens has no field
     ffn_factor: Optional[int] = None
-    optional_heads: tuple = ()  # entries of the keyword `heads` that a net
-                                # and its folder may lack
+    optional_heads: tuple = ()  # heads in `structure` that a net may lack
     pad_id: int = 0         # default of pad_token_id
     #: The row of position 0 in a folder's position embedding: the folder's
     #: pad_token_id + 1 if `positions_from_pad` is True, else `rows_before`.
@@ -73,14 +68,13 @@ class Family(NamedTuple):
     has_decoder: bool = False
     #: The field with the standard deviation of initial weights
     init_std_field: str = 'initializer_range'
-    #: The dropout before the output layer of a fine-tuned net. Entry 0 is for
-    #: scores of texts, entry 1 for scores of tokens. Each is (field, default).
-    #: Field None: config.json has no field. Default None: the keyword
-    #: `dropout` of the net.
+    #: (field, default) of the dropout before the output layer of a fine-tuned
+    #: net, for scores of texts and for scores of tokens. Field None: no field.
+    #: Default None: the keyword `dropout`.
     dropouts: tuple = (('classifier_dropout', None),
                        ('classifier_dropout', None))
-    #: The class of transformers that loads a pretrained net, and the class
-    #: that loads an encoder with its pooler (None: the same class)
+    #: The classes of transformers that load a pretrained net, and an encoder
+    #: with its pooler (None: the same class)
     architecture: str = ''
     encoder_architecture: Optional[str] = None
     finetuned: dict = {}        # {kind of task: class of transformers}
@@ -88,30 +82,26 @@ class Family(NamedTuple):
     choice_head: Head = Head()  # the head for choosing one of several texts
 
     def head_of(self, kind):
-        """The `Head` for a kind of task with scores of whole texts."""
+        """The `Head` for a kind of task that scores whole texts."""
         return self.choice_head if kind == 'choice' else self.text_head
 
 
 def _classes(stem, **other_suffixes):
-    """{kind of task: class of transformers}, the `finetuned` of a family.
-
-    stem: the beginning of the class names. other_suffixes: {kind: suffix} that
-    differ from the usual suffixes.
-    """
+    """A family's `finetuned`. A suffix of None leaves out the kind of task."""
     suffixes = {'classify': 'ForSequenceClassification',
                 'regress': 'ForSequenceClassification',
                 'choice': 'ForMultipleChoice',
                 'tag': 'ForTokenClassification',
                 'span': 'ForQuestionAnswering', **other_suffixes}
-    return {kind: stem + suffix for kind, suffix in suffixes.items()}
+    return {kind: stem + suffix for kind, suffix in suffixes.items() if suffix}
 
 
 def _prefixed(prefix, names):
-    """`Family.names` with `prefix` before each name in folders."""
+    """Entries of `Family.names`, with `prefix` before each name in folders."""
     return {layer: prefix + name for layer, name in names.items()}
 
 
-# {layer here: last part of its name in folders}
+# {key in `Family.names`: last part of the name in folders}
 _EMBEDDINGS = {
     'encoder.token_embedding': 'word_embeddings',
     'encoder.pos_embedding': 'position_embeddings',
@@ -277,13 +267,11 @@ FLAUBERT = Family(
     ffn_factor=4, pad_id=2, init_std_field='init_std',
     dropouts=(('summary_first_dropout', 0.1), (None, None)),
     architecture='FlaubertWithLMHeadModel',
-    finetuned={kind: name for kind, name in _classes(
-        'Flaubert', span='ForQuestionAnsweringSimple').items()
-        if kind != 'choice'},
+    finetuned=_classes('Flaubert', choice=None,
+                       span='ForQuestionAnsweringSimple'),
     text_head=Head(activation=None, output_name='sequence_summary.summary'))
 
-#: {keyword: its value in every `BARTModel`}. The keywords are fields of
-#: `Variant` (nn/variant.py).
+#: {keyword: its value in every `BARTModel`}
 BART_STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
                       num_segments=0, positional='learnable',
                       embedding_norm=True, tie_embeddings=True)
@@ -334,11 +322,8 @@ BART = Family(
                'activation_dropout': ('activation_dropout', 0.0)},
     flags={'scale_embedding': ('scale_embedding', False)},
     activation_field=('activation_function', 'gelu'),
-    # The rest of BART_STRUCTURE is not needed here: config.py sets
-    # embedding_norm and tie_embeddings; the default of `positional` is right
-    structure=dict(layer_norm_eps=1e-5, **{
-        keyword: BART_STRUCTURE[keyword] for keyword in (
-            'family', 'heads', 'mlm_hidden', 'num_segments')}),
+    structure=dict(layer_norm_eps=1e-5, family='bart', heads=('mlm',),
+                   mlm_hidden=False, num_segments=0),
     fixed={**FIXED, 'is_encoder_decoder': (True, 'a single stack of layers'),
            'tie_word_embeddings': (True, 'separate embeddings of encoder and '
                                    'decoder')},
@@ -351,8 +336,7 @@ BART = Family(
     has_decoder=True, init_std_field='init_std',
     dropouts=(('classifier_dropout', 0.0), (None, None)),
     architecture='BartForConditionalGeneration',
-    finetuned={kind: name for kind, name in _classes('Bart').items()
-               if kind not in ('tag', 'choice')},
+    finetuned=_classes('Bart', tag=None, choice=None),
     text_head=Head(hidden_name='classification_head.dense',
                    has_input_dropout=True,
                    output_name='classification_head.out_proj'))

@@ -1,9 +1,8 @@
 """List a net's tensors, with their names and shapes in a checkpoint folder.
 
-V: the number of tokens in the vocabulary. L: the number of positions. S: the
-number of segments. E: the size of a token's embedding. H: the size of a
-token's vector in a block. F: the number of hidden units of the feed-forward
-networks. Weights of dense layers have shape (outputs, inputs).
+V: tokens in the vocabulary. L: positions. S: segments. E: size of a token's
+embedding. H: size of a token's vector in a block. F: hidden units of the
+feed-forward networks. Weights of dense layers have shape (outputs, inputs).
 """
 import re
 from typing import NamedTuple, Optional
@@ -15,8 +14,7 @@ from d2lbert.pretrained.families.family import BERT, family_of
 PARTS = {'encoder': 'encoder', 'decoder': 'decoder', 'pooler': 'pooler',
          'mlm': 'masked language model head', 'nsp': 'next sentence head'}
 
-#: The heads of a net whose `config` has no entry 'heads', and of the book's
-#: model: 'pooler', 'mlm' and 'nsp'.
+#: All heads. A `config` without an entry 'heads' means all.
 HEADS = BOOK.heads
 
 
@@ -24,25 +22,22 @@ class TensorSpec(NamedTuple):
     """The name and shape of a tensor in a folder, and the net's parameter."""
 
     name: str               # in the folder
-    param_name: str         # of the parameter, in the net
-    shape: tuple            # in the folder. The parameter has num_skipped_rows
-                            # fewer rows. One shape may have a leading 1 that
-                            # the other lacks
+    param_name: str         # in the net
+    shape: tuple            # in the folder; a leading 1 may be missing here or
+                            # in the parameter's shape
     part: str               # a key of PARTS, or 'head' in a fine-tuned net
-    is_reversed: bool = False   # True if the folder has the rows of the
-                                # parameter in reverse order
+    is_reversed: bool = False   # the folder has the rows in reverse order
     alias: Optional[str] = None     # a second name of the tensor in the folder
-    num_skipped_rows: int = 0   # of a position embedding: the folder has this
-                                # number of rows before the parameter's rows
-    is_optional: bool = False   # True if a folder may lack the tensor, because
-                                # the parameter's initial value is right
+    num_skipped_rows: int = 0   # first rows in the folder, which the parameter
+                                # lacks
+    is_optional: bool = False   # the folder may lack the tensor, because the
+                                # parameter's initial value is right
 
 
 def table(config, num_skipped_rows=0):
     """The `TensorSpec`s of a net that is not fine-tuned, a list.
 
-    config: the net's keywords, a dict. num_skipped_rows: the result of the
-    function of that name in config.py.
+    num_skipped_rows: see `config.num_skipped_rows`.
     """
     names = family_of(config).names
     V, L, S, H, F = (config[name] for name in (
@@ -51,11 +46,11 @@ def table(config, num_skipped_rows=0):
     heads = config.get('heads', HEADS)
     E = config.get('embedding_size') or H
 
-    # These four functions make the specs of a layer. key: a key of
-    # Family.names. layer: the layer's name in the net. block_numbers: values
-    # for {i}, {group} and {inner} in the name in the folder
-    def embedding(key, param_name, shape, part='encoder'):
-        return TensorSpec(f'{names[key]}.weight', param_name, shape, part)
+    # key: of Family.names. layer: the layer's name in the net. block_numbers:
+    # values for {i}, {group} and {inner} in names[key]
+    def embedding(key, shape):
+        return TensorSpec(f'{names[key]}.weight', f'{key}.weight', shape,
+                          'encoder')
 
     def dense(key, layer, shape, part='encoder', is_reversed=False,
               **block_numbers):
@@ -71,46 +66,43 @@ def table(config, num_skipped_rows=0):
                 TensorSpec(f'{name}.bias', f'{layer}.beta', (size,), part)]
 
     def position_embedding(key, width, part):
-        return embedding(
-            key, key, (num_skipped_rows + L, width), part)._replace(
-                num_skipped_rows=num_skipped_rows)
+        return TensorSpec(f'{names[key]}.weight', key,
+                          (num_skipped_rows + L, width), part,
+                          num_skipped_rows=num_skipped_rows)
 
-    specs = [embedding('encoder.token_embedding',
-                       'encoder.token_embedding.weight', (V, E)),
+    specs = [embedding('encoder.token_embedding', (V, E)),
              position_embedding('encoder.pos_embedding', E, 'encoder')]
     if S:
-        specs.append(embedding('encoder.segment_embedding',
-                               'encoder.segment_embedding.weight', (S, E)))
+        specs.append(embedding('encoder.segment_embedding', (S, E)))
     specs += norm('encoder.embedding_norm', 'encoder.embedding_norm', E)
     if config.get('embedding_size'):
         specs += dense('encoder.projection', 'encoder.projection', (H, E))
     # ALBERT's layers share the blocks of num_groups groups
     group_size = config.get('inner_group_num', 1)
     num_groups = config.get('num_groups') or config['num_layers']
-    # In the two loops, `size` is the shape of a dense layer's weight, or the
-    # number of elements of a LayerNorm
     for i in range(group_size * num_groups):
         numbers = dict(i=i, group=i // group_size, inner=i % group_size)
-        for specs_of, key, size in (
+        for make_specs, key, shape_or_size in (
                 *((dense, f'attention.W_{x}', (H, H)) for x in 'qkvo'),
                 (norm, 'addnorm1.ln', H), (dense, 'ffn.dense1', (F, H)),
                 (dense, 'ffn.dense2', (H, F)), (norm, 'addnorm2.ln', H)):
-            specs += specs_of(key, f'encoder.blks.{i}.{key}', size, **numbers)
-    for i in range(config.get('decoder_layers', 0)):
-        if i == 0:      # the tensors before the blocks
-            specs.append(position_embedding('decoder.pos_embedding', H,
-                                            'decoder'))
-            specs += norm('decoder.embedding_norm', 'decoder.embedding_norm',
-                          H, 'decoder')
+            specs += make_specs(key, f'encoder.blks.{i}.{key}', shape_or_size,
+                                **numbers)
+    num_decoder_layers = config.get('decoder_layers', 0)
+    if num_decoder_layers:
+        specs.append(position_embedding('decoder.pos_embedding', H, 'decoder'))
+        specs += norm('decoder.embedding_norm', 'decoder.embedding_norm', H,
+                      'decoder')
+    for i in range(num_decoder_layers):
         decoder_F = config['decoder_ffn']
-        for specs_of, key, size in (
+        for make_specs, key, shape_or_size in (
                 *((dense, f'attention{k}.W_{x}', (H, H))
                   for k in (1, 2) for x in 'qkvo'),
                 *((norm, f'addnorm{k}.ln', H) for k in (1, 2, 3)),
                 (dense, 'ffn.dense1', (decoder_F, H)),
                 (dense, 'ffn.dense2', (H, decoder_F))):
-            specs += specs_of(f'decoder.{key}', f'decoder.blks.{i}.{key}',
-                              size, 'decoder', i=i)
+            specs += make_specs(f'decoder.{key}', f'decoder.blks.{i}.{key}',
+                                shape_or_size, 'decoder', i=i)
     if 'pooler' in heads:
         specs += dense('hidden', 'hidden', (H, H), 'pooler')
     output_layer = 'mlm.mlp.0'
@@ -118,8 +110,7 @@ def table(config, num_skipped_rows=0):
         specs += [*dense('mlm.hidden', 'mlm.mlp.0', (E, H), 'mlm'),
                   *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
         output_layer = 'mlm.mlp.2'
-    # Folders have the bias of the output layer under one or both of these
-    # names
+    # Folders have the output layer's bias under one of these names, or both
     bias_name, alias = names['mlm.bias'], f'{names["mlm.output"]}.bias'
     # In folders of BART, the only family with a decoder, this bias has shape
     # (1, V) and may be missing
@@ -139,11 +130,7 @@ def table(config, num_skipped_rows=0):
 
 
 def finetuned_table(config, kind, num_scores, num_skipped_rows=0):
-    """The `TensorSpec`s of a `FineTuned` net (../heads.py), a list.
-
-    kind: the kind of the net's task. num_scores: the number of outputs of the
-    net's output layer. The other arguments are as for `table`.
-    """
+    """The `TensorSpec`s of a `FineTuned` net (../heads.py), a list."""
     head, H = family_of(config).head_of(kind), config['num_hiddens']
     parts = ['encoder', 'decoder']
     head_layers = {}    # {name in the folder: (name in the net, shape)}
@@ -166,33 +153,29 @@ def finetuned_table(config, kind, num_scores, num_skipped_rows=0):
 
 
 def current_names(names, family=BERT):
-    """Map each current name to the name in a folder; returns a dict.
+    """{current name: name in a folder}, except buffers such as position_ids.
 
-    Current names are the names in `table`. names: all names in the folder.
-    There, names may lack the prefix of the family, and in old checkpoints the
-    weight and the bias of LayerNorm are gamma and beta. Other names map to
-    themselves. Buffers of old checkpoints, such as position_ids, are left out.
+    `table` has the current names. Names in a folder may lack the prefix of the
+    family. In old checkpoints, weight and bias of LayerNorm are gamma and
+    beta.
     """
     prefix = family.prefix
     # The first parts of names without the prefix, such as 'embeddings'
     modules = {name[len(prefix):].split('.')[0]
                for name in family.names.values() if name.startswith(prefix)}
+    is_buffer = re.compile(rf'{re.escape(prefix)}(embeddings\.)?'
+                           r'(position|token_type)_ids').fullmatch
+    current = {name: _current_name(name, prefix, modules) for name in names}
     found = {}
-
-    def current(name):
-        return _current_name(name, prefix, modules)
     # Names that are current come first. If the folder has a tensor under its
     # current and its old name, the old name maps to itself
-    for name in sorted(names, key=lambda name: (current(name) != name, name)):
-        if re.fullmatch(rf'{re.escape(prefix)}(embeddings\.)?'
-                        r'(position|token_type)_ids', current(name)):
-            continue
-        found[name if current(name) in found else current(name)] = name
+    for name in sorted(names, key=lambda name: (current[name] != name, name)):
+        if not is_buffer(current[name]):
+            found[name if current[name] in found else current[name]] = name
     return found
 
 
 def _current_name(name, prefix, modules):
-    """The current name of a tensor that may have an old name or no prefix."""
     if name.split('.')[0] in {*modules, 'position_ids'}:
         name = prefix + name
     for old, new in (('gamma', 'weight'), ('beta', 'bias')):
