@@ -1,4 +1,4 @@
-"""This module shows the progress of a loop.
+"""Measure a loop and show its progress.
 
 `Timer`, `Accumulator` and `Animator` are the book's tools. `bar` is the
 progress bar of all commands.
@@ -13,7 +13,7 @@ from pathlib import Path
 from d2lbert.machine.files import replacing
 from d2lbert.machine.terminal import is_quiet
 
-#: Drawing options for a curve of one point: a marker, not cut at the axes.
+#: Options of `plot` for a curve of one point, invisible without a marker.
 POINT = dict(marker='o', markersize=4, clip_on=False)
 
 
@@ -69,13 +69,12 @@ class Accumulator:
 
 
 def in_notebook():
-    """True in a notebook, which can show a figure."""
+    """True in the kernel of a notebook."""
     try:
         from IPython import get_ipython
     except ImportError:
         return False
-    # Without IPython's shell, get_ipython() is None. The shell of a terminal
-    # has no kernel
+    # None outside of IPython; in a terminal, IPython has no kernel
     return hasattr(get_ipython(), 'kernel')
 
 
@@ -84,17 +83,17 @@ class LineBar:
 
     The time between two lines is at least INTERVAL seconds, and at least a
     hundredth of the time since the start, so that the log of a long run stays
-    short. The arguments are as for `bar`. As in tqdm's bar, the attribute n is
-    the number of items so far.
+    short. The arguments are as for `bar`. n, total, `update`,
+    `set_postfix_str` and `close` have the meaning that they have in tqdm.
     """
 
     INTERVAL = 5
 
     def __init__(self, total=None, what='', unit='it', unit_scale=False):
         self.total, self.n, self._unit_scale = total, 0, unit_scale
-        if what:        # a line begins, for example, 'reading 3/50 files'
+        if what:        # 'reading 3/50 files'
             self._prefix, self._unit = what, unit
-        else:           # a line begins, for example, 'step 3/50'
+        else:           # 'step 3/50'
             self._prefix, self._unit = unit, ''
         self._postfix = ''
         self.start()
@@ -106,19 +105,16 @@ class LineBar:
         self.close()
 
     def start(self):
-        """Start the clock; the speed excludes the items before this call."""
+        """Start the clock; the time left is estimated from later items."""
         self._started_at = self._written_at = time.perf_counter()
         self._start_n = self.n
 
     def set_postfix_str(self, text='', refresh=True):
-        """Set the text after the count in the next line.
-
-        refresh: ignored; tqdm's bar has this argument.
-        """
+        """Set the text after the count in the next line; ignore refresh."""
         self._postfix = text
 
     def update(self, n=1):
-        """Count n more items, and write a line if it is time."""
+        """Count n more items, and write a line if one is due."""
         self.n += n
         now = time.perf_counter()
         elapsed = now - self._started_at
@@ -127,15 +123,13 @@ class LineBar:
             self.write_line(self._line(elapsed))
 
     def write_line(self, line):
-        """Write a line to standard error, at once."""
-        if sys.stderr is not None:      # None if Python started without it
+        if sys.stderr is not None:      # None if closed before Python started
             print(line, file=sys.stderr, flush=True)
 
     def close(self):
-        """Do nothing; tqdm's bar has this method, too."""
+        """Do nothing: the lines stay."""
 
     def _line(self, elapsed):
-        """Return a line; elapsed: seconds since `start`."""
         counts = [self.n] if self.total is None else [self.n, self.total]
         as_text = _tqdm().format_sizeof if self._unit_scale else '{:,}'.format
         count = '/'.join(map(as_text, counts))
@@ -149,13 +143,13 @@ class LineBar:
 
 
 def _tqdm():
-    """Return the class tqdm; imported late, since the import takes time."""
+    """The class tqdm, imported late because the import takes time."""
     from tqdm import tqdm
     return tqdm
 
 
 def _duration(seconds):
-    """Return a duration as text: '8 s', '12 min' or '3 h 5 min'."""
+    """Format a duration as '8 s', '12 min' or '3 h 5 min'."""
     if seconds < 60:
         return f'{seconds:.0f} s'
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -165,8 +159,7 @@ def _duration(seconds):
 class NotebookBar(LineBar):
     """A progress bar below a notebook's cell; `close` removes it.
 
-    `update` shows the bar, at the earliest after `delay` seconds. Unlike
-    tqdm's bar for notebooks, it needs no ipywidgets.
+    Unlike tqdm's bar for notebooks, it needs no ipywidgets.
     """
 
     INTERVAL = 0.2
@@ -175,11 +168,11 @@ class NotebookBar(LineBar):
                  delay=0):
         self._display = None
         super().__init__(total, what, unit, unit_scale)
-        # So `update` first shows the bar after delay + INTERVAL seconds
+        # `update` shows nothing before delay + INTERVAL seconds
         self._written_at += delay
 
     def write_line(self, line):
-        """Show a line of text beside the bar."""
+        """Show the bar, with a line of text beside it."""
         from IPython.display import HTML, display
         # Without attributes, <progress> is a bar of unknown length
         attributes = (f' value="{self.n}" max="{self.total}"' if self.total
@@ -192,7 +185,6 @@ class NotebookBar(LineBar):
             self._display.update(element)
 
     def close(self):
-        """Remove the bar."""
         if self._display is not None:
             from IPython.display import HTML
             self._display.update(HTML(''))
@@ -200,8 +192,6 @@ class NotebookBar(LineBar):
 
 
 class _SilentBar(LineBar):
-    """A progress bar that is never shown."""
-
     def write_line(self, line):
         pass
 
@@ -210,17 +200,15 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
         quiet=False, delay=0):
     """Open a progress bar: below a notebook's cell, or on standard error.
 
-    If standard error is not a terminal but, for example, a log file, a
-    `LineBar` writes lines of text instead, the first after at least five
-    seconds.
+    If standard error is no terminal, a `LineBar` writes lines to it instead.
 
-    total: the number of items, None if unknown. what: a word for the work,
-    such as 'reading'. unit: the unit of the count, such as 'B'. unit_scale:
-    True abbreviates the count, as in 1.2M. leave: keep the bar on a terminal
-    when it is closed. quiet: never show the bar. delay: seconds before the bar
-    appears; a notebook waits at least one second, and a log file ignores
-    delay. Returns a context manager with `update(n)`, `set_postfix_str(text)`,
-    `n` and `close()`: tqdm's bar, or a `LineBar`.
+    total: the number of items, None if unknown. what: a label, such as
+    'reading'. unit: such as 'B'. unit_scale: abbreviate counts, as in 1.2M.
+    leave: keep the bar on a terminal after `close`. delay: seconds before the
+    bar appears; at least one in a notebook, ignored by a `LineBar`.
+
+    Returns a context manager with `update(n)`, `set_postfix_str(text)`, `n`
+    and `close()`: tqdm's bar, or a `LineBar`.
     """
     if quiet or is_quiet():
         return _SilentBar(total, what, unit, unit_scale)
@@ -257,10 +245,10 @@ class Animator:
         self._grid, self._figsize, self._quiet = (nrows, ncols), figsize, quiet
         self.legend, self.fmts = list(legend or []), fmts
         self.xlabel = xlabel
-        self.X, self.Y = None, None     # from `add` on, a list for each curve
+        self.X, self.Y = None, None     # `add` sets a list for each curve
         self._axes_settings = dict(xlabel=xlabel, ylabel=ylabel,
                                    xscale=xscale, yscale=yscale)
-        # The limits of a loop of one step are equal: matplotlib would warn
+        # matplotlib warns of equal limits, which a loop of one step has
         if xlim is not None and xlim[0] < xlim[1]:
             self._axes_settings['xlim'] = tuple(xlim)
         if ylim is not None:
@@ -268,33 +256,32 @@ class Animator:
         self._last_x = xlim[1] if xlim is not None else None
         self._display, self._bar, self.has_begun = None, None, False
         self._shows_figure = in_notebook() and not quiet
-        self._drawn_at = -float('inf')  # the time of the latest drawing
+        self._drawn_at = -float('inf')
         self._pause = 0.0               # seconds to wait after a drawing
-        self._is_stale = False          # True if a point is not yet drawn
+        self._has_undrawn_points = False
 
     @functools.cached_property
     def fig(self):
-        """The matplotlib figure, made on first use."""
-        # Not by pyplot: it would open a window, or show the figure a second
-        # time at the end of a notebook's cell
+        """The matplotlib figure."""
+        # pyplot would open a window, or show the figure again below the cell
         from matplotlib.figure import Figure
         return Figure(figsize=self._figsize, layout='constrained')
 
     @functools.cached_property
     def axes(self):
-        """A list of the axes of the figure; the first axes have the curves."""
+        """All axes of the figure, a list; the curves are in the first."""
         return list(self.fig.subplots(*self._grid, squeeze=False).flat)
 
     def begin(self, line):
         """Open the bar, and start its clock; in a log file, write `line`.
 
-        A resumed loop adds its earlier points before this call: the speed and
-        the time left are then estimated without them.
+        A resumed loop adds its earlier points before this call, so that speed
+        and time left are estimated without them.
         """
         self.has_begun = True
         if self._shows_figure:
             return
-        self._make_bar()
+        self._ensure_bar()
         if isinstance(self._bar, LineBar):
             self._bar.write_line(line)
             self._bar.start()
@@ -304,7 +291,7 @@ class Animator:
             self._bar.n = self._bar.initial = earlier
             self._bar.last_print_n = earlier
 
-    def _make_bar(self):
+    def _ensure_bar(self):
         if self._bar is None:
             self._bar = bar(self._last_x, unit=self.xlabel or 'it',
                             leave=True, quiet=self._quiet)
@@ -313,7 +300,7 @@ class Animator:
         """Add a point to each curve.
 
         x, y: a number, or a list with an entry for each curve, where None adds
-        no point to a curve. If x is a number, all points have this x.
+        no point. If x is a number, all points have this x.
         """
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)
@@ -327,7 +314,7 @@ class Animator:
                 ys.append(new_y)
         largest_x = max((new_x for new_x in x if new_x is not None),
                         default=None)
-        if largest_x is None:       # x has only None
+        if largest_x is None:
             return
         if self._shows_figure:
             self._update_figure(largest_x)
@@ -335,8 +322,7 @@ class Animator:
             self._update_bar(largest_x)
 
     def _update_figure(self, x):
-        """Redraw at the last x, or if the latest drawing is long ago."""
-        self._is_stale = True
+        self._has_undrawn_points = True
         is_last = self._last_x is not None and x >= self._last_x
         if is_last or time.perf_counter() - self._drawn_at > self._pause:
             self._redraw()
@@ -348,25 +334,21 @@ class Animator:
         picture = SVG(self.svg())
         if self._display is None:
             self._display = display(picture, display_id=True)
-            # The cell may end before the latest points are drawn
-            get_ipython().events.register('post_run_cell', self._flush)
+            get_ipython().events.register('post_run_cell', self._finish_figure)
         else:
             self._display.update(picture)
-        self._drawn_at, self._is_stale = time.perf_counter(), False
-        # A drawing takes about 50 ms. With this pause, drawings take at most a
-        # tenth of the time of the loop
+        self._drawn_at, self._has_undrawn_points = time.perf_counter(), False
+        # So drawing takes at most a tenth of the time of the loop
         self._pause = 10 * (self._drawn_at - start)
 
-    def _flush(self, *_):
-        """Draw the latest points at the end of the cell."""
+    def _finish_figure(self, *_):
         from IPython import get_ipython
-        get_ipython().events.unregister('post_run_cell', self._flush)
-        if self._is_stale:
+        get_ipython().events.unregister('post_run_cell', self._finish_figure)
+        if self._has_undrawn_points:
             self._redraw()
 
     def _update_bar(self, x):
-        """Show the latest value of each curve, and move the bar to x."""
-        self._make_bar()
+        self._ensure_bar()
         self._bar.set_postfix_str(
             ', '.join(f'{name} {ys[-1]:.3f}' for name, ys
                       in zip(self.legend, self.Y) if ys),
@@ -376,8 +358,8 @@ class Animator:
     def move(self, x):
         """Move the bar to x without adding a point; a figure has no bar."""
         if not self._shows_figure:
-            self._make_bar()
-            # Rounded, since the bar shows all digits of a fraction of an epoch
+            self._ensure_bar()
+            # Rounded, since the bar shows all digits of a fractional epoch
             self._bar.update(round(x, 2) - self._bar.n)
 
     def print_line(self, line):
@@ -393,22 +375,21 @@ class Animator:
         """Draw all curves into `fig` and return it."""
         axes = self.axes[0]
         axes.cla()
-        curves, names = [], []      # of the legend
+        legend_curves, legend_names = [], []
         for k, (xs, ys, fmt) in enumerate(zip(self.X or [], self.Y or [],
                                               self.fmts)):
-            # Without a marker, a curve of one point would be invisible
             curve, = axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
             if xs and k < len(self.legend):
-                curves.append(curve)
-                names.append(self.legend[k])
+                legend_curves.append(curve)
+                legend_names.append(self.legend[k])
         axes.set(**self._axes_settings)
-        if len(curves) > 2:     # more than two names do not fit into the axes
-            axes.legend(curves, names, loc='upper left',
+        if len(legend_names) > 2:       # more do not fit into the axes
+            axes.legend(legend_curves, legend_names, loc='upper left',
                         bbox_to_anchor=(0, -0.25),      # below the axes
                         ncol=2, frameon=False, borderaxespad=0,
                         fontsize='small')
-        elif curves:
-            axes.legend(curves, names)
+        elif legend_names:
+            axes.legend(legend_curves, legend_names)
         axes.grid()
         return self.fig
 

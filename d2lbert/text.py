@@ -1,8 +1,7 @@
-"""This module follows the book's page "Text Preprocessing".
+"""Tokens and vocabularies, from the book's page "Text Preprocessing".
 
-It has the functions and the vocabulary that the book's pages on BERT need, and
-the names of the special tokens. The id of a token is its index in the
-vocabulary. V: the number of tokens of a vocabulary.
+The id of a token is its index in the vocabulary. V: the number of tokens of a
+vocabulary.
 """
 import collections
 import itertools
@@ -17,7 +16,7 @@ PAD, MASK, CLS, SEP = RESERVED = ['<pad>', '<mask>', '<cls>', '<sep>']
 
 
 class Special(NamedTuple):
-    """The special tokens of a vocabulary."""
+    """The special tokens of a vocabulary, except the unknown token."""
 
     pad: str
     mask: str
@@ -52,18 +51,15 @@ class Vocab:
     #: The names of a vocabulary's files in a run folder
     files = ('vocab.txt',)
     special = Special(*RESERVED)
-    #: The tokens that are never masked
     never_masked = frozenset((CLS, SEP))
-    #: (V,) uint8, the bits FIXED (never masked) and GOES_ON (continues a word)
-    #: of each token, see kernels/draw.py; None if <cls> and <sep> are FIXED,
-    #: and no other bit is set
+    #: (V,) uint8, the bits FIXED and GOES_ON (kernels/draw.py) of each token;
+    #: None if FIXED is set for <cls> and <sep> alone, and GOES_ON for no token
     mask_flags = None
-    #: True for tokens that begin a word: (V,) bool, or None if all tokens do
+    #: (V,) bool; None if every token begins a word
     begins_word = None
     #: The tokenizer that splits words into these tokens, or None
     tokenizer = None
-    #: The ids of the tokens that may replace a masked token: int32, or None
-    #: for all tokens
+    #: The ids of `replacements`, int32; None for all ids
     replacement_ids = None
 
     def __init__(self, tokens=None, min_freq=0, reserved_tokens=None):
@@ -75,7 +71,7 @@ class Vocab:
 
     @classmethod
     def from_freqs(cls, token_freqs, min_freq=0, reserved_tokens=None):
-        """Build from (token, frequency) pairs; frequencies must not rise."""
+        """Build from (token, frequency) pairs, sorted by falling frequency."""
         vocab = cls.__new__(cls)
         vocab._assign_ids(token_freqs, min_freq, reserved_tokens)
         return vocab
@@ -121,8 +117,8 @@ class Vocab:
     def token_freqs(self):
         """All (token, frequency) pairs by falling frequency, a list.
 
-        Tokens rarer than min_freq are included. If the frequencies are
-        unknown, they are 0, or the list is empty, as after `load`.
+        Includes tokens rarer than min_freq. Unknown frequencies are 0, or the
+        list is empty, as after `load`.
         """
         return self._token_freqs
 
@@ -147,56 +143,23 @@ class Vocab:
         """
         vocab = cls(reserved_tokens=reserved_tokens)
         data = Path(path).read_bytes()
-        if vocab._add_saved_tokens(data):
-            return vocab
-        # Read line by line, to remove '\r' at line ends or find a wrong line
-        lines = data.split(b'\n')
-        if not lines[-1]:       # after the last '\n', not a line
-            lines.pop()
-        # So far, the vocabulary has only <unk> and the reserved tokens
-        for idx, token in enumerate(vocab.idx_to_token):
-            line = lines[idx] if idx < len(lines) else None
-            if line is None or line.rstrip(b'\r') != token.encode():
-                found = ('the end of the file' if line is None
-                         else repr(line.decode(errors='replace')))
-                raise ValueError(
-                    f'{path}, line {idx + 1}: expected the reserved token '
-                    f'{token!r}, found {found}: name a vocabulary that '
-                    'd2lbert saved')
-        for line_number, line in enumerate(lines[len(vocab):],
-                                           len(vocab) + 1):
-            where = f'{path}, line {line_number}'
-            try:
-                token = line.rstrip(b'\r').decode()
-            except UnicodeDecodeError:
-                raise ValueError(f'{where}: {line!r} is not UTF-8: save the '
-                                 'file in UTF-8') from None
-            if not token:
-                raise ValueError(f'{where}: expected a token, found an empty '
-                                 'line: remove it')
-            if token in vocab.token_to_idx:
-                first_line = vocab.token_to_idx[token] + 1
-                raise ValueError(f'{where}: token {token!r} is in line '
-                                 f'{first_line} already: remove one of them')
-            vocab.token_to_idx[token] = line_number - 1
-            vocab.idx_to_token.append(token)
+        if not vocab._add_all_at_once(data):
+            vocab._add_line_by_line(data, path)
         return vocab
 
-    def _add_saved_tokens(self, data):
-        """Add all tokens of a file at once; return True on success.
+    def _add_all_at_once(self, data):
+        """Add all tokens of a file; faster than `_add_line_by_line`.
 
-        data: the content of the file. If a line is not as `save` writes it,
-        this method returns False and adds no token. Adding all tokens at once
-        is faster than reading line by line.
+        Returns False, without a change, if a line is not as `save` writes it.
         """
-        # The lines of the tokens that the vocabulary has already
-        head = ''.join(f'{token}\n' for token in self.idx_to_token).encode()
-        if (not data.startswith(head) or not data.endswith(b'\n')
+        reserved_lines = ''.join(
+            f'{token}\n' for token in self.idx_to_token).encode()
+        if (not data.startswith(reserved_lines) or not data.endswith(b'\n')
                 or b'\r' in data):
             return False
         try:
             # [:-1]: without the empty text after the last '\n'
-            new_tokens = data[len(head):].decode().split('\n')[:-1]
+            new_tokens = data[len(reserved_lines):].decode().split('\n')[:-1]
         except UnicodeDecodeError:
             return False
         token_to_idx = dict(self.token_to_idx)
@@ -208,11 +171,38 @@ class Vocab:
         self.idx_to_token += new_tokens
         return True
 
+    def _add_line_by_line(self, data, path):
+        """Add all tokens of a file, or raise ValueError for its wrong line."""
+        lines = data.split(b'\n')
+        if not lines[-1]:       # after the last '\n', not a line
+            lines.pop()
+        for idx, token in enumerate(self.idx_to_token):  # <unk> and reserved
+            line = lines[idx] if idx < len(lines) else None
+            if line is None or line.rstrip(b'\r') != token.encode():
+                found = ('the end of the file' if line is None
+                         else repr(line.decode(errors='replace')))
+                raise ValueError(
+                    f'{path}, line {idx + 1}: expected the reserved token '
+                    f'{token!r}, found {found}: name a vocabulary that '
+                    'd2lbert saved')
+        for idx, line in enumerate(lines[len(self):], len(self)):
+            where = f'{path}, line {idx + 1}'
+            try:
+                token = line.rstrip(b'\r').decode()
+            except UnicodeDecodeError:
+                raise ValueError(f'{where}: {line!r} is not UTF-8: save the '
+                                 'file in UTF-8') from None
+            if not token:
+                raise ValueError(f'{where}: expected a token, found an empty '
+                                 'line: remove it')
+            if token in self.token_to_idx:
+                first_line = self.token_to_idx[token] + 1
+                raise ValueError(f'{where}: token {token!r} is in line '
+                                 f'{first_line} already: remove one of them')
+            self.token_to_idx[token] = idx
+            self.idx_to_token.append(token)
+
 
 def special_of(vocab):
-    """Return the `Special` tokens of a vocabulary.
-
-    The `Vocab` of the book's package lacks the attribute `special`, but has
-    the same special tokens as this module's `Vocab`.
-    """
+    """The `Special` tokens of a vocabulary, also of the book's `Vocab`."""
     return getattr(vocab, 'special', Vocab.special)

@@ -1,7 +1,7 @@
 """A `TextModel` is one object for all uses of a model; `load_model` loads it.
 
-In shapes, letters are numbers. L: layers. A: attention heads. T: tokens of a
-text, special tokens included. H: hidden units. N: texts.
+Shapes: L layers, A attention heads, T tokens of a text (with special tokens),
+H hidden units, N texts.
 """
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Union
 
@@ -35,7 +35,7 @@ Texts = Union[str, Iterable]
 class Hit(NamedTuple):
     """A text that `TextModel.search` found."""
 
-    index: int          # of the text, among the texts that were searched
+    index: int          # of the text in the argument `texts`
     text: str
     score: float        # cosine similarity
 
@@ -57,14 +57,13 @@ class TextModel(_NetAndTokenizer):
     """A net with its tokenizer, and methods that apply them to texts.
 
     A model is the pair (net, tokenizer): `net, tokenizer = model` works, and
-    so does `f(*model)` for a function f of a net and a tokenizer. tokenizer: a
-    tokenizer or a vocabulary. source: the origin of the model, which
-    `print(model)` shows.
+    so does `d2lbert.encode(*model, texts)`. tokenizer: a tokenizer or a
+    vocabulary. source: the origin of the model, which `print(model)` shows.
 
     A method takes texts as a list, tuple, generator, array or column of a
     table. For a single string, `encode`, `search`, `generate` and `predict`
-    return one result. If the model lacks what a method needs, the method
-    raises ValueError with the reason.
+    return one result. A method that the model does not support raises
+    ValueError.
     """
 
     def __new__(cls, net: Any, tokenizer: Any,
@@ -84,7 +83,7 @@ class TextModel(_NetAndTokenizer):
         """The tokens and their ids, a `Vocab`."""
         return self.tokenizer.vocab or TokenVocab(self.tokenizer)
 
-    @renamed(windows='overlap')     # `windows` is the earlier name
+    @renamed(windows='overlap')
     def encode(self, texts: Texts, pooling: Optional[str] = 'own',
                layer: int = -1, batch_size: Optional[int] = None,
                max_len: Optional[int] = None, overlap: Optional[int] = None,
@@ -92,19 +91,19 @@ class TextModel(_NetAndTokenizer):
                show_progress: Optional[bool] = None) -> Any:
         """Vectors of N texts, (N, H) float32; of a single string (H,).
 
-        The arguments are as for `d2lbert.encode`. With pooling=None, a text
-        has an array (T, H) of token vectors.
+        The arguments are as for `d2lbert.encode`. With pooling=None, the
+        result for a text is an array (T, H) of token vectors.
         """
-        return self._apply(texts, lambda texts: encode(
-            *self, texts, pooling, layer, batch_size, max_len, overlap,
-            normalize, show_progress))
+        vectors = encode(*self, _as_texts(texts), pooling, layer, batch_size,
+                         max_len, overlap, normalize, show_progress)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def similarity(self, a: Texts, b: Texts, **choices) -> onp.ndarray:
         """Cosine similarities of N texts `a` and M texts `b`, (N, M) float32.
 
-        `a` and `b` are each a single string (one text), texts, or an array
-        (N, H) or (M, H) of vectors that `encode` returned. An array (H,) is
-        the vector of one text. choices: arguments of `encode`.
+        a, b: texts, a single string, or their vectors as `encode` returns
+        them: arrays (N, H) and (M, H), or (H,) for one text. choices:
+        arguments of `encode`.
         """
         return cosines(self._vectors(a, choices), self._vectors(b, choices))
 
@@ -113,11 +112,10 @@ class TextModel(_NetAndTokenizer):
                ) -> Union[List[Hit], List[List[Hit]]]:
         """The `k` texts nearest to each query by cosine, the nearest first.
 
-        `queries` are as `a` of `similarity`. Returns a list of `Hit` for each
-        query, or one list for a single string or the vector (H,) of one text.
-        vectors: the vectors of `texts`, if they have been encoded before.
-        choices: arguments of `encode`. Texts with equal similarity keep their
-        order.
+        queries: as `a` of `similarity`. vectors: the vectors of `texts`, if
+        they have been encoded before. choices: arguments of `encode`. Returns
+        a list of `Hit` for each query, or one list for a single string or a
+        vector (H,). Texts with equal similarity keep their order.
         """
         texts = items_of(texts)
         if whole_number('k', k) < 1:
@@ -146,21 +144,20 @@ class TextModel(_NetAndTokenizer):
 
         choices: keyword arguments of `d2lbert.generate`.
         """
-        return self._apply(texts, lambda texts: generate(*self, texts,
-                                                         **choices))
+        results = generate(*self, _as_texts(texts), **choices)
+        return results[0] if isinstance(texts, str) else results
 
     def predict(self, texts: Texts, pairs: Optional[Texts] = None,
                 show_progress: Optional[bool] = None
                 ) -> Union[Prediction, List[Prediction]]:
         """A `Prediction` for each text or pair; see `d2lbert.predict`.
 
-        pairs: as for `d2lbert.predict`; None for a task of single texts. For a
-        single string, `pairs` is its second text, or its list of endings.
+        For a single string, `pairs` is its second text, or its list of
+        endings.
         """
-        if isinstance(texts, str):      # then `pairs` is for this text
-            return predict(*self, [texts],
-                           None if pairs is None else [pairs],
-                           show_progress)[0]
+        if isinstance(texts, str):
+            pairs = None if pairs is None else [pairs]
+            return predict(*self, [texts], pairs, show_progress)[0]
         return predict(*self, texts, pairs, show_progress)
 
     def attention(self, text: str, pair: Optional[str] = None) -> Attention:
@@ -177,24 +174,13 @@ class TextModel(_NetAndTokenizer):
         """Write the model as a new folder; see `d2lbert.save_pretrained`."""
         save_pretrained(*self, folder, parts_to_save(self.net))
 
-    def _apply(self, texts, function):
-        """Return function(texts); for a string, function([texts])[0]."""
-        return (function([texts])[0] if isinstance(texts, str)
-                else function(texts))
+    def _vectors(self, texts_or_vectors, choices):
+        """Encode texts, (N, H), or return an array of vectors unchanged."""
+        if _are_vectors(texts_or_vectors):
+            return texts_or_vectors
+        return encode(*self, _as_texts(texts_or_vectors), **choices)
 
-    def _vectors(self, texts, choices):
-        """Return the vectors of texts, (N, H), or (1, H) for a string.
-
-        texts: texts, or an array of vectors, which is returned unchanged.
-        choices: a dict of arguments of `encode`.
-        """
-        if _are_vectors(texts):
-            return texts
-        return encode(*self, [texts] if isinstance(texts, str) else texts,
-                      **choices)
-
-    def _abilities(self):
-        """The names of the methods that this model can carry out."""
+    def _usable_methods(self):
         net = self.net
         names = ['encode', 'similarity', 'search', 'attention']
         if has_mask_head(net) and self.tokenizer.mask_id is not None:
@@ -206,12 +192,8 @@ class TextModel(_NetAndTokenizer):
             names.append('predict')
         return [*names, 'save']
 
-    def _described_head(self):
-        """Text about the head of a fine-tuned net; '' for any other net.
-
-        It names at most eight labels or, without labels, the kind of the task.
-        It begins with a comma, since `__repr__` appends it to a line.
-        """
+    def _task_suffix(self):
+        """For example ', labels no, yes'; '' unless the net is fine-tuned."""
         about = self.net.about
         if about is None:
             return ''
@@ -229,14 +211,17 @@ class TextModel(_NetAndTokenizer):
             f'{family_of(config).title}: {num_layers} layers of '
             f'{config["num_hiddens"]}, {config["num_heads"]} heads, '
             f'{num_parameters(net):,} parameters, '
-            f'{len(self.tokenizer):,} tokens{self._described_head()}\n'
+            f'{len(self.tokenizer):,} tokens{self._task_suffix()}\n'
             f'from {self.source}\n'
-            f'can {", ".join(self._abilities())}')
+            f'can {", ".join(self._usable_methods())}')
 
 
-def _are_vectors(texts):
-    """True for an array of floats; False for texts in any form."""
-    return isinstance(texts, onp.ndarray) and texts.dtype.kind == 'f'
+def _as_texts(texts):
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _are_vectors(value):
+    return isinstance(value, onp.ndarray) and value.dtype.kind == 'f'
 
 
 def load_model(path: PathLike, ctx: Any = None,

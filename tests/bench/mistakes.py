@@ -441,8 +441,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'key=operator.itemgetter(1, 0)',
      'test_numbers_follow_frequency_then_first_occurrence'),
     ('the words of a saved vocabulary come back one further',
-     'vocab.token_to_idx[token] = line_number - 1',
-     'vocab.token_to_idx[token] = line_number',
+     'self.token_to_idx[token] = idx',
+     'self.token_to_idx[token] = idx + 1',
      'test_a_saved_vocabulary_comes_back'),
 
     # training
