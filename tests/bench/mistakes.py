@@ -440,10 +440,10 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'key=operator.itemgetter(1)',
      'key=operator.itemgetter(1, 0)',
      'test_numbers_follow_frequency_then_first_occurrence'),
-    ('the words of a saved vocabulary come back one further',
+    ('a word of a damaged vocabulary is said to be one line further',
      'self.token_to_idx[token] = idx',
      'self.token_to_idx[token] = idx + 1',
-     'test_a_saved_vocabulary_comes_back'),
+     'test_a_damaged_file_is_refused_by_line'),
 
     # training
 
