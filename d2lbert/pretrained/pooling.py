@@ -1,8 +1,7 @@
 """This module pools the token vectors (T, H) of a text to one vector.
 
 A folder of sentence-transformers has JSON files with the settings of pooling.
-`load_pooling` reads these files, and `files_of` makes their contents. T: the
-number of tokens of a text. H: the size of a token vector.
+T: the number of tokens of a text. H: the size of a token vector.
 """
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -11,9 +10,8 @@ import numpy as onp
 
 from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 
-# Files of sentence-transformers: the list of modules (steps from a text to its
-# vector), the prompts that are put before texts, and the settings of the
-# module Pooling
+# Files of sentence-transformers. Its modules are the steps from a text to the
+# vector of the text
 MODULES_FILE = 'modules.json'
 PROMPTS_FILE = 'config_sentence_transformers.json'
 POOLING_FILE = '1_Pooling/config.json'
@@ -22,17 +20,16 @@ POOLING_FILE = '1_Pooling/config.json'
 MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
                   'Normalize': '2_Normalize'}
 
-#: The supported sequences of modules, each a list of types.
-SUPPORTED_TYPES = (['Transformer', 'Pooling'],
-                   ['Transformer', 'Pooling', 'Normalize'])
+SUPPORTED_SEQUENCES = (['Transformer', 'Pooling'],
+                       ['Transformer', 'Pooling', 'Normalize'])
 
-#: Names of the file with the maximum number of tokens, for each type of model.
+#: The file with max_seq_length and do_lower_case has one of these names.
 LENGTH_FILES = [f'sentence_{kind}_config.json' for kind in (
     'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta',
     'xlnet')]
 
-#: {field: pooling mode}. Before version 6, sentence-transformers writes a
-#: boolean field for each pooling mode.
+#: {boolean field: pooling mode}, as sentence-transformers before version 6
+#: writes them.
 SWITCHES = {'pooling_mode_cls_token': 'cls',
             'pooling_mode_max_tokens': 'max',
             'pooling_mode_mean_tokens': 'mean',
@@ -42,7 +39,6 @@ SWITCHES = {'pooling_mode_cls_token': 'cls',
 
 
 def _weighted_mean(X):
-    """The mean of X (T, H) with weights 1, 2, ..., T."""
     weights = onp.arange(1, len(X) + 1, dtype=X.dtype)[:, None]
     return (X * weights).sum(axis=0) / weights.sum()
 
@@ -58,16 +54,13 @@ POOLS = {'cls': lambda X: X[0],
 
 
 class Pooling(NamedTuple):
-    """The settings by which token vectors become one vector of a text.
+    """The settings for pooling the token vectors of a text to one vector."""
 
-    A tokenizer from a folder has the folder's `Pooling` as its `pooling`.
-    """
-
-    modes: tuple = ('mean',)        # names in POOLS; their vectors are joined
+    modes: tuple = ('mean',)        # names in POOLS; vectors are concatenated
     normalize: bool = False         # scale vectors to length 1
     max_len: Optional[int] = None   # maximum number of tokens; None: no limit
     prompt: str = ''                # put before each text
-    lowercase: bool = False         # lower-case texts before tokenizing
+    lowercase: bool = False         # lower-case the prompt and the text
     refusal: str = ''               # error message if the folder's pooling is
                                     # not supported, or ''
     files: Optional[dict] = None    # {name: content} of the folder's files
@@ -78,10 +71,7 @@ class Pooling(NamedTuple):
         return self.normalized(onp.concatenate(vectors)[None])[0]
 
     def normalized(self, vectors):
-        """Return pooled vectors, the rows of an array, as float32.
-
-        If `normalize`, they are scaled to length 1.
-        """
+        """Pooled vectors (N, K) as float32, of length 1 if `normalize`."""
         if self.normalize:
             vectors = vectors.astype('float64')
             # cumsum adds in order; a dot product's order depends on the CPU
@@ -92,17 +82,15 @@ class Pooling(NamedTuple):
         return onp.array(vectors, dtype='float32')
 
     def prepare(self, text):
-        """Put the prompt before a text; lower-case both if `lowercase`."""
         text = self.prompt + text
         return text.lower() if self.lowercase else text
 
 
 def choose_pooling(tokenizer, pooling, normalize):
-    """Return the `Pooling` to use, and a function that prepares a text.
+    """Return the `Pooling` to use and `prepare` of the tokenizer's `Pooling`.
 
     pooling, normalize: as for `encoding.encode`. With pooling=None, the first
-    result is None: token vectors are not pooled. The function is `prepare` of
-    the tokenizer's `Pooling`, whatever the arguments are.
+    result is None.
     """
     own = tokenizer.pooling or Pooling()
     if pooling is None:
@@ -125,10 +113,9 @@ def choose_pooling(tokenizer, pooling, normalize):
 
 
 def cosines(X, Y):
-    """Cosine similarities of N vectors X and M vectors Y: (N, M) float32.
+    """Cosine similarities of vectors X (N, H) and Y (M, H): (N, M) float32.
 
-    X (N, H); Y (M, H). An array (H,) is one vector. A vector of zeros has
-    similarity 0 to all.
+    An array (H,) is one vector. A vector of zeros has similarity 0 to all.
     """
     X, Y = (onp.atleast_2d(onp.asarray(A, 'float64')) for A in (X, Y))
     if X.ndim != 2 or Y.ndim != 2 or X.shape[1] != Y.shape[1]:
@@ -145,27 +132,25 @@ def cosines(X, Y):
 def load_pooling(folder):
     """Read the `Pooling` of a folder: the mean if it has no modules.json.
 
-    Unsupported modules and a prompt that is excluded from the pooling raise no
-    error, since the model has other uses: the `refusal` of the result
-    describes them. Raises `PretrainedError` for damaged files and unknown
-    pooling modes.
+    If the pooling is not supported, the result has a `refusal`. This is no
+    error, since the model has other uses. Raises `PretrainedError` for damaged
+    files and unknown pooling modes.
     """
     folder = Path(folder)
     if not (folder / MODULES_FILE).is_file():
         return Pooling()
     modules = read_json(folder / MODULES_FILE, list)
-    types_and_paths = _types_and_paths(modules, folder)
-    types = [type_ for type_, _ in types_and_paths]
-    path_of = dict(types_and_paths)
+    types, paths = _types_and_paths(modules, folder)
     contents = {MODULES_FILE: modules}
-    if types in SUPPORTED_TYPES:
+    if types in SUPPORTED_SEQUENCES:
+        transformer_path, pooling_path = paths[:2]
         for name in LENGTH_FILES:
-            path = folder / path_of['Transformer'] / name
+            path = folder / transformer_path / name
             if path.is_file():
                 contents[name] = read_json(path)
                 break
         contents[POOLING_FILE] = read_json(
-            folder / path_of['Pooling'] / 'config.json')
+            folder / pooling_path / 'config.json')
         if (folder / PROMPTS_FILE).is_file():
             contents[PROMPTS_FILE] = read_json(folder / PROMPTS_FILE)
         # `save_pretrained` writes the modules to MODULE_FOLDERS
@@ -179,22 +164,20 @@ def pooling_of(contents, folder):
 
     contents: {file name: content}. folder: path of the folder, for messages.
     """
-    # Any other name is an error, since isinstance(content, ()) is False
-    json_types = {MODULES_FILE: list, **{
-        name: dict for name in (*LENGTH_FILES, POOLING_FILE, PROMPTS_FILE)}}
+    json_types = {MODULES_FILE: list, **dict.fromkeys(
+        (*LENGTH_FILES, POOLING_FILE, PROMPTS_FILE), dict)}
     if not isinstance(contents, dict) or not all(
-            isinstance(content, json_types.get(name, ()))
+            name in json_types and isinstance(content, json_types[name])
             for name, content in contents.items()):
         raise PretrainedError(f'{folder} is damaged: its pooling files are '
                               'not in the format of sentence-transformers')
-    types = [type_ for type_, _ in _types_and_paths(
-        contents.get(MODULES_FILE, []), folder)]
-    if types not in SUPPORTED_TYPES or POOLING_FILE not in contents:
+    types, _ = _types_and_paths(contents.get(MODULES_FILE, []), folder)
+    if types not in SUPPORTED_SEQUENCES or POOLING_FILE not in contents:
         return Pooling(files=contents, refusal=(
             f'{folder / MODULES_FILE} lists {", ".join(types) or "nothing"}, '
             'but only Transformer, Pooling and an optional Normalize are '
-            'supported, in this order: choose a pooling, such as mean, to '
-            'ignore the others'))
+            'supported, in this order: choose a pooling, such as mean, '
+            'instead'))
     length_file = next((name for name in LENGTH_FILES if name in contents),
                        LENGTH_FILES[0])
     length_config = contents.get(length_file, {})
@@ -218,9 +201,8 @@ def files_of(pooling, num_hiddens):
     """The contents of files for a `Pooling`: {name: content}.
 
     With these files sentence-transformers computes the same vectors. None and
-    `Pooling()` need no files, so the result is {}. num_hiddens: H. Raises
-    `PretrainedError` if the pooling came from a folder with unsupported
-    modules.
+    `Pooling()` need no files. num_hiddens: H. Raises `PretrainedError` if the
+    pooling came from a folder with unsupported modules.
     """
     if pooling is None or pooling == Pooling():
         return {}
@@ -228,21 +210,19 @@ def files_of(pooling, num_hiddens):
     if contents is not None:
         original = pooling_of(contents, Path())
         # `load_pooling` reads POOLING_FILE only if all modules are supported
-        if original.refusal and POOLING_FILE not in contents:
+        if POOLING_FILE not in contents:
             raise PretrainedError(
                 'the folder of this model has other modules than '
                 'Transformer, Pooling and Normalize, and a copy without them '
                 'would give different vectors: set tokenizer.pooling = None '
                 'to write the model alone')
-        # If `pooling` is as it was loaded, return the original files. Ignore
-        # `refusal`, since it contains the path of the folder
+        # Unchanged since loading; `refusal` contains the path of the folder
         if original._replace(refusal='') == pooling._replace(refusal=''):
             return contents
     return _new_files(pooling, num_hiddens)
 
 
 def _new_files(pooling, num_hiddens):
-    """As `files_of`, without regard to the `files` of the `Pooling`."""
     types = ['Transformer', 'Pooling']
     if pooling.normalize:
         types.append('Normalize')
@@ -266,63 +246,53 @@ def _new_files(pooling, num_hiddens):
         POOLING_FILE: dict(config, include_prompt=True)}
     if pooling.prompt:
         contents[PROMPTS_FILE] = dict(prompts={'default': pooling.prompt},
-                                 default_prompt_name='default')
+                                      default_prompt_name='default')
     return contents
 
 
 def _types_and_paths(modules, folder):
-    """The modules of MODULES_FILE: a list of (type, path of its folder)."""
-    types_and_paths = []
+    """The types of modules, and the paths of their folders: two lists."""
+    types, paths = [], []
     for module in modules:
-        if not (isinstance(module, dict) and isinstance(
-                module.get('type'), str) and isinstance(
-                    module.get('path', ''), str)):
+        if not (isinstance(module, dict)
+                and isinstance(module.get('type'), str)
+                and isinstance(module.get('path', ''), str)):
             raise PretrainedError(f'{folder / MODULES_FILE} is damaged: each '
                                   'module must have a type and a path; fetch '
                                   'it again')
-        # The type is a dotted name of a class: only its last part is used
-        _, _, type_ = module['type'].rpartition('.')
-        types_and_paths.append((type_, module.get('path', '')))
-    return types_and_paths
+        # The type is the dotted name of a class
+        types.append(module['type'].rpartition('.')[2])
+        paths.append(module.get('path', ''))
+    return types, paths
 
 
-def _read_max_len(config, path):
-    """The maximum number of tokens, or None.
-
-    config: the content of one of LENGTH_FILES. path: of the file, for errors.
-    """
-    max_len = config.get('max_seq_length')
-    # `type`, since isinstance(True, int) holds, but True is not valid
+def _read_max_len(length_config, path):
+    max_len = length_config.get('max_seq_length')
+    # Not isinstance, since True is an int
     if max_len is None or (type(max_len) is int and max_len >= 1):
         return max_len
     raise PretrainedError(f'{path} is damaged: max_seq_length must be a '
                           f'number of tokens, not {max_len!r}; fetch it again')
 
 
-def _read_modes(config, path):
-    """The pooling modes, and True if the pooling includes the prompt.
-
-    config: the content of POOLING_FILE. path: of the file, for errors.
-    """
-    modes = config.get('pooling_mode')
+def _read_modes(pooling_config, path):
+    """The pooling modes, and True if the pooling includes the prompt."""
+    modes = pooling_config.get('pooling_mode')
     if modes is None:
         # The default of sentence-transformers is the mean
         modes = [mode for switch, mode in SWITCHES.items()
-                 if config.get(switch)] or ['mean']
+                 if pooling_config.get(switch)] or ['mean']
     mode_list = [modes] if isinstance(modes, str) else modes
     if not isinstance(mode_list, list) or not mode_list or not all(
             isinstance(mode, str) and mode in POOLS for mode in mode_list):
         raise PretrainedError(f'{path} has the unknown pooling {modes!r}: '
                               f'supported are {", ".join(POOLS)}')
-    return tuple(mode_list), config.get('include_prompt', True)
+    return tuple(mode_list), pooling_config.get('include_prompt', True)
 
 
-def _read_prompt(config, path):
-    """The prompt to put before each text, or ''.
-
-    config: the content of PROMPTS_FILE. path: of the file, for errors.
-    """
-    name, prompts = config.get('default_prompt_name'), config.get('prompts')
+def _read_prompt(prompts_config, path):
+    name = prompts_config.get('default_prompt_name')
+    prompts = prompts_config.get('prompts')
     if name is None:
         return ''
     prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(

@@ -1,9 +1,8 @@
 """This module reads and writes the JSON and safetensors files of a checkpoint.
 
 Pickles are never loaded, because they can run any code. A damaged config.json
-may describe a model of any size, too large for the memory. But tensors are no
-larger than their file. So the sizes in config.json are compared with the
-tensors before a model is constructed.
+may describe a model too large for the memory. So its sizes are compared with
+the tensors, which are no larger than their file, before a model is made.
 """
 import hashlib
 import json
@@ -23,8 +22,8 @@ from d2lbert.nn.quantized import QuantizedWeight
 WEIGHTS = 'model.safetensors'
 INDEX = f'{WEIGHTS}.index.json'
 
-#: {tensor type in safetensors: NumPy dtype} of the supported types. NumPy has
-#: no bfloat16, which is the upper half of a float32 and is read as an integer.
+#: {tensor type in safetensors: NumPy dtype}. BF16 is the upper half of a
+#: float32. NumPy lacks this type, so it is read as an integer.
 TYPES = {'F32': '<f4', 'F16': '<f2', 'F64': '<f8', 'BF16': '<u2'}
 
 #: The type of a quantized matrix. The scales of matrix NAME are the tensor
@@ -35,7 +34,6 @@ QUANTIZED_TYPE, SCALE_SUFFIX = 'I8', '_scale'
 #: {name of a tensor: its BLAKE2b digest of 16 bytes, hexadecimal}.
 DIGESTS = 'd2lbert.blake2b'
 
-#: Checkpoint files in formats that are not supported.
 UNSUPPORTED_FILES = (
     'pytorch_model.bin', 'pytorch_model.bin.index.json', 'tf_model.h5',
     'flax_model.msgpack', 'bert_model.ckpt.index')
@@ -49,7 +47,6 @@ class PretrainedError(ValueError):
 
 
 def safetensors():
-    """Return the library `safetensors`; raise ImportError if it is missing."""
     try:
         import safetensors.numpy
     except ImportError as error:
@@ -60,8 +57,8 @@ def safetensors():
     return safetensors
 
 
-def read_json(path, kind=dict):
-    """Read a JSON file that holds a value of type `kind`, dict or list."""
+def read_json(path, expected_type=dict):
+    """Read a JSON file; expected_type: dict or list."""
     try:
         value = files.read_json(path)
     except FileNotFoundError:
@@ -74,8 +71,9 @@ def read_json(path, kind=dict):
     except ValueError as error:
         raise PretrainedError(f'{path} is damaged: {error}; fetch it again'
                               ) from None
-    if not isinstance(value, kind):
-        expected = 'object of names and values' if kind is dict else 'list'
+    if not isinstance(value, expected_type):
+        expected = ('object of names and values' if expected_type is dict
+                    else 'list')
         raise PretrainedError(f'{path} is damaged: it holds no {expected}; '
                               'fetch it again')
     return value
@@ -84,14 +82,13 @@ def read_json(path, kind=dict):
 class StoredTensor(NamedTuple):
     """A tensor in a file, whose values are not read yet."""
 
-    path: Any               # of the file
+    path: Any
     name: str
     dtype: str              # the name of the type in safetensors
     shape: tuple
-    begin: int              # the offset of its first byte in the file
+    begin: int              # offset in the file, in bytes
     digest: Optional[str]   # of its bytes; None if the file has no digests
-    scale: Optional['StoredTensor'] = None  # the scales of a quantized matrix;
-                                            # None for any other tensor
+    scale: Optional['StoredTensor'] = None      # scales of a quantized matrix
 
     def __str__(self):
         if self.scale is not None:
@@ -106,15 +103,13 @@ def format_shape(shape):
 
 
 def format_quantized_shape(shape):
-    """The shape of a quantized matrix as text: 384 x 384 of I8 and scales."""
     return f'{format_shape(shape)} of {QUANTIZED_TYPE} and scales'
 
 
 def with_scales(tensors):
-    """Join each quantized matrix in {name: `StoredTensor`} with its scales.
+    """Store the scales of each quantized matrix as its `scale`: a new dict.
 
-    Returns a new dict, in which the scales are the `scale` of their matrix.
-    Scales that fit no matrix remain separate entries.
+    tensors: {name: `StoredTensor`}. Scales that fit no matrix remain entries.
     """
     joined = dict(tensors)
     for name, tensor in tensors.items():
@@ -128,10 +123,7 @@ def with_scales(tensors):
 
 
 def list_tensors(folder):
-    """{name: `StoredTensor`} of a folder.
-
-    The folder has its weights in one file, or in several files, called shards.
-    """
+    """{name: `StoredTensor`} of model.safetensors or of its shards."""
     folder = Path(folder)
     if (folder / WEIGHTS).is_file():
         return _list_file(folder / WEIGHTS)
@@ -145,7 +137,6 @@ def list_tensors(folder):
 
 
 def _unsupported_message(folder, name):
-    """The error message for weights in the unsupported file `name`."""
     if name != 'pytorch_model.bin':
         return (f'{folder} has its weights in {name}, but only {WEIGHTS} is '
                 'supported: where transformers and the library of this '
@@ -161,30 +152,31 @@ def _unsupported_message(folder, name):
             f'-c "{program}"')
 
 
-def _list_shards(index):
-    """{name: `StoredTensor`} of all shards; index: path of the index file."""
-    shard_of = read_json(index).get('weight_map')
+def _list_shards(index_path):
+    """{name: `StoredTensor`} of all shards."""
+    shard_of = read_json(index_path).get('weight_map')
     # A name with a folder in it could lead out of the checkpoint folder
     if not isinstance(shard_of, dict) or not all(
             isinstance(shard, str) and Path(shard).name == shard
             for shard in shard_of.values()):
-        raise PretrainedError(f'{index} is damaged: its weight_map must map '
-                              'each tensor to a file in the same folder; '
+        raise PretrainedError(f'{index_path} is damaged: its weight_map must '
+                              'map each tensor to a file in the same folder; '
                               'fetch it again')
     tensors = {}
     for shard in sorted(set(shard_of.values())):
-        path = index.with_name(shard)
+        path = index_path.with_name(shard)
         # Path.is_file would raise OSError for a name that is too long
         if not os.path.isfile(path):
-            raise PretrainedError(f'{index} names {shard[:200]}, which is not '
-                                  'in the folder: fetch all its files')
+            raise PretrainedError(f'{index_path} names {shard[:200]}, which '
+                                  'is not in the folder: fetch all its files')
         tensors.update(
             (name, tensor) for name, tensor in _list_file(path).items()
             if shard_of.get(name) == shard)
     for name in shard_of:
         if name not in tensors:
-            raise PretrainedError(f'{index} lists {name} in {shard_of[name]}, '
-                                  'which does not have it: fetch both again')
+            raise PretrainedError(f'{index_path} lists {name} in '
+                                  f'{shard_of[name]}, which does not have it: '
+                                  'fetch both again')
     return tensors
 
 
@@ -198,7 +190,7 @@ def _list_file(path):
             header_size, = struct.unpack('<Q', file.read(8))
             header = files.parse_json(file.read(header_size))
             metadata = header.pop('__metadata__', {})
-            digests = _stored_digests(metadata, header)
+            digests = _stored_digests(metadata, header.keys())
             data_begin = 8 + header_size
             data_size = file.seek(0, os.SEEK_END) - data_begin
         # data_offsets: begin and end of a tensor, in bytes from data_begin
@@ -216,23 +208,18 @@ def _list_file(path):
         digest=digests.get(name)) for name, entry in header.items()}
 
 
-def _stored_digests(metadata, header):
-    """{name: digest} from a file's metadata; {} if it has no digests.
-
-    header: {name: entry} of all tensors. Raises ValueError if the digests are
-    not of exactly these tensors.
-    """
+def _stored_digests(metadata, tensor_names):
+    """{name: digest}; {} if the file has no digests."""
     if DIGESTS not in metadata:
         return {}
     digests = files.parse_json(metadata[DIGESTS])
-    if not isinstance(digests, dict) or digests.keys() != header.keys():
+    if not isinstance(digests, dict) or digests.keys() != tensor_names:
         raise ValueError('its digests do not match the names of its '
                          'tensors')
     return digests
 
 
 def _digest(array):
-    """The digest of an array's bytes, hexadecimal."""
     return hashlib.blake2b(array.reshape(-1).view('uint8'),
                            digest_size=16).hexdigest()
 
@@ -251,8 +238,8 @@ def read(tensor):
 def read_quantized(matrix):
     """Read a `StoredTensor` with scales as a `QuantizedWeight`.
 
-    Raises `PretrainedError` as `read` does, and also if a number in the
-    matrix is -128, or if a scale is negative, infinite or NaN.
+    Raises `PretrainedError` as `read` does, and for values that quantizing
+    cannot give.
     """
     weight = QuantizedWeight(
         _read_flat(matrix, 'int8').reshape(matrix.shape), read(matrix.scale))
@@ -266,10 +253,7 @@ def read_quantized(matrix):
 
 
 def _read_flat(tensor, dtype):
-    """Read the values of a `StoredTensor`: a 1-D array of this NumPy dtype.
-
-    Raises `PretrainedError` if bytes are missing or do not match the digest.
-    """
+    """Read the values of a `StoredTensor`: a 1-D array of this NumPy dtype."""
     with open(tensor.path, 'rb') as file:
         file.seek(tensor.begin)
         num_values = int(onp.prod(tensor.shape, dtype='int64'))
@@ -287,12 +271,10 @@ def _read_flat(tensor, dtype):
 def write(path, tensors, displayed_path):
     """Write {name: float32 or int8 array} as one safetensors file.
 
-    The file's metadata has a digest of each tensor. displayed_path: the path
-    that an error message names, since `path` may be temporary.
+    displayed_path: for error messages, since `path` may be temporary.
     """
     library, path = safetensors(), Path(path)
-    # The library does not obey the umask. So an empty file is made first, and
-    # its mode is given to the file that the library writes in its place
+    # The library ignores the umask: its file gets the mode of this empty file
     path.touch()
     mode = path.stat().st_mode
     try:
@@ -308,26 +290,24 @@ def write(path, tensors, displayed_path):
         raise OSError(f'{displayed_path} cannot be written: {error}') from None
 
 
-#: Arguments of models. In a valid checkpoint, none of these is larger than the
-#: longest axis of all tensors.
+#: Arguments of a net that are at most the longest axis of its tensors.
 LIMITED_BY_AXES = (
     'vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
     'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
     'start_id')
 
-#: Maximum number of layers of a model whose layers share tensors.
+#: A limit, since any number of layers can share the same tensors.
 MAX_SHARED_LAYERS = 1000
 
-#: Number of elements that a position embedding may have even if no tensor is
-#: that large, because files do not contain a table of sinusoidal positions.
+#: A position embedding with this many elements is accepted even if no tensor
+#: is so large, because tables of sinusoidal positions are not stored.
 MAX_POSITION_VALUES = 1 << 26
 
 
 def check_layers(config, num_tensors):
-    """Raise ValueError if `num_tensors` tensors are too few for the layers.
+    """Raise ValueError if a `config` has too many layers for its tensors.
 
-    Also raise it if more than `MAX_SHARED_LAYERS` layers share tensors.
-    config: keyword arguments of a `BERTModel` or a `BARTModel`, a dict.
+    config: keyword arguments of a `BERTModel` or a `BARTModel`.
     """
     def int_or_0(name):
         value = config.get(name)
@@ -361,8 +341,8 @@ def check_against_tensors(config, shapes):
                              f'than {longest} rows or columns')
     max_len, num_hiddens = config.get('max_len'), config.get('num_hiddens')
     if isinstance(max_len, int) and isinstance(num_hiddens, int):
-        # The maximum number of elements of the position embedding
-        max_values = max([MAX_POSITION_VALUES, *map(math.prod, shapes)])
-        if max_len * num_hiddens > max_values:
+        max_position_values = max([MAX_POSITION_VALUES,
+                                   *map(math.prod, shapes)])
+        if max_len * num_hiddens > max_position_values:
             raise ValueError(f'max_len is {max_len}, which is too long for '
                              'the tensors')

@@ -1203,7 +1203,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'special_tokens=first_tokens,', 'special_tokens=special,',
      'test_training_is_the_same_in_every_process'),
     ('the longer text of a pair loses nothing',
-     'odd_to_first=first > second)',
+     'odd_to_first=first_len > second_len)',
      'odd_to_first=False)',
      'test_the_longer_text_loses_its_last_pieces_first'),
     ('padding that tokenizer.json holds stays',

@@ -131,7 +131,7 @@ def test_a_missing_file_of_a_tokenizer_is_named(kind, lost, there, tmp_path):
 @pytest.mark.parametrize('kind, name, text, said', [
     ('roberta', 'vocab.json', '{"a": "b"}', 'map tokens to their ids'),
     ('roberta', 'vocab.json', '[]', 'is damaged'),
-    ('roberta', 'merges.txt', 'a', 'line 1: expected two pieces'),
+    ('roberta', 'merges.txt', 'a', 'line 1: expected two tokens'),
     ('roberta', 'merges.txt', 'qqq zzz', 'do not belong together'),
     ('herbert', 'vocab.json', '{"a</w>": 0}', "no token '<pad>'|no token"),
     ('flaubert', 'vocab.json', '{"a</w>": 9999999, "<special1>": 0, '

@@ -1,9 +1,9 @@
 """This module loads byte pair encodings (BPE) from their original files.
 
-The library `tokenizers` then encodes texts. A merge is a pair of tokens that
-BPE replaces by one token. RoBERTa, HerBERT and FlauBERT have vocab.json and
-merges.txt. PhoBERT has vocab.txt and bpe.codes. RoBERTa merges bytes, and the
-others merge characters. Source: Sennrich et al. 2016.
+A merge is a pair of tokens that BPE replaces by one token. RoBERTa, HerBERT
+and FlauBERT have vocab.json and merges.txt. PhoBERT has vocab.txt and
+bpe.codes. RoBERTa merges bytes, and the others merge characters. Source:
+Sennrich et al. 2016.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,25 +21,21 @@ VOCAB, VOCAB_JSON, MERGES, CODES = (
     'vocab.txt', 'vocab.json', 'merges.txt', 'bpe.codes')
 
 #: The suffix of tokens that end a word, in models that merge characters.
-SUFFIX = '</w>'
+WORD_END = '</w>'
 
 
 class LoadedBPE(NamedTuple):
     """A byte pair encoding: arguments of `WordPiece` in tokenizer.py."""
 
-    tokenizer: Any          # of the library
-    special: dict           # {role: token}
-    tokens: Any = None      # the model's tokens by id; tokens that
-                            # `_with_merges` adds become <unk>. None: no tokens
-                            # are added
-    files: Any = None       # {name: text} to save in place of tokenizer.json,
-                            # or None
+    tokenizer: Any
+    special: dict
+    tokens: Any = None
+    files: Any = None
 
 
 def has_files(folder):
-    """True if a folder has vocab.json or bpe.codes."""
-    return any((Path(folder) / name).is_file() for name in (VOCAB_JSON,
-                                                            CODES))
+    return any((Path(folder) / name).is_file()
+               for name in (VOCAB_JSON, CODES))
 
 
 def load(folder, config, special_of):
@@ -62,10 +58,10 @@ def load(folder, config, special_of):
     if not all(type(idx) is int and idx >= 0 for idx in vocab.values()):
         raise TokenizerError(f'{folder / VOCAB_JSON} is damaged: it must map '
                              'tokens to their ids; fetch it again')
-    # Raise TokenizerError for ids that are too large
+    # Raises TokenizerError for ids that are too large
     tokens_by_id(vocab, folder / VOCAB_JSON)
-    # The tokens show the family
-    if not any(token.endswith(SUFFIX) for token in vocab):
+    merges_bytes = not any(token.endswith(WORD_END) for token in vocab)
+    if merges_bytes:
         return _roberta(folder, vocab, config, special_of)
     if '<special1>' in vocab:
         return _flaubert(folder, vocab, config, special_of)
@@ -78,7 +74,7 @@ def _roberta(folder, vocab, config, special_of):
     special = special_of(vocab, config, path)
     add_space = config.get('add_prefix_space') is True
     trim_offsets = config.get('trim_offsets') is not False
-    tokenizer = _construct(path, vocab, _read_merges(folder / MERGES))
+    tokenizer = _bpe_tokenizer(vocab, _read_merges(folder / MERGES), path)
     tokenizer.pre_tokenizer = t.pre_tokenizers.ByteLevel(
         add_prefix_space=add_space)
     tokenizer.decoder = t.decoders.ByteLevel()
@@ -95,13 +91,14 @@ def _herbert(folder, vocab, config, special_of):
     """Load HerBERT: words as in the cased BERT; BPE merges characters."""
     t, path = library(), folder / VOCAB_JSON
     special = special_of(vocab, config, path)
-    tokenizer = _construct(path, vocab, _read_merges(folder / MERGES),
-                           unk_token=special['unk'], end_of_word_suffix=SUFFIX)
+    tokenizer = _bpe_tokenizer(
+        vocab, _read_merges(folder / MERGES), path, unk_token=special['unk'],
+        end_of_word_suffix=WORD_END)
     tokenizer.normalizer = t.normalizers.BertNormalizer(
         lowercase=False, strip_accents=False, clean_text=True,
         handle_chinese_chars=True)
     tokenizer.pre_tokenizer = t.pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = t.decoders.BPEDecoder(suffix=SUFFIX)
+    tokenizer.decoder = t.decoders.BPEDecoder(suffix=WORD_END)
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.BertProcessing(
         *_sep_and_cls(special, vocab))
@@ -117,8 +114,9 @@ def _flaubert(folder, vocab, config, special_of):
                          path)
     tokens = tokens_by_id(vocab, path)
     merges = _read_merges(folder / MERGES)
-    tokenizer = _construct(path, _with_merges(vocab, merges), merges,
-                           unk_token=special['unk'], end_of_word_suffix=SUFFIX)
+    tokenizer = _bpe_tokenizer(
+        _with_merges(vocab, merges), merges, path, unk_token=special['unk'],
+        end_of_word_suffix=WORD_END)
     normalizers = [t.normalizers.Replace('``', '"'),
                    t.normalizers.Replace("''", '"'), t.normalizers.NFC()]
     if config.get('do_lowercase') is True:
@@ -131,8 +129,8 @@ def _flaubert(folder, vocab, config, special_of):
     warn(f'{folder}: words are split at blanks, but FlauBERT was trained on '
          'text of the Moses tokenizer: give it such text (the library '
          'sacremoses makes it)')
-    return LoadedBPE(tokenizer, special, tokens, _contents(
-        folder, VOCAB_JSON, MERGES))
+    return LoadedBPE(tokenizer, special, tokens,
+                     _read_files(folder, VOCAB_JSON, MERGES))
 
 
 def _phobert(folder, config, special_of):
@@ -154,52 +152,48 @@ def _phobert(folder, config, special_of):
     special = special_of(vocab, config, path)
     tokens = tokens_by_id(vocab, path)
     merges = _read_merges(folder / CODES)
-    # The library needs the tokens in its own form, except special tokens
     library_vocab = {
         token if token in (*first_tokens, mask) else _library_form(token): idx
         for token, idx in vocab.items()}
-    tokenizer = _construct(path, _with_merges(library_vocab, merges), merges,
-                           unk_token=special['unk'], end_of_word_suffix=SUFFIX)
+    tokenizer = _bpe_tokenizer(
+        _with_merges(library_vocab, merges), merges, path,
+        unk_token=special['unk'], end_of_word_suffix=WORD_END)
     # In PhoBERT a line feed belongs to the word before it
     tokenizer.pre_tokenizer = _space_splitter('\n?')
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.RobertaProcessing(
         *_sep_and_cls(special, vocab), trim_offsets=False,
         add_prefix_space=False)
-    return LoadedBPE(tokenizer, special, tokens, _contents(
-        folder, VOCAB, CODES))
+    return LoadedBPE(tokenizer, special, tokens,
+                     _read_files(folder, VOCAB, CODES))
 
 
 def _library_form(token):
     """Convert a token of PhoBERT's vocab.txt to the library's form.
 
-    In vocab.txt, @@ marks a token that does not end a word, such as "h@@". The
-    library needs SUFFIX on each token that ends a word instead.
+    PhoBERT marks tokens within a word, such as h@@. The library marks tokens
+    that end a word, by WORD_END.
     """
     if token.endswith('@@') and len(token) > 2:
         return token[:-2]
-    return token + SUFFIX
+    return token + WORD_END
 
 
-def _construct(path, vocab, merges, **keywords):
-    """Make a tokenizer of the library with a BPE model.
-
-    path: of the vocabulary, for errors. keywords: further arguments of BPE.
-    """
+def _bpe_tokenizer(vocab, merges, vocab_path, **options):
     t = library()
     try:
-        return t.Tokenizer(t.models.BPE(vocab, merges, **keywords))
+        return t.Tokenizer(t.models.BPE(vocab, merges, **options))
     except Exception as error:      # the library raises a bare Exception
-        raise TokenizerError(f'{path} and the merges do not belong together '
-                             f'({error}): fetch both files again'
+        raise TokenizerError(f'{vocab_path} and the merges do not belong '
+                             f'together ({error}): fetch both files again'
                              ) from None
 
 
 def _space_splitter(kept_space=''):
     """Make the pre-tokenizer that splits at white space, as str.split does.
 
-    kept_space: a regular expression for white space. A match after a word
-    remains part of the word.
+    kept_space: a regular expression for the white space that remains part of
+    the word before it.
     """
     t = library()
     # str.split also splits at \x1c to \x1f, which \s does not match here
@@ -208,11 +202,7 @@ def _space_splitter(kept_space=''):
 
 
 def _with_merges(vocab, merges):
-    """Return a vocabulary with the tokens of all merges, for the library.
-
-    Each merge adds its two tokens, and the token that replaces them.
-    New tokens get the ids after the largest id.
-    """
+    """Add the tokens of all merges to a copy: the library requires them."""
     extended = dict(vocab)
     next_id = 1 + max(extended.values())
     for pair in merges:
@@ -224,11 +214,7 @@ def _with_merges(vocab, merges):
 
 
 def _read_merges(path):
-    """The merges in a file: a list of pairs of tokens.
-
-    A line has two tokens, and maybe a count. A first line with the version is
-    ignored.
-    """
+    """Read pairs of tokens; a line may have a count after its pair."""
     merges = []
     for number, line in enumerate(_read_lines(path), 1):
         if number == 1 and line.startswith('#version'):
@@ -236,7 +222,7 @@ def _read_merges(path):
         pair = tuple(line.split()[:2])
         if len(pair) < 2:
             raise TokenizerError(f'{path}, line {number}: expected two '
-                                 'pieces with a blank between them')
+                                 'tokens with a blank between them')
         merges.append(pair)
     return merges
 
@@ -254,8 +240,7 @@ def _read_lines(path):
     return lines
 
 
-def _contents(folder, *names):
-    """The contents of these files of a folder: {name: text}."""
+def _read_files(folder, *names):
     return {name: (folder / name).read_text('utf-8') for name in names}
 
 

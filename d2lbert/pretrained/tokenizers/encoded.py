@@ -24,18 +24,16 @@ DEFAULT_TOKENS = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
 def configured_token(config, role, default=None):
     """The special token that a folder's files name for a role, else `default`.
 
-    config: as `tokenizer._read_config` returns it. A field has the token
-    itself, or a dict with the token as `content`, as transformers writes an
-    AddedToken.
+    config: as `tokenizer._read_config` returns it.
     """
     token = config.get(f'{role}_token')
-    if isinstance(token, dict):
+    if isinstance(token, dict):     # an AddedToken of transformers
         token = token.get('content')
     return token if isinstance(token, str) else default
 
 
-#: The ranges of Chinese characters in the code of the published BERT, as the
-#: inside of a regular expression's brackets.
+#: The Chinese characters in the code of the published BERT, for the brackets
+#: of a regular expression.
 IDEOGRAPHS = ('\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df'
               '\U0002a700-\U0002b73f\U0002b740-\U0002b81f'
               '\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f')
@@ -44,10 +42,7 @@ _IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
 
 @functools.lru_cache(maxsize=1 << 12)
 def is_word_alone(char):
-    """True for punctuation and symbols of Unicode, and for `IDEOGRAPHS`.
-
-    Each of these characters is a word by itself in a text.
-    """
+    """True for punctuation, symbols and `IDEOGRAPHS`: each is a whole word."""
     return (unicodedata.category(char)[0] in 'PS'
             or _IDEOGRAPH.match(char) is not None)
 
@@ -56,17 +51,15 @@ class Details(NamedTuple):
     """The T tokens of an `Encoded`, and their places in the text.
 
     In a pair, offsets and words are counted within the text of the token.
+    Special tokens have offsets (0, 0), word None and text index 0.
     """
 
     tokens: List[str]
     offsets: List[Tuple[int, int]]      # begin and end in characters of the
                                         # text (of the word in the result of
-                                        # `encode_words`); (0, 0) for special
-                                        # tokens
-    words: List[Optional[int]]          # index of the word in its text; None
-                                        # for special tokens
-    text_indices: List[int]             # 1 for tokens of the second text of a
-                                        # pair, else 0; 0 for special tokens
+                                        # `encode_words`)
+    words: List[Optional[int]]          # index of the word in its text
+    text_indices: List[int]             # 1 in the second text of a pair, or 0
 
 
 class Encoded:
@@ -74,9 +67,8 @@ class Encoded:
 
     ids: a list of T token ids. segments: a list of T numbers, 1 for the second
     text of a pair and the special token after it, else 0. But RoBERTa's
-    tokenizer and some others give 0 in both texts. get_details: a function
-    that returns the `Details`. It is called when the details are first used,
-    because vectors do not need them.
+    tokenizer and some others give 0 in both texts. get_details: returns the
+    `Details`. It is called at their first use: vectors do not need them.
     """
 
     __slots__ = 'ids', 'segments', '_get_details', '_details'
@@ -95,37 +87,29 @@ class Encoded:
 
     @property
     def details(self):
-        """The `Details` of the tokens."""
         if self._details is None:
             self._details = self._get_details()
         return self._details
 
     @property
     def tokens(self):
-        """See `Details`."""
         return self.details.tokens
 
     @property
     def offsets(self):
-        """See `Details`."""
         return self.details.offsets
 
     @property
     def words(self):
-        """See `Details`."""
         return self.details.words
 
     @property
     def text_indices(self):
-        """See `Details`."""
         return self.details.text_indices
 
 
 class BaseTokenizer:
-    """The base class of tokenizers: the tokens, their ids, and `encode`.
-
-    A subclass defines `encode_batch` and `num_special`.
-    """
+    """A subclass defines `encode_batch` and `num_special`."""
 
     #: The `pooling.Pooling` of the tokenizer's folder, or None
     pooling = None
@@ -134,11 +118,11 @@ class BaseTokenizer:
     vocab = None
 
     def _set_tokens(self, idx_to_token, special, max_len=None):
-        """Set the tokens, a list by id; a constructor calls this method.
+        """Set the tokens, a list by id.
 
-        special: {role: token}; 'mask' may be missing, and mask_id is then
-        None. max_len: the number of tokens that the model can read, or None;
-        `encode` does not apply it.
+        special: {role: token}; without 'mask', mask_id is None. max_len: the
+        number of tokens that the model can read, or None; `encode` does not
+        apply it.
         """
         self.idx_to_token, self.max_len = idx_to_token, max_len
         self.token_to_idx = {}
@@ -171,18 +155,13 @@ class BaseTokenizer:
 
 # Texts and their lengths
 
-def as_list(items, what):
-    """Return items as a list; raise TypeError for a single string.
-
-    what: the name of the items in the message, 'texts' or 'words'.
-    """
+def as_list(items, noun):
     if isinstance(items, (str, bytes)):
-        raise TypeError(f'expected a list of {what}, not the string {items!r}')
+        raise TypeError(f'expected a list of {noun}, not the string {items!r}')
     return list(items)
 
 
 def check_text(text):
-    """Return text; raise an error unless it is a str that fits UTF-8."""
     if not isinstance(text, str):
         raise TypeError(f'a text must be a string, not {text!r}')
     try:
@@ -197,7 +176,6 @@ def check_text(text):
 
 
 def check_pairs(second_texts, first_texts):
-    """Return the second texts as a list; there must be as many first texts."""
     second_texts = as_list(second_texts, 'texts')
     if len(second_texts) != len(first_texts):
         raise ValueError(
@@ -207,10 +185,9 @@ def check_pairs(second_texts, first_texts):
 
 
 def max_text_len(tokenizer, max_len, is_pair):
-    """The largest number of tokens without special tokens, or None.
+    """Subtract the special tokens of a text or a pair from max_len.
 
-    max_len: the largest number with special tokens; None: no limit. is_pair:
-    True for the limit of both texts of a pair together.
+    None, for no limit, remains None.
     """
     if max_len is None:
         return None
@@ -221,23 +198,21 @@ def max_text_len(tokenizer, max_len, is_pair):
     return max_len - num_special
 
 
-def truncated_lengths(first, second, max_tokens):
+def truncated_lengths(first_len, second_len, max_tokens):
     """The lengths of two texts after truncation to max_tokens in all.
 
-    first, second: the lengths before; second is None for a single text, and
-    its new length is then 0. The result equals that of `longest_first` in
-    transformers. If both texts lose tokens and max_tokens is odd, the text
-    that was longer keeps one token more than the other. Of equally long texts,
-    the second text does.
+    second_len: None for a single text, whose new length is returned with 0.
+    The result equals that of `longest_first` in transformers. If both texts
+    lose tokens and max_tokens is odd, the text that was longer keeps one token
+    more than the other. Of equally long texts, the second text does.
     """
-    if second is None:
-        return min(first, max_tokens), 0
-    return tuple(map(int, truncate_pair(first, second, max_tokens,
-                                        odd_to_first=first > second)))
+    if second_len is None:
+        return min(first_len, max_tokens), 0
+    return tuple(map(int, truncate_pair(first_len, second_len, max_tokens,
+                                        odd_to_first=first_len > second_len)))
 
 
-#: The largest number of unknown words that a message lists.
-MAX_LISTED = 8
+MAX_LISTED_WORDS = 8
 
 
 class UnknownWords:
@@ -248,20 +223,18 @@ class UnknownWords:
         self._unk_id = tokenizer.unk_id
         self._unk_token = (None if self._unk_id is None
                            else tokenizer.idx_to_token[self._unk_id])
-        # The number for a single text, and for a pair
         self._num_special = [tokenizer.num_special(is_pair)
                              for is_pair in (False, True)]
         self._num_tokens = self._num_unknown = 0    # without special tokens
         self._words = {}        # keys: the first unknown words, in order
 
     def readable_tokens(self, encoding):
-        """The tokens of an `encoding.Encoding`; unknown words as in the text.
-        """
+        """The tokens of an `Encoding`, with unknown words as in its text."""
         encoded = encoding.encoded
         texts = encoding.text.text, encoding.text.pair
-        # A special token ends at 0, since it is not in the text: keep it
-        return [token if idx != self._unk_id or end == 0
-                else texts[k][begin:end]
+        # Special tokens end at 0, since they are not in the text
+        return [texts[k][begin:end] if idx == self._unk_id and end > 0
+                else token
                 for idx, token, k, (begin, end) in zip(
                     encoded.ids, encoded.tokens, encoded.text_indices,
                     encoded.offsets)]
@@ -273,13 +246,12 @@ class UnknownWords:
         num_unknown = ids.count(self._unk_id)
         self._num_unknown += num_unknown
         # `note` needs one more word than it lists, to add "and others"
-        if num_unknown and len(self._words) <= MAX_LISTED:
+        if num_unknown and len(self._words) <= MAX_LISTED_WORDS:
             for token, idx in zip(self.readable_tokens(encoding), ids):
                 if idx == self._unk_id:
                     self._words[token] = None
 
     def warn(self):
-        """Warn of unknown words, once for each tokenizer."""
         if self._num_unknown:
             warn_once(self._tokenizer, 'unknown', self.note())
 
@@ -294,5 +266,5 @@ class UnknownWords:
         return (f'{self._num_unknown:,} of {self._num_tokens:,} tokens'
                 + (f' of {source}' if source else '')
                 + f' are unknown words, read as {self._unk_token}: '
-                + ', '.join(words[:MAX_LISTED])
-                + (' and others' if len(words) > MAX_LISTED else ''))
+                + ', '.join(words[:MAX_LISTED_WORDS])
+                + (' and others' if len(words) > MAX_LISTED_WORDS else ''))
