@@ -1,9 +1,8 @@
-"""This module loads and saves checkpoint folders of BERT and its relatives.
+"""Load and save checkpoint folders of BERT and its relatives.
 
 A folder has the format of Hugging Face's libraries: config.json, weights as
 safetensors, and a tokenizer. Folders are read from disk, never downloaded.
-A net has the heads of pretraining or, after fine-tuning, a task head. The
-sections below load a pretrained net, load a fine-tuned net, and save any net.
+A net has the heads of pretraining or, after fine-tuning, a task head.
 """
 import json
 from pathlib import Path
@@ -57,13 +56,12 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
     float32. Weights of heads that the folder lacks are random, with the
     standard deviation initializer_range of config.json. But a RoBERTa or
     CamemBERT whose folder has no pooler gets no pooler. heads: names among
-    'pooler', 'mlm' and 'nsp'; a warning is logged if a named head has random
-    weights. A warning is also logged if the net does not use a tensor of the
-    folder. `print(net.pretrained)` lists the tensors that the folder lacks and
-    the tensors that the net does not use. trainable=False saves the memory of
-    gradients, for inference. precision: 'bf16' or 'int8' for faster
-    inference, see `precision.set_precision`. None means the precision of the
-    folder: int8 if the weights are quantized, else fp32.
+    'pooler', 'mlm' and 'nsp'; a warning names those with random weights, and
+    the folder's tensors that the net does not use. `print(net.pretrained)`
+    lists all missing and unused tensors. trainable=False saves the memory of
+    gradients. precision: 'fp32', or 'bf16' or 'int8' for faster inference, see
+    `precision.set_precision`; None: int8 if the folder's weights are
+    quantized, else fp32.
 
     Raises `PretrainedError` for a folder that cannot be read. If tensors do
     not fit, the message lists the differences. Raises ImportError without the
@@ -76,7 +74,7 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
 
 def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
                 precision=None):
-    """As `load_pretrained`, but with an `OpenFolder` in place of a path."""
+    """As `load_pretrained`, with an `OpenFolder` in place of the path."""
     net, tokenizer = _load_net_and_tokenizer(
         opened, opened.table(), lambda: net_of(opened.keywords), ctx,
         trainable, precision)
@@ -87,13 +85,11 @@ def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
 def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
                             precision,
                             required_parts=('encoder', 'decoder')):
-    """Load the weights of an `OpenFolder` into a new net: (net, tokenizer).
+    """Load an `OpenFolder` into the net make_net(): (net, tokenizer).
 
-    make_net() constructs the net. table: the net's `TensorSpec`s, see
-    tensor_names.py. ctx, trainable, precision: as for `load_pretrained`.
-    required_parts: values of `TensorSpec.part`. Raises `PretrainedError` if a
-    tensor of these parts is missing. Parameters of other parts get initial
-    values if their tensors are missing.
+    table: the `TensorSpec`s of the net. Raises `PretrainedError` if a tensor
+    of required_parts, values of `TensorSpec.part`, is missing. If other
+    tensors are missing, their parameters get initial values.
     """
     ctx = devices_of_net(ctx)
     pretrained = opened.check(table, required_parts)
@@ -103,8 +99,7 @@ def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
         net.collect_params().setattr('grad_req', 'null')
     params = net._collect_params_with_prefix()
     stays_int8 = opened.stores_int8 and precision in (None, 'int8')
-    # {name within the encoder: values}, for a `QuantizedEncoder`
-    encoder_params = {}
+    encoder_params = {}     # {name within the encoder: values}
     for spec, values in opened.values(table):
         _set_values(params[spec.param_name], values, ctx,
                     opened.fields['initializer_range'])
@@ -121,15 +116,13 @@ def _load_net_and_tokenizer(opened, table, make_net, ctx, trainable,
 def _set_values(param, values, ctx, initializer_range):
     """Set a parameter to values that `OpenFolder.values` yields.
 
-    None means the values of an untrained net: random for matrices, with the
-    standard deviation initializer_range, and 0 or 1 for other parameters.
+    None means the values of an untrained net.
     """
     if values is None:
-        # Biases and LayerNorms have their own initializers, which default_init
-        # does not replace
+        # Only matrices become random: biases and LayerNorms have their own
+        # initializers, which default_init does not replace
         param.initialize(ctx=ctx, default_init=init.Normal(initializer_range))
     elif isinstance(values, QuantizedWeight):
-        # `values.dequantized` is called when `param` is first read
         fill_on_first_read(param, values.dequantized, ctx)
     else:
         param._load_init(on_device(values.reshape(param.shape), mx.cpu()),
@@ -141,13 +134,9 @@ def _set_values(param, values, ctx, initializer_range):
 def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     """Load a folder with a task head: (`FineTuned` net, tokenizer).
 
-    The folder must be written by `transformers` or `save_pretrained`, and hold
-    a model of a class *ForSequenceClassification, *ForTokenClassification,
-    *ForQuestionAnswering or *ForMultipleChoice. The folder of a run of
-    `finetune` is loaded by training/load.py instead.
-
-    The arguments are as for `load_pretrained`. Raises `PretrainedError` if the
-    folder has no task head.
+    config.json must name a class in `Family.finetuned`. The folder of a run of
+    `finetune` is loaded by training/load.py instead. The arguments are as for
+    `load_pretrained`. Raises `PretrainedError` if there is no task head.
     """
     opened = open_folder(folder)
     if head_kind(opened) is None:
@@ -159,10 +148,7 @@ def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
 
 
 def load_opened_finetuned(opened, ctx=None, trainable=True, precision=None):
-    """Load an `OpenFolder` with a task head: (`FineTuned` net, tokenizer).
-
-    The other arguments are as for `load_pretrained`.
-    """
+    """As `load_finetuned_folder`, for an `OpenFolder` with a task head."""
     kind = head_kind(opened)
     about = _about_of(opened, kind)
     table = tensor_names.finetuned_table(
@@ -181,8 +167,7 @@ def load_opened_finetuned(opened, ctx=None, trainable=True, precision=None):
 
 
 def head_kind(opened):
-    """The kind of an `OpenFolder`'s task head, one of `heads.KINDS`, or None.
-    """
+    """The kind of the folder's task head, one of `heads.KINDS`, or None."""
     family = family_of(opened.keywords)
     for class_name in opened.fields.get('architectures') or ():
         kinds = [kind for kind, name in family.finetuned.items()
@@ -196,11 +181,8 @@ def head_kind(opened):
 
 
 def labels_of(fields):
-    """The names of the labels, a tuple by class index.
-
-    fields: of config.json.
-    """
-    # Without the field, a model of transformers has two labels
+    """The names of the labels by class index; fields: of config.json."""
+    # Without the field, transformers assumes two labels
     id2label = fields.get('id2label') or {'0': 'LABEL_0', '1': 'LABEL_1'}
     try:
         names = {int(index): str(name) for index, name in id2label.items()}
@@ -212,10 +194,7 @@ def labels_of(fields):
 
 
 def _about_of(opened, kind):
-    """The `About` of an `OpenFolder` with a task head of this kind.
-
-    Its `max_len` is the number of positions of the net.
-    """
+    """The `About` of a task head; max_len is the number of positions."""
     fields = opened.fields
     scores_whole_texts = kind in TEXT_KINDS
     problem = fields.get('problem_type')
@@ -223,10 +202,9 @@ def _about_of(opened, kind):
         raise PretrainedError(
             f'{opened.folder} gives texts several labels at once '
             f'(problem_type is {problem!r}), which is not supported')
-    # Each is (field of config.json, the family's default for the field)
+    # Each is (field of config.json, default); either may be None
     text_dropout, token_dropout = family_of(opened.keywords).dropouts
     field, default = text_dropout if scores_whole_texts else token_dropout
-    # Use the field, else the default, else the dropout of the encoder
     dropout = fields.get(field)
     if dropout is None:
         dropout = opened.keywords['dropout'] if default is None else default
@@ -240,8 +218,7 @@ def _about_of(opened, kind):
 
 
 def has_weights(folder):
-    """True if a folder has weights, even in a format that is not supported.
-    """
+    """True if a folder has weights, even in an unsupported format."""
     return any((Path(folder) / name).is_file()
                for name in (WEIGHTS, INDEX, *UNSUPPORTED_FILES))
 
@@ -252,23 +229,22 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
                     parts: Optional[Sequence[str]] = None) -> None:
     """Write net and tokenizer as a new folder, whole or not at all.
 
-    `transformers.BertForPreTraining` and `AutoTokenizer` load the folder. A
-    fine-tuned net is loaded by BertForSequenceClassification,
-    BertForTokenClassification, BertForQuestionAnswering or
-    BertForMultipleChoice, with the names of its labels. Relatives of BERT are
-    loaded by the classes of their family. Weights are float32, in one file,
-    without copies of tied weights. Unless the net is fine-tuned, the `pooling`
-    of the tokenizer is written as the files of sentence-transformers. A net
-    with precision='int8' is written with int8 weights, in about a quarter of
-    the size; other libraries cannot load such a folder. parts: the parts of
-    the net to write: keys of `tensor_names.PARTS`, or 'head' for a task head;
-    None for all. If `config.omits_mlm_head` is true, no MLM head is written.
+    `transformers` loads the folder by `AutoTokenizer` and the classes of the
+    family. For a BERT these are BertForPreTraining or, after fine-tuning,
+    BertForSequenceClassification, BertForTokenClassification,
+    BertForQuestionAnswering or BertForMultipleChoice, with the names of the
+    labels. Weights are float32, in one file, without copies of tied weights.
+    A net with precision='int8' is written with int8 weights, in about a
+    quarter of the size; other libraries cannot load such a folder. Unless the
+    net is fine-tuned, the `pooling` of the tokenizer is written as the files
+    of sentence-transformers. parts: the parts of the net to write, keys of
+    `tensor_names.PARTS`, or 'head' for a task head; None: all. If
+    `config.omits_mlm_head` is true, no MLM head is written.
 
     Raises FileExistsError if `folder` exists and is not an empty folder.
-    Raises `PretrainedError` if the format cannot represent the net. The format
-    cannot represent sinusoidal positions, embeddings without LayerNorm,
-    parameters that the family does not have, or unsupported modules of
-    sentence-transformers.
+    Raises `PretrainedError` for what the format cannot represent: sinusoidal
+    positions, embeddings without LayerNorm, parameters that the family does
+    not have, or unsupported modules of sentence-transformers.
     """
     tokenizer = as_tokenizer(tokenizer)
     check_model(net, tokenizer)
@@ -291,10 +267,7 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
 
 
 def _tensors(net, pad_id, parts):
-    """The tensors of a net under their names in the folder, a dict.
-
-    pad_id: the id of the padding token. parts: as for `save_pretrained`.
-    """
+    """{name in the folder: array}; parts: as for `save_pretrained`."""
     params = net._collect_params_with_prefix()
     quantized = net.encoder.quantized       # a `QuantizedEncoder`, or None
     tensors = {}
@@ -309,7 +282,8 @@ def _tensors(net, pad_id, parts):
             tensors[spec.name] = weight.q
             tensors[spec.name + tensor_files.SCALE_SUFFIX] = weight.scale
             continue
-        values = tensors[spec.name] = _values(params[spec.param_name], spec)
+        param = params[spec.param_name]
+        values = tensors[spec.name] = _folder_values(param, spec)
         # Only the bias of the MLM head's output layer has an alias.
         # transformers reads the alias if this layer has its own weight
         if spec.alias and not net.config['tie_embeddings']:
@@ -318,10 +292,9 @@ def _tensors(net, pad_id, parts):
 
 
 def _checked_table(net, params, pad_id):
-    """The `TensorSpec`s of a net, a list as in tensor_names.py.
+    """List the `TensorSpec`s of a net; params: {name: parameter} of the net.
 
-    params: {name: parameter} of the net. pad_id: the id of the padding token.
-    Raises `PretrainedError` if params and the list have different parameters.
+    Raises `PretrainedError` if a parameter is missing or unexpected.
     """
     kind, family = net.kind, family_of(net.config)
     num_skipped_rows = configs.num_skipped_rows(family, pad_id)
@@ -332,8 +305,8 @@ def _checked_table(net, params, pad_id):
                                              num_skipped_rows)
     expected = {spec.param_name for spec in table}
     if net.config['tie_embeddings'] and kind is None:
-        # The weight of the MLM head's output layer is the token embedding. The
-        # net has a name for the weight, and the table does not
+        # The weight of the MLM head's output layer is the token embedding,
+        # which the table lists once
         expected.add(f'mlm.mlp.{len(net.mlm.mlp) - 1}.weight')
     different = sorted(expected ^ set(params))
     if different:
@@ -344,7 +317,7 @@ def _checked_table(net, params, pad_id):
     return table
 
 
-def _values(param, spec):
+def _folder_values(param, spec):
     """The values of a parameter in the order and shape of its `TensorSpec`."""
     try:
         values = param.data(param.list_ctx()[0]).asnumpy()
@@ -352,8 +325,7 @@ def _values(param, spec):
         raise PretrainedError(
             f'the net has no values yet ({spec.param_name} is not '
             'initialized): nothing to save') from None
-    # -1, not spec.shape[0]: a position embedding may lack the folder's first
-    # rows, which no token uses. They are written as zeros
+    # -1, not spec.shape[0], which also counts the skipped rows
     values = values.reshape(-1, *spec.shape[1:])
     if spec.num_skipped_rows:
         values = onp.pad(values, ((spec.num_skipped_rows, 0), (0, 0)))
@@ -361,11 +333,7 @@ def _values(param, spec):
 
 
 def _write_folder(folder, json_files, tensors, tokenizer):
-    """Write a folder of JSON files, model.safetensors and a tokenizer.
-
-    json_files: {name: content}. tensors: {name: array}. The folder appears
-    only when all files are written.
-    """
+    """Write a new folder; json_files: {name: content}."""
     # Raise ImportError, if at all, before a file is written
     tensor_files.safetensors()
     with new_folder(folder) as partial_folder:

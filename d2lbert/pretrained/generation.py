@@ -1,11 +1,11 @@
-"""This module generates texts by greedy search or beam search.
+"""Generate texts by greedy search or beam search.
 
 A net with a decoder generates a new text for each input text. A causal net,
 without a decoder, continues each text. The results equal those of
 `transformers` with the same settings.
 
-K: the number of beams of a text. A beam is an unfinished text that a search
-extends. V: the number of tokens in the vocabulary.
+K: the number of beams, unfinished texts that a search extends. V: the number
+of tokens in the vocabulary.
 """
 import math
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
@@ -26,11 +26,10 @@ from d2lbert.pretrained.families.config import (
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.texts.examples import pad_rows
 
-#: Number of texts in a batch.
+#: Texts in a batch.
 BATCH_SIZE = 16
 
-#: {generation setting of a folder that is not supported: the value with which
-#: it has no effect}
+#: {unsupported setting of a folder: the value with which it has no effect}
 UNSUPPORTED = {
     'do_sample': False, 'num_beam_groups': 1, 'repetition_penalty': 1.0,
     'diversity_penalty': 0.0, 'encoder_no_repeat_ngram_size': 0,
@@ -41,28 +40,23 @@ UNSUPPORTED = {
 class GenerationConfig(NamedTuple):
     """Settings of text generation; lengths count tokens."""
 
-    start_id: int           # the first token of every generated text
+    start_id: int           # the first token, unless a text is continued
     end_id: int             # the token that ends a text
     max_len: int            # of a text, start_id included
     min_len: int = 0        # of a text, start_id included, end_id excluded
     num_beams: int = 1      # K; 1 means greedy search
     #: Beam search compares texts by log-probability / length ** length_penalty
     length_penalty: float = 1.0
-    no_repeat_ngram: int = 0        # no n-gram of this size occurs twice; 0:
-                                    # no limit
+    no_repeat_ngram: int = 0    # size of n-grams that never repeat; 0: none
     #: When to end a search that has K finished texts. True: at once. False:
     #: when the best beam scores no better than the worst finished text.
     #: 'never': when the best beam could not score better at any length.
     early_stopping: Union[bool, str] = False
     first_id: Optional[int] = None  # the token after start_id; None: any
-    last_id: Optional[int] = None   # the last token of a text of max_len
-                                    # tokens; None: any
+    last_id: Optional[int] = None   # the max_len-th token; None: any
 
     def validated(self, net):
-        """Return self with whole numbers as int.
-
-        Raises ValueError if a value is invalid for this net.
-        """
+        """Return self, 4.0 as 4; raise ValueError if it is invalid for net."""
         whole_numbers = {}
         for name, minimum in (('num_beams', 1), ('max_len', 2),
                               ('min_len', 0), ('no_repeat_ngram', 0)):
@@ -70,7 +64,7 @@ class GenerationConfig(NamedTuple):
             if not (_is_number(value) and int(value) == value >= minimum):
                 raise ValueError(f'{name} must be a whole number of at least '
                                  f'{minimum}, not {value!r}')
-            whole_numbers[name] = int(value)    # of a float, as 4.0
+            whole_numbers[name] = int(value)
         if not _is_number(self.length_penalty):
             raise ValueError('length_penalty must be a number, not '
                              f'{self.length_penalty!r}')
@@ -94,20 +88,19 @@ class GenerationConfig(NamedTuple):
         if 2 * self.num_beams > V:      # step 1 extends one beam in 2K ways
             raise ValueError(f'num_beams={self.num_beams} is more than half '
                              f'of the {V} tokens: lower it')
-        # The limit keeps length ** length_penalty within the range of a float
-        limit = 600 / math.log(self.max_len)
-        if self.num_beams > 1 and abs(self.length_penalty) > limit:
+        # Then length ** length_penalty is at most e ** 600, which fits a float
+        max_penalty = 600 / math.log(self.max_len)
+        if self.num_beams > 1 and abs(self.length_penalty) > max_penalty:
             raise ValueError(f'length_penalty={self.length_penalty} must be '
-                             f'from {-int(limit)} to {int(limit)} for texts '
-                             f'of up to {self.max_len} tokens: choose a '
-                             'number near 1')
+                             f'from {-int(max_penalty)} to {int(max_penalty)} '
+                             f'for texts of up to {self.max_len} tokens: '
+                             'choose a number near 1')
         return self._replace(**whole_numbers)
 
     def exclude_tokens(self, log_probs, tokens):
         """Set the log_probs (V,) of excluded next tokens to -inf, in place.
 
-        If first_id or last_id must come next, all other tokens are excluded.
-        tokens: the ids of the text so far, with start_id. Returns log_probs.
+        tokens: the ids of the text so far. Returns log_probs.
         """
         if self.no_repeat_ngram:
             repeating = _repeating_tokens(tokens, self.no_repeat_ngram)
@@ -118,24 +111,19 @@ class GenerationConfig(NamedTuple):
                                  (self.max_len - 1, self.last_id)):
             if forced is not None and len(tokens) == position:
                 log_probs[:] = -onp.inf
-                log_probs[forced] = 0   # the logarithm of probability 1
+                log_probs[forced] = 0   # probability 1
         return log_probs
 
     def is_finished(self, tokens):
-        """True if the text of these ids is finished."""
         return tokens[-1] == self.end_id or len(tokens) >= self.max_len
 
 
 def is_causal(net):
-    """True if a net can continue texts: it reads from left to right.
-
-    False for a fine-tuned net, which has no head that predicts tokens.
-    """
+    """True if a net can continue texts; False if it is fine-tuned."""
     return net.mlm is not None and bool(net.config.get('causal'))
 
 
 def _num_positions(net):
-    """The number of positions of the decoder or, without one, the encoder."""
     return (net.encoder if net.decoder is None else net.decoder).max_len
 
 
@@ -160,7 +148,7 @@ def config_of(net, tokenizer):
     ignored = [f'{field}={fields[field]!r}'
                for field, neutral_value in UNSUPPORTED.items()
                if fields.get(field) not in (None, neutral_value)]
-    if ignored:     # only fields of a loaded folder can be unsupported
+    if ignored:     # then `loaded_folder` is not None
         warn(f'{loaded_folder.folder}: its generation settings have '
              f'{", ".join(ignored)}, which is not supported and ignored')
     settings = {'max_len': _num_positions(net) + 1}
@@ -184,21 +172,21 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
              show_progress: Optional[bool] = None) -> List[str]:
     """Generate a text for each input text: a list of strings.
 
-    A net with causal=True (`objective='clm'`) continues each text instead:
-    the results begin with the text, and max_len and min_len also count the
-    tokens of the text. If an argument is None, the folder of the net gives the
-    value. If the folder has no value either, the default below holds.
+    A net with causal=True (`objective='clm'`) continues each text instead: the
+    results begin with the text, and max_len and min_len count its tokens, too.
+    If an argument is None, the folder of the net gives the value. If the
+    folder has no value either, the default below holds.
 
     num_beams: 1, the default, for greedy search; more for beam search.
     max_len: maximum number of tokens of a result, with the start token. The
     default is the limit of the net or, for a run, the largest length in
     training. min_len: minimum number of tokens, without the end token; the
     default is 0. length_penalty: beam search divides the log-probability of a
-    text by the text's length to this power; the default is 1.
-    no_repeat_ngram: n-grams of this size never occur twice; 0, the default,
-    for no limit. use_cache=False recomputes all earlier tokens for each new
-    token, with the same results. A net without a decoder always recomputes
-    them. show_progress: as for `encode`.
+    text by its length to this power; the default is 1. no_repeat_ngram:
+    n-grams of this size never occur twice; 0, the default, for no limit.
+    use_cache=False decodes all earlier tokens again for each new token, as a
+    net without a decoder always does, with the same results. show_progress: as
+    for `encode`.
 
     Input texts are truncated if they have more tokens than the model can read
     or, for a run, than it was trained with. For each tokenizer, the first call
@@ -218,11 +206,11 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
         raise ValueError('this model is fine-tuned, and no longer has the '
                          'head that predicts tokens, so it can generate '
                          'nothing: give the BART that was fine-tuned')
-    given = dict(num_beams=num_beams, max_len=max_len, min_len=min_len,
-                 length_penalty=length_penalty,
-                 no_repeat_ngram=no_repeat_ngram)
+    arguments = dict(num_beams=num_beams, max_len=max_len, min_len=min_len,
+                     length_penalty=length_penalty,
+                     no_repeat_ngram=no_repeat_ngram)
     config = config_of(net, tokenizer)._replace(**{
-        name: value for name, value in given.items() if value is not None
+        name: value for name, value in arguments.items() if value is not None
     }).validated(net)
     trained_len = net.trained_len       # None if unknown
     max_input = trained_len or net.encoder.max_len
@@ -257,27 +245,21 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
 
 
 def generated_ids(net, texts, config, use_cache=True, pad_id=0):
-    """Generate a text for each of the texts, which are lists of ids.
-
-    The results are lists of ids, too, and begin with start_id. config: a
-    `GenerationConfig`. pad_id: the id of the padding token.
-    """
+    """Generate a text for each of the texts; texts are lists of ids."""
     lens = onp.array(list(map(len, texts)), 'int32')
     ids = pad_rows(texts, pad_id)
     searches = [_new_search(config) for _ in texts]
     with autograd.pause():
         encoded_X = encode_text(net, ids, lens)
-        _search(net, searches, encoded_X, lens, use_cache)
+        _run_searches(net, searches, encoded_X, lens, use_cache)
     return [search.best for search in searches]
 
 
 def continued_ids(net, texts, config, use_cache=False, pad_id=0):
-    """Continue each of the texts, lists of ids that end in <sep>.
+    """Continue each text, a list of ids that ends in <sep>, in place of <sep>.
 
-    The results are lists of ids, and begin with the text without <sep>.
-    config: a `GenerationConfig`. use_cache and pad_id are ignored: each step
-    computes the vectors of all earlier tokens again, which is cheap enough for
-    small nets.
+    use_cache and pad_id are ignored: each step computes all earlier tokens
+    again, which is cheap enough for small nets.
     """
     results = []
     for text in texts:
@@ -294,36 +276,33 @@ def continued_ids(net, texts, config, use_cache=False, pad_id=0):
 
 
 def _new_search(config, start=None):
-    """A search that begins with the list of ids `start`; None: [start_id]."""
     return (Greedy if config.num_beams == 1 else Beams)(config, start)
 
 
-def _search(net, searches, encoded_X, lens, use_cache):
-    """Advance all searches by one token at a time until they are done.
+def _run_searches(net, searches, encoded_X, lens, use_cache):
+    """Extend all searches by one token at a time until they are done.
 
-    encoded_X: the encoder's vectors of the input texts, which have `lens`
-    tokens. Search k is for input text k.
+    Search k is for input text k, whose lens[k] tokens have the vectors
+    encoded_X[k].
     """
-    # A row is a beam of a search that is not done. text_of_row: the index of
-    # the input text of each row
+    # A row is a beam of an active search. text_of_row: index of its input text
     text_of_row = [k for k, search in enumerate(searches)
                    for _ in search.sequences]
     # Without use_cache, the length of `caches` stays 0, so that all tokens of
     # a row are decoded again
     caches = Caches(len(net.decoder.blks))
-    # active: the indices of the searches that are not done
-    active, ctx = list(range(len(searches))), encoded_X.ctx
-    # The encoded text of each row
-    texts_X = encoded_X.take(on_device(text_of_row, ctx, 'int32'), axis=0)
+    active = list(range(len(searches)))     # indices of searches
+    ctx = encoded_X.ctx
+    encoded_rows = encoded_X.take(on_device(text_of_row, ctx, 'int32'), axis=0)
     while active:
         tokens = onp.array([ids for k in active
                             for ids in searches[k].sequences], 'int32')
         new_tokens = tokens[:, caches.length:]
-        X = net.decoder(new_tokens, net.encoder, texts_X, lens[text_of_row],
-                        caches if use_cache else None)[:, -1]
-        log_probs = log_softmax(net.mlm.mlp(X).asnumpy().astype('float64'))
-        # extended_rows: for each row of the next step, the row of this step
-        # that it extends
+        X = net.decoder(new_tokens, net.encoder, encoded_rows,
+                        lens[text_of_row], caches if use_cache else None)
+        logits = net.mlm.mlp(X[:, -1]).asnumpy()
+        log_probs = log_softmax(logits.astype('float64'))
+        # extended_rows: the row that each row of the next step extends
         extended_rows, still_active, end = [], [], 0
         for k in active:
             search, begin = searches[k], end
@@ -332,22 +311,22 @@ def _search(net, searches, encoded_X, lens, use_cache):
             if not search.done:
                 extended_rows += [begin + beam for beam in extended_beams]
                 still_active.append(k)
-        if still_active and extended_rows != list(range(len(text_of_row))):
+        rows_change = extended_rows != list(range(len(text_of_row)))
+        if still_active and rows_change:
             text_of_row = [text_of_row[row] for row in extended_rows]
-            if use_cache:   # the decoder does not read texts_X again
+            if use_cache:   # the decoder does not read encoded_rows again
                 caches.select(extended_rows, len(tokens))
             else:
-                texts_X = texts_X.take(
+                encoded_rows = encoded_rows.take(
                     on_device(extended_rows, ctx, 'int32'), axis=0)
         active = still_active
 
 
 class Greedy:
-    """Greedy search: each step adds the likeliest token.
+    """Greedy search: the likeliest token extends the single beam, so K is 1.
 
-    The search has a single beam: K is 1. The text begins with the list of ids
-    `start`, or with start_id of the config. Attributes: sequences, the list of
-    ids of each beam; done, True if the search has ended.
+    start: the first ids of the text; None: [config.start_id]. Attributes:
+    sequences, the ids of each beam; done, True if the search has ended.
     """
 
     def __init__(self, config, start=None):
@@ -356,10 +335,9 @@ class Greedy:
                           else list(start)]
 
     def step(self, log_probs):
-        """Extend each beam by a token.
+        """Extend each beam by a token; log_probs (K, V) are for that token.
 
-        log_probs: the log-probabilities (K, V) of the next token. Returns, for
-        each new beam, the index of the old beam that it extends.
+        Returns, for each new beam, the index of the old beam that it extends.
         """
         tokens, = self.sequences
         log_probs = self.config.exclude_tokens(log_probs[0], tokens)
@@ -369,27 +347,25 @@ class Greedy:
 
     @property
     def best(self):
-        """The ids of the text, or of the text so far."""
         return self.sequences[0]
 
 
 class Beams:
-    """Beam search with K beams, with the interface of `Greedy`.
+    """Beam search, with the interface of `Greedy`.
 
     The score of a beam is the sum of its tokens' log-probabilities. Each step
-    takes the 2K best extensions of all beams. If one of the first K of these
-    is finished, it joins the finished texts. Finished texts are compared by
-    score / length ** length_penalty, and the K best are kept; this length
-    leaves out a text's last token. The K best unfinished extensions become the
-    new beams.
+    ranks the extensions of all beams by score. Finished ones among the first K
+    join the finished texts, of which those with the K largest values of
+    score / length ** length_penalty are kept (length: without the last token).
+    The first K unfinished extensions become the new beams.
     """
 
     def __init__(self, config, start=None):
         self.config, self.done = config, False
         start = [config.start_id] if start is None else start
         self.sequences = [list(start) for _ in range(config.num_beams)]
-        # Beams 1 to K-1 begin as copies of beam 0. Their scores are very low:
-        # step 1 extends them only if beam 0 has too few allowed tokens
+        # The beams are equal. The scores make step 1 extend beam 0 alone,
+        # unless it has too few allowed tokens
         self.scores = onp.full(config.num_beams, -1e9)
         self.scores[0] = 0
         self.finished = []  # (score / length ** penalty, ids), best first
@@ -398,7 +374,7 @@ class Beams:
         """Extend the beams by a token, as `Greedy.step` does."""
         config, K, V = self.config, self.config.num_beams, log_probs.shape[1]
         length = len(self.sequences[0])     # without the new token
-        # (K*V,): the scores of all extensions of all beams
+        # (K*V,): the scores of all extensions
         totals = onp.concatenate([
             score + config.exclude_tokens(row, tokens) for score, row, tokens
             in zip(self.scores, log_probs, self.sequences)])
@@ -406,7 +382,7 @@ class Beams:
         extensions = [
             (totals[k], int(k) // V, [*self.sequences[k // V], int(k) % V])
             for k in onp.argsort(-totals, kind='stable')[:2 * K]]
-        # Scores below -1e8: of excluded tokens, or copies of the first beam
+        # A score below -1e8 is of an excluded token or of a copy of beam 0
         self.finished += [
             (score / length ** config.length_penalty, tokens)
             for score, _, tokens in extensions[:K]
@@ -426,12 +402,11 @@ class Beams:
     def _can_improve(self, length):
         """True if the best beam may beat the worst finished text.
 
-        length: of the best beam without its last token. With
-        early_stopping='never' and a positive length_penalty, a longer text can
-        score better, so the largest possible length is used instead.
+        length: of the best beam without its last token.
         """
         config = self.config
         if config.early_stopping == 'never' and config.length_penalty > 0:
+            # A longer text can score better
             length = config.max_len - 1
         worst_finished, _ = self.finished[-1]
         return (self.scores[0] / length ** config.length_penalty

@@ -1,9 +1,9 @@
-"""This module has the task heads on a pretrained encoder.
+"""Task heads on a pretrained encoder.
 
-A head has a new output layer. Some heads have a hidden layer before the output
-layer: the pooler, or a new layer. The kinds of tasks are as in the paper
-(Devlin et al. 2018, figure 4): a label or a number for a text or a pair, a
-choice of one of several texts, a tag for each word, an answer in a text.
+The kinds of tasks are as in the paper (Devlin et al. 2018, figure 4): a label
+or a number for a text or a pair ('classify', 'regress'), a choice of one of
+several texts ('choice'), a tag for each word ('tag'), an answer in a text
+('span').
 
 Numbers. N: examples of a batch. C: texts to choose from. B: sequences of a
 batch, N * C for 'choice', else N. T: tokens of a sequence. H: hidden units. K:
@@ -23,9 +23,8 @@ from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.nets import net_of
 
-#: The kinds of tasks. TEXT_KINDS: the head scores a text, from the vector of
-#: one token. TOKEN_KINDS: each token gets a score for each tag, or two scores,
-#: as the first and as the last token of an answer.
+#: TEXT_KINDS: the head scores a text by the vector of one token. TOKEN_KINDS:
+#: it scores each token, for each tag or as an answer's first and last token.
 TEXT_KINDS, TOKEN_KINDS = ('classify', 'regress', 'choice'), ('tag', 'span')
 KINDS = TEXT_KINDS + TOKEN_KINDS
 
@@ -34,18 +33,16 @@ IMPOSSIBLE = -1e30
 
 
 class About(NamedTuple):
-    """The task of a fine-tuned net; entry `finetuned` in a run's config.json.
-    """
+    """The task of a net; entry `finetuned` in a run's config.json."""
 
     task: str                   # the name of the task, or ''
     kind: str                   # one of `KINDS`
-    pair: Optional[bool]        # True: takes pairs of texts; False: single
-                                # texts; None: pairs or single texts
+    pair: Optional[bool]        # True: pairs of texts; False: single texts;
+                                # None: both
     labels: Optional[tuple]     # names, by class index
     metrics: tuple              # keys of `metrics.METRICS`, the main one first
     max_len: int                # maximum number of tokens
-    stride: int                 # tokens between the starts of successive
-                                # windows of a long text
+    stride: int                 # tokens from one window's start to the next's
     null: bool                  # True if a question may have no answer
     dropout: float              # rate before the output layer
 
@@ -53,7 +50,7 @@ class About(NamedTuple):
     def of(cls, config):
         """Make an `About` of a JSON dict; raises TypeError or ValueError."""
         about = cls(**config)
-        if about.kind == 'classify' or about.kind == 'tag':
+        if about.kind in ('classify', 'tag'):
             if not about.labels or not all(
                     isinstance(name, str) for name in about.labels):
                 raise ValueError('the task has no names of labels')
@@ -62,7 +59,6 @@ class About(NamedTuple):
 
     @property
     def num_scores(self):
-        """The number of scores of the head."""
         return {'regress': 1, 'choice': 1, 'span': 2}.get(
             self.kind) or len(self.labels)
 
@@ -71,18 +67,17 @@ class FineTuned(Model):
     """A pretrained encoder with a new output layer of K scores.
 
     bert: a `BERTModel` or a `BARTModel`, whose encoder becomes part of this
-    net. For `TEXT_KINDS`, the pooler becomes a part, too. Some relatives of
-    BERT have a new hidden layer in place of the pooler, or no hidden layer
-    (see `family.Head`). The pretraining heads are not part of this net.
+    net. For `TEXT_KINDS`, the pooler becomes a part, too; some relatives have
+    a new hidden layer in its place, or none (see `family.Head`). A `BARTModel`
+    keeps its decoder, which reads the text a second time, and the head scores
+    the decoder's states. The pretraining heads are left out.
 
-    A `BARTModel` keeps its decoder, which reads the text a second time. The
-    head then scores the decoder's states. For `TEXT_KINDS`, the head scores
-    the last token if `bert` has a decoder or causal=True, else the first.
+    For `TEXT_KINDS`, the head scores the last token if `bert` has a decoder or
+    causal=True, else the first.
 
-    kind: one of `KINDS`. num_scores: K; 1 for 'regress', 1 for 'choice' (for
-    each of the C texts), 2 for 'span'. dropout: the rate before the output
-    layer; None for the rate of the encoder, as in BERT. 'span' has no such
-    dropout.
+    kind: one of `KINDS`. num_scores: K; 1 for 'regress' and 'choice', 2 for
+    'span'. dropout: the rate before the output layer; None for the rate of the
+    encoder, as in BERT. 'span' has no such dropout.
     """
 
     def __init__(self, bert, kind, num_scores, dropout=None):
@@ -94,16 +89,15 @@ class FineTuned(Model):
         self.num_scores = num_scores
         self.encoder = bert.encoder
         self.decoder = bert.decoder
-        H = bert.config['num_hiddens']
+        H, precision = bert.config['num_hiddens'], bert.config['precision']
         head = family_of(self.config).head_of(kind)
         self._has_hidden = kind in TEXT_KINDS and head.activation is not None
         self._has_input_dropout = kind in TEXT_KINDS and head.has_input_dropout
         if not self._has_hidden:
             pass
-        elif head.hidden_name is not None:
-            # A new hidden layer in place of the pooler
+        elif head.hidden_name is not None:      # in place of the pooler
             self.hidden = Dense(H, activation=head.activation, in_units=H,
-                                precision=bert.config['precision'])
+                                precision=precision)
         elif bert.hidden is not None:
             self.hidden = bert.hidden
         elif bert.nsp is not None:
@@ -113,27 +107,21 @@ class FineTuned(Model):
             # The pooler is new: checkpoints of some families lack it
             self.config['heads'] = ('pooler', *self.config['heads'])
             self.hidden = Dense(H, activation=head.activation, in_units=H,
-                                flatten=True,
-                                precision=bert.config['precision'])
+                                flatten=True, precision=precision)
         if kind != 'span':
             self.dropout = nn.Dropout(bert.config['dropout']
                                       if dropout is None else dropout)
-        self.output = Dense(num_scores, in_units=H,
-                            precision=bert.config['precision'])
+        self.output = Dense(num_scores, in_units=H, precision=precision)
 
     @classmethod
     def of_config(cls, config, *args):
-        """Make a net that is not initialized.
-
-        config: keyword arguments of the `BERTModel` or `BARTModel`. args: the
-        other arguments of `FineTuned`.
-        """
+        """Make an uninitialized net of a `bert` with the keywords `config`."""
         return cls(net_of(config), *args)
 
     def forward(self, tokens, segments, valid_lens):
         """Score tokens (B, T), segments (B, T), valid_lens (B,).
 
-        Returns (B, K) for `TEXT_KINDS`. Returns (B, T, K) for `TOKEN_KINDS`;
+        Returns (B, K) for `TEXT_KINDS`, and (B, T, K) for `TOKEN_KINDS`, where
         scores at padding are undefined. For 'choice' the arguments are
         (N, C, T), (N, C, T) and (N, C); the result is (N, C).
         """
@@ -146,7 +134,7 @@ class FineTuned(Model):
         if self.kind in TEXT_KINDS:
             return self.score_texts(X, begins, num_examples)
         lens = onp.asarray(valid_lens, 'int64').reshape(-1)
-        rows = padded_rows(begins, lens, tokens.shape[1])   # (B, T)
+        rows = _padded_rows(begins, lens, tokens.shape[1])  # (B, T)
         return self.score(X, rows.reshape(-1)).reshape(*rows.shape, -1)
 
     def encode(self, tokens, segments, valid_lens):
@@ -161,19 +149,16 @@ class FineTuned(Model):
                 tokens, segments, valid_lens)
         if self.decoder is not None:
             return self._decode(tokens, valid_lens)
-        causal = self.config.get('causal')
-        if self.kind in TEXT_KINDS and not causal:
+        if self.kind in TEXT_KINDS and not self.config.get('causal'):
             X = packed.encode_first_tokens(self.encoder, tokens, segments,
                                            valid_lens)
             return X, onp.arange(len(X))
-        # at: the tokens to score, as (sequences, positions); None: all tokens
-        at = None
+        at = None       # encode all tokens, select none
         if self.kind in TEXT_KINDS:
             # In a causal net, only the last token attends to all tokens
-            at = onp.arange(len(tokens)), host(valid_lens).reshape(
-                -1).astype('int64') - 1
-        # With layer=-1, `packed.encode` expects a net with `has_pair_head` and
-        # the outputs of a `BERTModel`
+            lens = host(valid_lens).reshape(-1).astype('int64')
+            at = onp.arange(len(tokens)), lens - 1
+        # Not -1, which needs `has_pair_head` and the outputs of a `BERTModel`
         encoded = packed.encode(self, tokens, segments, valid_lens,
                                 layer=self.encoder.blks.num_layers, at=at)
         if at is None:
@@ -181,10 +166,7 @@ class FineTuned(Model):
         return encoded.taken_X, onp.arange(len(encoded.taken_X))
 
     def _decode(self, tokens, valid_lens):
-        """Return X and begins as `encode` does, from a `BARTModel`'s decoder.
-
-        For `TOKEN_KINDS`, X also has rows for padding.
-        """
+        """As `encode`, by the decoder; `TOKEN_KINDS` have rows for padding."""
         B, T = tokens.shape
         X = teacher_forced_states(self, tokens, valid_lens)
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
@@ -195,10 +177,7 @@ class FineTuned(Model):
         return X.take(on_device(last, X.ctx, 'int32'), axis=0), onp.arange(B)
 
     def score(self, X, rows):
-        """Scores (M, K) of rows of X (R, H).
-
-        rows (M,): the indices of the rows, on the host.
-        """
+        """Scores (M, K) of X[rows], X (R, H); rows (M,) are on the host."""
         vectors, = ops.take_rows(X, on_device(rows, X.ctx, 'int32'))
         if self._has_input_dropout:
             vectors = self.dropout(vectors)
@@ -209,10 +188,7 @@ class FineTuned(Model):
         return self.output(vectors)
 
     def score_texts(self, X, begins, num_examples):
-        """Scores (N, K), or (N, C) for 'choice'.
-
-        X, begins: as `encode` returns them. num_examples: N.
-        """
+        """Scores (N, K), or (N, C) for 'choice'; X, begins: from `encode`."""
         scores = self.score(X, begins)
         return (scores if self.kind != 'choice'
                 else scores.reshape(num_examples, -1))
@@ -238,7 +214,7 @@ class FineTuned(Model):
         if self.kind == 'tag':
             b, t = onp.nonzero(labels >= 0)
             if not len(b):
-                # The loss is 0, but the output layer needs gradients
+                # 0, computed by the layers, since they need gradients
                 return (self.output(X[:1]) * 0).sum(), 0
             return cross_entropy(self.score(X, begins[b] + t),
                                  put(labels[b, t])).mean(), len(b)
@@ -249,13 +225,12 @@ class FineTuned(Model):
     def span_scores(self, X, begins, lens):
         """Scores (B, 2, T) of each token as an answer's first and last token.
 
-        X, begins: as `encode` returns them. lens (B,): on the host. T: the
-        largest of lens, perhaps less than the padded length.
+        X, begins: from `encode`. lens (B,): on the host. T: the largest of
+        lens, perhaps less than the padded length.
         """
         T = int(lens.max())
-        scores = self.score(X, padded_rows(begins, lens, T).reshape(-1))
+        scores = self.score(X, _padded_rows(begins, lens, T).reshape(-1))
         scores = scores.reshape(len(lens), T, 2).swapaxes(1, 2)
-        # IMPOSSIBLE is added to the scores at padding
         penalty = onp.where(onp.arange(T) < lens[:, None], 0, IMPOSSIBLE)
         return scores + on_device(penalty[:, None], X.ctx, 'float32')
 
@@ -278,9 +253,9 @@ def _flatten_choices(tokens, segments, valid_lens):
             valid_lens.reshape(-1))
 
 
-def padded_rows(begins, lens, T):
-    """The row of each token in X: (B, T); padding has the last token's row.
+def _padded_rows(begins, lens, T):
+    """The row in X of each token, (B, T); padding has the last token's row.
 
-    X and begins: as `FineTuned.encode` returns them. lens: (B,).
+    X and begins: from `FineTuned.encode`.
     """
     return begins[:, None] + onp.minimum(onp.arange(T), lens[:, None] - 1)
