@@ -1,9 +1,8 @@
 """This module has the tokenizers, which convert texts to ids and back.
 
-`WordPiece` loads, trains and saves tokenizers of the library `tokenizers`, as
-released checkpoints have them. `WholeWords` encodes with the `Vocab` of a
-run, where each word is a token. Sources: Devlin et al. 2018, section 3; Wu et
-al. 2016, section 4.1.
+`WordPiece` wraps the library `tokenizers`. `WholeWords` encodes with the
+`Vocab` of a run, where each word is a token. Sources: Devlin et al. 2018,
+section 3; Wu et al. 2016, section 4.1.
 """
 import functools
 import json
@@ -31,11 +30,10 @@ from d2lbert.pretrained.tokenizers.encoded import (
 from d2lbert.pretrained.tokenizers.word_pieces import TokenizerError
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, UNK, Vocab
 
-#: Names of the files of a tokenizer.
 TOKENIZER, CONFIG, VOCAB = (
     'tokenizer.json', 'tokenizer_config.json', 'vocab.txt')
 
-#: The names of all files that `save` of a tokenizer can write.
+#: All files that `save` of a tokenizer can write.
 FILES = (TOKENIZER, CONFIG, VOCAB, bpe.VOCAB_JSON, bpe.MERGES, bpe.CODES)
 
 #: Options of BERT's normalizer: (name in tokenizer_config.json, name in the
@@ -45,13 +43,13 @@ NORMALIZER_FIELDS = (
     ('strip_accents', 'strip_accents', None),
     ('tokenize_chinese_chars', 'handle_chinese_chars', True))
 
-#: A tokenizer encodes texts in C++ once it has got this number of texts. Texts
-#: with pairs or max_len do not count, and are not encoded in C++. Making the
-#: C++ tables takes as long as encoding some hundred texts with the library.
+#: A tokenizer encodes in C++ once it has got this number of texts without pair
+#: or max_len. Making the C++ tables takes as long as encoding some hundred
+#: texts with the library.
 MIN_CPP_TEXTS = 512
 
-#: If `_call_library` gets this number of characters or more, it encodes by
-#: `interruptible`, so that Ctrl-C works.
+#: Texts with this number of characters in all are encoded by `interruptible`,
+#: so that Ctrl-C works.
 LONG_CHARS = 1 << 20
 
 #: A model_max_length of this or more in tokenizer_config.json means no limit.
@@ -59,10 +57,10 @@ NO_LIMIT = 1 << 30
 
 
 class WordPiece(BaseTokenizer):
-    """A tokenizer of the library `tokenizers`, with word pieces or without.
+    """A tokenizer of the library `tokenizers`.
 
-    `train` makes word pieces. `load` loads word pieces, byte pair encodings
-    (BPE) and others. Threads may share a `WordPiece`.
+    `train` makes word pieces. `load` also reads byte pair encodings (BPE) and
+    others. Threads may share a `WordPiece`.
     """
 
     def __init__(self, tokenizer, special, max_len=None, config=None,
@@ -73,14 +71,13 @@ class WordPiece(BaseTokenizer):
         `encode` does not apply it. config: the fields of
         tokenizer_config.json. tokens: the model's tokens by id; None for all
         tokens of the tokenizer. files: {name: text} to save in place of
-        tokenizer.json, or None. With files, the tokenizer may have more tokens
-        than the model. The further tokens become the unknown token.
+        tokenizer.json, or None. With files, the tokenizer may have tokens that
+        the model lacks. They become the unknown token.
         """
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
-        # True if a regular expression may make the library panic
-        self._may_panic = word_pieces.has_expressions(tokenizer)
-        self._num_encoded_texts = 0
+        self._may_panic = word_pieces.has_regex(tokenizer)
+        self._num_untruncated = 0       # texts that count for MIN_CPP_TEXTS
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if tokens is None:
@@ -94,7 +91,7 @@ class WordPiece(BaseTokenizer):
                                      f'has the id of {token}; fetch it again')
 
     def to_json(self):
-        """The tokenizer as JSON text, for `from_json`. `files` is left out."""
+        """JSON text for `from_json`, of a tokenizer without `files`."""
         return json.dumps(dict(
             tokenizer=self.tokenizer.to_str(), special=self.special,
             max_len=self.max_len, config=self.config))
@@ -222,8 +219,7 @@ class WordPiece(BaseTokenizer):
             return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode(self, texts, pairs, max_len, are_words):
-        """As `encode_batch`, but with are_words each text is a list of words.
-        """
+        """As `encode_batch`; are_words: each text is a list of words."""
         texts = as_list(texts, 'texts')
         max_text_tokens = max_text_len(self, max_len, pairs is not None)
         if pairs is None and max_text_tokens is None:
@@ -244,12 +240,11 @@ class WordPiece(BaseTokenizer):
 
     def _encode_untruncated(self, texts):
         """Encode texts, and add special tokens; see `MIN_CPP_TEXTS`."""
-        self._num_encoded_texts += len(texts)
+        self._num_untruncated += len(texts)
         all_ids = [None] * len(texts)
-        if (self._num_encoded_texts >= MIN_CPP_TEXTS
-                and self._cutter is not None):
-            all_ids = self._cutter(list(map(check_text, texts)))
-        # The library encodes the texts that have no ids yet
+        if (self._num_untruncated >= MIN_CPP_TEXTS
+                and self._text_cutter is not None):
+            all_ids = self._text_cutter(list(map(check_text, texts)))
         encodings = iter(self._call_library(
             [text for text, ids in zip(texts, all_ids) if ids is None],
             are_words=False, add_special=True))
@@ -258,8 +253,7 @@ class WordPiece(BaseTokenizer):
             for text, ids in zip(texts, all_ids)]
 
     @functools.cached_property
-    def _cutter(self):
-        """The `word_pieces.TextCutter` of the tokenizer, or None."""
+    def _text_cutter(self):
         return word_pieces.TextCutter.of(self.tokenizer)
 
     def _details(self, text):
@@ -269,10 +263,7 @@ class WordPiece(BaseTokenizer):
         return self._to_encoded(encoding).details
 
     def _call_library(self, texts, are_words, add_special=False):
-        """Encode each text by itself: a list of the library's encodings.
-
-        are_words: texts are lists of words. add_special: add special tokens.
-        """
+        """Encode each text by itself: a list of the library's encodings."""
         num_chars = 0
         for text in texts:
             for part in text if are_words else [text]:
@@ -282,10 +273,9 @@ class WordPiece(BaseTokenizer):
                        add_special_tokens=add_special)
         with word_pieces.library_errors(may_panic=self._may_panic):
             if num_chars >= LONG_CHARS:
-                # is_abandoned is unused: the library cannot stop early
+                # The library cannot stop early, so is_abandoned is ignored
                 return interruptible(
-                    lambda is_abandoned: self.tokenizer.encode_batch(
-                        texts, **options))
+                    lambda _: self.tokenizer.encode_batch(texts, **options))
             # encode_batch starts threads of the library. With so little text,
             # they would mostly wait for each other to allocate memory
             return [self.tokenizer.encode(text, **options) for text in texts]
@@ -300,8 +290,7 @@ class WordPiece(BaseTokenizer):
         def details():
             tokens = encoding.tokens if self.files is None else [
                 self.idx_to_token[idx] for idx in ids]
-            # With some post-processors of the library, the tokens of the
-            # first text have None in sequence_ids
+            # Some post-processors give the first text None in sequence_ids
             return Details(tokens, encoding.offsets, encoding.word_ids,
                            [int(k == 1) for k in encoding.sequence_ids])
         return Encoded(ids, encoding.type_ids, details)
@@ -314,8 +303,8 @@ class WordPiece(BaseTokenizer):
 def _join(tokenizer, first, second, max_text_tokens):
     """Truncate and join the library's encodings; add special tokens.
 
-    tokenizer: of the library. second: None for a single text.
-    max_text_tokens: the limit without special tokens, or None.
+    second: None for a single text. max_text_tokens: the limit without special
+    tokens, or None.
     """
     if max_text_tokens is not None:
         lengths = truncated_lengths(
@@ -331,8 +320,8 @@ class WholeWords(BaseTokenizer):
     """A tokenizer that looks up lower-cased words in the `Vocab` of a run.
 
     White space separates words. A mark is a character of punctuation, a symbol
-    or a Chinese character. If the vocabulary has marks, and each only as a
-    token by itself, then each mark of a text becomes a word by itself.
+    or a Chinese character. If some tokens of the vocabulary are one mark, and
+    no longer token contains a mark, each mark of a text is a word by itself.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -398,10 +387,7 @@ class WholeWords(BaseTokenizer):
                 for begin, end in spans]
 
     def _split_marks(self, text, begin, end):
-        """Yield (begin, end) of each word, mark or special token of a part.
-
-        The part is text[begin:end], which has no white space.
-        """
+        """Split text[begin:end], which has no white space: yield spans."""
         while begin < end:
             special_token = next((token for token in self.special.values()
                                   if text.startswith(token, begin)), None)
@@ -413,11 +399,7 @@ class WholeWords(BaseTokenizer):
             begin = word_end
 
     def _to_encoded(self, first, second, max_len):
-        """The `Encoded` of a text or a pair.
-
-        first, second: words as `_words_of` returns them; second is None for a
-        single text. max_len: as for `encode`.
-        """
+        """The `Encoded` of one or two results of `_words_of`."""
         max_text_tokens = max_text_len(self, max_len, second is not None)
         if max_text_tokens is not None:
             lengths = truncated_lengths(
@@ -443,39 +425,37 @@ class WholeWords(BaseTokenizer):
         return 3 if is_pair else 2
 
 
-# {vocabulary: result of `_has_marks_as_words`}. Each call of `d2lbert.encode`
-# with a `Vocab` makes a `WholeWords`, and computing the result takes longer
-# than encoding a text
-_known_results = weakref.WeakKeyDictionary()
+# {vocabulary: result of `_has_marks_as_words`}. Each `d2lbert.encode` with a
+# `Vocab` needs it, and computing it takes longer than encoding a text
+_has_marks_cache = weakref.WeakKeyDictionary()
 
 
 def _has_marks_as_words(vocab):
-    """True if a vocabulary has marks, each only as a token by itself."""
-    if vocab not in _known_results:
+    """True if some tokens are one mark, and no longer token contains one."""
+    if vocab not in _has_marks_cache:
         words = set(vocab.idx_to_token).difference((UNK, *RESERVED))
         marks = set(filter(is_word_alone, set(''.join(words))))
         lengths = {len(word) for word in words if not marks.isdisjoint(word)}
-        _known_results[vocab] = lengths == {1}
-    return _known_results[vocab]
+        _has_marks_cache[vocab] = lengths == {1}
+    return _has_marks_cache[vocab]
 
 
-def as_tokenizer(tokenizer):
-    """Return the tokenizer for a `Vocab`, or a tokenizer unchanged.
+def as_tokenizer(vocab_or_tokenizer):
+    """Return a tokenizer unchanged, or the tokenizer for a `Vocab`.
 
-    For a `Vocab`, the result is its attribute `tokenizer` or, if this is None,
-    a new `WholeWords`. Then the `Vocab` must have all tokens in `RESERVED`, or
-    this raises ValueError.
+    For a `Vocab` without a `tokenizer`, make a `WholeWords`. Raises ValueError
+    if the `Vocab` then lacks a token of `RESERVED`.
     """
-    if not isinstance(tokenizer, Vocab):
-        return tokenizer
-    if tokenizer.tokenizer is not None:
-        return tokenizer.tokenizer
-    missing = [token for token in RESERVED
-               if token not in tokenizer.token_to_idx]
+    if not isinstance(vocab_or_tokenizer, Vocab):
+        return vocab_or_tokenizer
+    vocab = vocab_or_tokenizer
+    if vocab.tokenizer is not None:
+        return vocab.tokenizer
+    missing = [token for token in RESERVED if token not in vocab.token_to_idx]
     if missing:
         raise ValueError(f'the vocabulary has no token {", ".join(missing)}: '
                          'make it with these reserved_tokens')
-    return WholeWords(tokenizer)
+    return WholeWords(vocab)
 
 
 # Files in a folder
@@ -490,10 +470,7 @@ def has_tokenizer(folder):
 
 
 def _load_arguments(path):
-    """Load the arguments of `WordPiece` for a tokenizer: a tuple.
-
-    path: as for `WordPiece.load`. A folder's tokenizer.json is preferred.
-    """
+    """Read the arguments of `WordPiece`; path: as for `WordPiece.load`."""
     if not path.is_dir():
         if not path.is_file():
             raise FileNotFoundError(
@@ -514,7 +491,7 @@ def _load_arguments(path):
 
 
 def _load_file(path):
-    """As `_load_arguments`, for a file: a tokenizer.json or a vocab.txt."""
+    """As `_load_arguments`, for a tokenizer.json or a vocab.txt."""
     config = _read_config(path.parent)
     options = {name: _check_option(config[field], field, default, path.parent)
                for field, name, default in NORMALIZER_FIELDS
@@ -553,29 +530,26 @@ def _read_config(folder):
 def _special_tokens(vocab, config, path):
     """The special tokens of a vocabulary: {role: token}.
 
-    vocab: a container of tokens. config: as `_read_config` returns it. path:
-    of the vocabulary, for errors. The role 'mask' alone may have no token.
+    path: of the vocabulary, for errors. Only 'mask' may be missing.
     """
     special = {}
     for role in ROLES:
-        name = configured_token(config, role)
-        candidates = DEFAULT_TOKENS[role] if name is None else [name]
+        configured = configured_token(config, role)
+        candidates = (DEFAULT_TOKENS[role] if configured is None
+                      else [configured])
         token = next((token for token in candidates if token in vocab), None)
         if token is not None:
             special[role] = token
         elif role != 'mask':
             raise TokenizerError(
                 f'{path} has no token {candidates[0]!r}, which should be the '
-                f'{role} token: it is damaged, no tokenizer of a BERT, or '
-                f'lacks its {CONFIG}')
+                f'{role} token: the file is damaged or not from a BERT, or '
+                f'its {CONFIG} is missing')
     return special
 
 
 def _check_option(value, field, default, folder):
-    """Return `value`, a boolean of tokenizer_config.json; None: the default.
-
-    Raises `TokenizerError` for any other value.
-    """
+    """Return a boolean of tokenizer_config.json; `default` for null."""
     if value is None:
         return default
     if not isinstance(value, bool):

@@ -1,7 +1,4 @@
-"""This module makes a `Vocab` of a tokenizer. `PieceVocab` is for pretraining.
-
-V: the number of tokens.
-"""
+"""This module makes vocabularies from tokenizers. V: the number of tokens."""
 import functools
 from pathlib import Path
 
@@ -22,8 +19,8 @@ class TokenVocab(Vocab):
     """The tokens of any tokenizer and their ids, as a `Vocab`."""
 
     def __init__(self, tokenizer):
-        # The frequencies of the tokens are unknown
-        self._token_freqs, self.tokenizer = [], tokenizer
+        self.tokenizer = tokenizer
+        self._token_freqs = []      # unknown
         self.idx_to_token = tokenizer.idx_to_token
         self.token_to_idx = tokenizer.token_to_idx
         self.special = Special(*(tokenizer.special.get(role) for role in (
@@ -44,7 +41,6 @@ class PieceVocab(TokenVocab):
     without a mask token.
     """
 
-    #: The names of the files that `save` can write
     files = VOCAB, TOKENIZER, CONFIG
 
     def __init__(self, tokenizer, name='the tokenizer'):
@@ -61,25 +57,18 @@ class PieceVocab(TokenVocab):
         return cls(WordPiece.load(path), path)
 
     def save(self, path):
-        """Write the files of the tokenizer into the parent folder of `path`.
-
-        path: of vocab.txt, as for `Vocab.save`.
-        """
+        """Write the tokenizer's files to the folder of `path`, a vocab.txt."""
         self.tokenizer.save(Path(path).parent)
 
     @functools.cached_property
     def begins_word(self):
-        """(V,) bool: False for pieces that continue a word, else True."""
+        """(V,) bool: False for pieces that continue a word."""
         return ~onp.array([word_pieces.continues_word(token)
                            for token in self.idx_to_token])
 
     @functools.cached_property
     def mask_flags(self):
-        """Flags of the tokens for `kernels.draw.mask_pairs`: (V,) uint8.
-
-        FIXED for special tokens, GOES_ON for pieces that continue a word, and
-        0 for all other pieces.
-        """
+        """Flags of the tokens for `kernels.draw.mask_pairs`: (V,) uint8."""
         flags = onp.where(self.begins_word, 0, GOES_ON).astype('uint8')
         flags[self.tokenizer.special_ids] = FIXED
         return flags
@@ -95,15 +84,12 @@ class PieceVocab(TokenVocab):
         return self.to_tokens(self.replacement_ids.tolist())
 
     def cutter(self):
-        """A `word_pieces.WordCutter`, which splits words into these pieces.
-
-        The cutter converts <unk>, WikiText's token for omitted words, to the
-        unknown token.
-        """
+        """A `word_pieces.WordCutter` that splits words into these pieces."""
+        # <unk> is WikiText's token for omitted words
         return word_pieces.WordCutter(self.tokenizer.tokenizer,
                                       {UNK: [self.unk]})
 
 
 def same_pieces(vocab, other):
-    """True if two `PieceVocab`s give every text the same ids."""
+    """True if two `PieceVocab`s give every word the same ids."""
     return vocab.tokenizer.description() == other.tokenizer.description()

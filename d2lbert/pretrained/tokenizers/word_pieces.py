@@ -1,8 +1,7 @@
 """This module makes, trains and reads tokenizers of the library `tokenizers`.
 
-bpe.py makes the tokenizers with byte pair encodings. `WordCutter` and
-`TextCutter` cut words and texts into pieces in C++, where this gives the
-library's result.
+bpe.py makes byte pair encodings. `WordCutter` and `TextCutter` compute the
+library's ids in C++ if they can.
 """
 import collections
 import contextlib
@@ -26,16 +25,14 @@ from d2lbert.texts.numbered_text import line_ends
 # Longer words become [UNK]
 MAX_WORD_CHARS = 100
 
-# The largest number of different characters in all trained pieces together;
-# the most frequent ones are used. Words with other characters become [UNK]
+# Trained pieces have only this number of the most frequent characters. Words
+# with other characters become [UNK]
 MAX_ALPHABET = 1000
 
-# The largest number of different words to count. If the text files have more,
-# the rarer half of the words so far is dropped
+# If text files have more different words, the rarer half so far is dropped
 MAX_DIFFERENT_WORDS = 1 << 21
 
-# The largest number of words to train on, repeated words included. If the text
-# files have more, all counts are scaled down
+# If the counts of all words add up to more, they are scaled down for training
 MAX_TRAINING_WORDS = 1 << 23
 
 # `WordCutter` gives a thread about this number of bytes at a time
@@ -70,11 +67,7 @@ def library():
 
 def bert_tokenizer(tokens, special, lowercase=True, strip_accents=None,
                    handle_chinese_chars=True):
-    """Make BERT's tokenizer.
-
-    tokens: a list by id. special: {role: token}; for the roles see
-    `encoded.ROLES`. The other arguments are options of BERT's normalizer.
-    """
+    """Make BERT's tokenizer; tokens: a list by id; special: {role: token}."""
     t = library()
     tokenizer = t.Tokenizer(t.models.WordPiece(
         {token: idx for idx, token in enumerate(tokens)},
@@ -92,8 +85,8 @@ def bert_tokenizer(tokens, special, lowercase=True, strip_accents=None,
 def whole_word_tokenizer(tokens, special, marks_are_words=False):
     """Make a tokenizer that lower-cases text and splits it at white space.
 
-    tokens: a list by id. special: {role: token}. marks_are_words: also make a
-    word of each punctuation mark, symbol and Chinese character.
+    marks_are_words: also make a word of each punctuation mark, symbol and
+    Chinese character.
     """
     t = library()
     tokenizer = t.Tokenizer(t.models.WordLevel(
@@ -119,7 +112,6 @@ def has_whole_words(tokenizer):
 
 
 def _word_splitter(marks_are_words):
-    """Make the pre-tokenizer of `whole_word_tokenizer`."""
     t = library()
     spaces = t.pre_tokenizers.WhitespaceSplit()
     if not marks_are_words:
@@ -143,10 +135,7 @@ def post_processor_of(tokenizer, special):
 # Training
 
 def count_words(paths):
-    """Count the words between white space in text files: a Counter.
-
-    paths: a path, or a list of paths.
-    """
+    """Count the words between white space in one or more text files."""
     if isinstance(paths, (str, Path)):
         paths = [paths]
     counts = collections.Counter()
@@ -163,23 +152,22 @@ def count_words(paths):
 
 def train_pieces(counts, vocab_size, special_tokens, options,
                  min_frequency=2):
-    """Train word pieces on {word: count}; returns the list of tokens.
+    """Train word pieces on {word: count}; return the list of tokens.
 
-    A letter is any of the `MAX_ALPHABET` most frequent characters. The list
-    has special_tokens, then letters as pieces that begin a word, then letters
-    that continue a word, and then longer pieces in the order of training.
-    Equal arguments give equal lists. options: lowercase and strip_accents of
-    BERT's normalizer, a dict. min_frequency: the least count of a longer
-    piece, after counts are scaled down (see `MAX_TRAINING_WORDS`).
+    These are special_tokens, letters, letters with ##, and longer pieces in
+    the order of training. A letter is any of the `MAX_ALPHABET` most frequent
+    characters. Equal arguments give equal lists. options: lowercase and
+    strip_accents of BERT's normalizer. min_frequency: the least count of a
+    longer piece, after counts are scaled down (see `MAX_TRAINING_WORDS`).
     """
     t = library()
     counts = _normalized(counts, options)
-    letters = collections.Counter()
+    char_counts = collections.Counter()
     for word, count in counts.items():
-        for letter in word:
-            letters[letter] += count
-    by_count = sorted(letters, key=lambda letter: (-letters[letter], letter))
-    alphabet = set(by_count[:MAX_ALPHABET])
+        for char in word:
+            char_counts[char] += count
+    chars = sorted(char_counts, key=lambda char: (-char_counts[char], char))
+    alphabet = set(chars[:MAX_ALPHABET])
     counts = {word: count for word, count in counts.items()
               if alphabet.issuperset(word)}
     inner_letters = set(''.join(word[1:] for word in counts))
@@ -190,12 +178,12 @@ def train_pieces(counts, vocab_size, special_tokens, options,
     if vocab_size < len(first_tokens):
         raise ValueError(
             f'vocab_size={vocab_size} is too small: the special tokens and '
-            'the letters of this text, at the beginning of words and within, '
-            f'are {len(first_tokens)} pieces already')
-    # The ids of letters matter: of equally frequent pairs, the library merges
-    # the pair with lower ids first. The library would number letters within
-    # words in the random order of a hash table. It numbers special tokens in
-    # the given order, so the letters are passed as special tokens, too
+            'the letters of this text, with and without ##, need '
+            f'{len(first_tokens)} tokens')
+    # Of equally frequent pairs, the library merges the pair with lower ids
+    # first. It would number the letters with ## in the random order of a hash
+    # table. It numbers special tokens in their order, so letters are passed as
+    # special tokens, too
     trainer = t.trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency,
         show_progress=False, special_tokens=first_tokens,
@@ -214,8 +202,7 @@ def train_pieces(counts, vocab_size, special_tokens, options,
 def _normalized(counts, options):
     """Normalize and split counted words as BERT does: a Counter of the parts.
 
-    options: as for `train_pieces`. A part with more characters than
-    `MAX_WORD_CHARS` is left out.
+    Parts of more than `MAX_WORD_CHARS` characters are left out.
     """
     t = library()
     normalizer = t.normalizers.BertNormalizer(
@@ -226,7 +213,7 @@ def _normalized(counts, options):
         if word == UNK:     # WikiText's token for omitted words
             continue
         if word.isascii() and word.isalnum():
-            # The normalizer changes only the case of such words
+            # BERT changes only the case of such words
             if len(word) <= MAX_WORD_CHARS:
                 normalized[word.lower() if to_lowercase else word] += count
             continue
@@ -238,12 +225,8 @@ def _normalized(counts, options):
 
 
 def _texts_of(counts):
-    """Yield texts to train on: each has copies of one word of {word: count}.
-
-    In all texts together, a word occurs `count` times. If the sum of the
-    counts is above `MAX_TRAINING_WORDS`, all counts are scaled down.
-    """
-    max_copies = 1 << 14        # of the word in a text, to save memory
+    """Yield texts with `count` copies of each word, or fewer in proportion."""
+    max_copies = 1 << 14        # in a text, to save memory
     total = sum(counts.values())
     divisor = -(-total // MAX_TRAINING_WORDS)       # rounded up
     for word, count in counts.items():
@@ -255,10 +238,7 @@ def _texts_of(counts):
 # Reading
 
 def read_json(path):
-    """Read a JSON object from a file: a dict.
-
-    Raises OSError, or `TokenizerError` if the file holds no JSON object.
-    """
+    """Read a JSON object; raise `TokenizerError` if the file holds none."""
     try:
         content = files.read_json(path)
         if not isinstance(content, dict):
@@ -336,9 +316,8 @@ def has_word_pieces(tokenizer):
 def description(tokenizer):
     """The settings that the ids of words depend on: a list for JSON.
 
-    If the tokenizer splits text as BERT's does, these are the options of the
-    normalizer and the largest length of a word, without the tokens. For any
-    other tokenizer, the list has only its whole JSON text, tokens included.
+    A tokenizer that does not split text as BERT's does is described by its
+    whole JSON text. For others, the tokens are left out.
     """
     if not splits_as_bert(tokenizer):
         return [tokenizer.to_str()]
@@ -360,10 +339,7 @@ def splits_as_bert(tokenizer):
 
 
 def change_normalizer(tokenizer, options):
-    """Set options of BERT's normalizer; do nothing for another normalizer.
-
-    options: {name in the library: value}.
-    """
+    """Set {name in the library: value} if the normalizer is BERT's."""
     old = tokenizer.normalizer
     if options and type(old).__name__ == 'BertNormalizer':
         tokenizer.normalizer = library().normalizers.BertNormalizer(
@@ -372,30 +348,30 @@ def change_normalizer(tokenizer, options):
 
 
 @contextlib.contextmanager
-def library_errors(what='this text', may_panic=False):
+def library_errors(input_name='this text', may_panic=False):
     """Convert errors of the library to `TokenizerError`s.
 
     The library raises bare Exceptions. If a regular expression takes too many
     steps, the library panics: Rust prints a message, and Python gets a
-    PanicException, a BaseException. what: the input, for the error message.
-    may_panic: True to hide Rust's message, see `has_expressions`.
+    PanicException, a BaseException. may_panic: hide Rust's message, see
+    `has_regex`.
     """
     with without_panics() if may_panic else contextlib.nullcontext():
         try:
             yield
         except BaseException as error:
-            if not (type(error) is Exception
-                    or type(error).__name__ == 'PanicException'):
+            is_panic = type(error).__name__ == 'PanicException'
+            if type(error) is not Exception and not is_panic:
                 raise
-            raise TokenizerError(f'the tokenizer fails on {what} ({error}): '
-                                 'choose another tokenizer') from None
+            raise TokenizerError(
+                f'the tokenizer fails on {input_name} ({error}): '
+                'choose another tokenizer') from None
 
 
-def has_expressions(tokenizer):
-    """True if a tokenizer has regular expressions, which may panic.
+def has_regex(tokenizer):
+    """True if a tokenizer has regular expressions; see `library_errors`.
 
-    An expression panics if it takes too many steps, see `library_errors`. The
-    number of steps depends on the text, so it cannot be checked in advance.
+    Whether one panics depends on the text, and cannot be checked in advance.
     """
     parts = tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder
     return any(part is not None and b'"Regex"' in part.__getstate__()
@@ -406,14 +382,14 @@ class WordCutter:
     """Cuts words into the pieces of a tokenizer, without special tokens.
 
     fixed_ids: {word: its list of ids}, for words that are not cut. Other
-    words are cut, even if they are spelled as special tokens.
+    words are cut, even if they are spelled like special tokens.
     """
 
     def __init__(self, tokenizer, fixed_ids):
         self._tokenizer = _without_added_tokens(tokenizer)
         self._fixed_ids = fixed_ids
         self._cpp_pieces = _cpp_pieces(self._tokenizer)
-        self._may_panic = has_expressions(self._tokenizer)
+        self._may_panic = has_regex(self._tokenizer)
 
     def __call__(self, lines):
         """Cut words; lines: bytes with one word a line.
@@ -421,8 +397,7 @@ class WordCutter:
         Returns ids (pieces,) int32 and begins (words + 1,) int64. The ids of
         word k are ids[begins[k]:begins[k + 1]].
         """
-        # For a single task threads would cost more than they save. None: a
-        # thread for each core
+        # Threads would slow down a single task. None: one for each core
         num_threads = 1 if len(lines) <= TASK_BYTES else None
         counts, ids = zip(*in_order(self._cut, _tasks(lines), num_threads))
         return onp.concatenate(ids), onp.cumsum(
@@ -432,26 +407,24 @@ class WordCutter:
         """Cut words: the number of ids of each word, and all ids; int32."""
         word_ends = line_ends(lines)
         word_begins = onp.append(0, word_ends[:-1] + 1)
-        counts = onp.full(len(word_ends), -1, 'int32')
-        ids = onp.empty(0, 'int32')
-        if self._cpp_pieces is not None:
+        if self._cpp_pieces is None:
+            counts = onp.full(len(word_ends), -1, 'int32')
+            ids = onp.empty(0, 'int32')
+        else:
             counts, ids = self._cpp_pieces.cut(lines)
-        # The library cuts the words with count -1; without C++, all words
         uncut = onp.flatnonzero(counts < 0)
         with library_errors(may_panic=self._may_panic):
             encodings = self._tokenizer.encode_batch(
                 [lines[word_begins[k]:word_ends[k]].decode() for k in uncut])
-        counts, ids = _replace_ids(counts, ids, uncut,
-                                   [encoding.ids for encoding in encodings])
+        ids = _replace_ids(counts, ids, uncut,
+                           [encoding.ids for encoding in encodings])
         for word, word_ids in self._fixed_ids.items():
             if word.encode() in lines:
                 whole_line = rb'(?m)^%b$' % re.escape(word.encode())
                 starts = [match.start()
                           for match in re.finditer(whole_line, lines)]
-                # The indices of the lines that consist of this word
-                indices = onp.searchsorted(word_ends, starts)
-                counts, ids = _replace_ids(counts, ids, indices,
-                                           [word_ids] * len(indices))
+                fixed = onp.searchsorted(word_ends, starts)
+                ids = _replace_ids(counts, ids, fixed, [word_ids] * len(fixed))
         return counts, ids
 
 
@@ -459,16 +432,11 @@ class TextCutter:
     """Converts texts to the ids that a tokenizer gives them, in C++.
 
     A text is left to the library if it is not printable ASCII or has an added
-    token. Added tokens, such as [MASK], are tokens that the tokenizer never
-    splits. `of` constructs a `TextCutter`.
+    token: a token that the tokenizer never splits, such as [MASK].
     """
 
     def __init__(self, pieces, added_tokens, ids_before, ids_after):
-        """pieces: the `cut.Pieces` that convert a text without added tokens.
-
-        added_tokens: a list of strings. ids_before, ids_after: the ids of the
-        special tokens before and after a text.
-        """
+        """ids_before, ids_after: of the special tokens around a text."""
         self._pieces = pieces
         self._ids_before, self._ids_after = ids_before, ids_after
         # The library finds some added tokens also in lower or upper case
@@ -483,22 +451,19 @@ class TextCutter:
             return None
         added = [token.content for token
                  in tokenizer.get_added_tokens_decoder().values()]
-        # The library may remove the accents of an added token, which then
-        # matches ASCII
-        if not all(token.isascii() and token.isprintable() for token in added):
+        # Without added tokens, `_find_added_token` would match every text. If
+        # the library removes the accents of an added token, it matches ASCII
+        if not added or not all(
+                token.isascii() and token.isprintable() for token in added):
             return None
         # Find the special tokens around a text, here the letter a
         text_ids = tokenizer.encode('a', add_special_tokens=False).ids
         sample = tokenizer.encode('a')
         begin = sample.special_tokens_mask.index(0)
         end = begin + len(text_ids)
-        # Without added tokens, `_find_added_token` would match every text
-        if not added:
-            return None
-        # A post-processor need not keep the ids of the text together
-        if sample.ids[begin:end] != text_ids:
-            return None
-        if any(sample.type_ids):    # texts from C++ get only segment 0
+        # A post-processor need not keep the ids of the text together. Texts
+        # from C++ get only segment 0
+        if sample.ids[begin:end] != text_ids or any(sample.type_ids):
             return None
         return cls(pieces, added, sample.ids[:begin], sample.ids[end:])
 
@@ -524,7 +489,6 @@ class TextCutter:
         return all_ids
 
     def _can_cut(self, text):
-        """True if C++ gives the ids that the library gives this text."""
         return (text.isascii() and text.isprintable()
                 and self._find_added_token(text) is None)
 
@@ -542,10 +506,7 @@ def _without_added_tokens(tokenizer):
 
 
 def _tasks(lines):
-    """Yield parts of `lines`: whole lines, about `TASK_BYTES` in a part.
-
-    `lines` is bytes. If it is empty, it is the only part.
-    """
+    """Yield one or more parts of `lines`, each of about `TASK_BYTES`."""
     begin = 0
     while len(lines) - begin > TASK_BYTES:
         end = lines.index(b'\n', begin + TASK_BYTES) + 1
@@ -555,12 +516,7 @@ def _tasks(lines):
 
 
 def _cpp_pieces(tokenizer):
-    """The `cut.Pieces` that cut printable ASCII as a tokenizer does, or None.
-
-    Returns None if the C++ code is missing (see `draw.library`), if the
-    tokenizer does not split text as BERT's does, or if the vocabulary lacks
-    the unknown token.
-    """
+    """A `cut.Pieces` that cuts printable ASCII like a tokenizer, or None."""
     vocab, model = tokenizer.get_vocab(), tokenizer.model
     if (draw.library() is None or not splits_as_bert(tokenizer)
             or model.unk_token not in vocab):
@@ -579,12 +535,12 @@ def _cpp_pieces(tokenizer):
 def _replace_ids(counts, ids, indices, new_ids):
     """Replace the ids of the words at `indices` by the lists in `new_ids`.
 
-    ids: the words' ids, one word after another. counts: the number of ids of
-    each word, or -1 if the word has no ids yet; changed in place. Returns
-    counts, and the ids of all words after the replacement.
+    ids: of all words, one word after another. counts: the number of ids of
+    each word, or -1 if it has none yet; changed in place. Returns the new ids
+    of all words.
     """
     if not len(indices):
-        return counts, ids
+        return ids
     word_stays = onp.ones(len(counts), bool)
     word_stays[indices] = False
     old_ids = ids[onp.repeat(word_stays, onp.maximum(counts, 0))]
@@ -594,7 +550,7 @@ def _replace_ids(counts, ids, indices, new_ids):
     ids[id_stays] = old_ids
     ids[~id_stays] = onp.fromiter(itertools.chain.from_iterable(new_ids),
                                   'int32')
-    return counts, ids
+    return ids
 
 
 def continues_word(token):
