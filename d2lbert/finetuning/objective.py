@@ -36,7 +36,7 @@ from d2lbert.pretrained.tokenizers.tokenizer import (
     WholeWords,
 )
 from d2lbert.progress import bar
-from d2lbert.training.load import tuned_of_config
+from d2lbert.training.load import make_finetuned
 from d2lbert.training.saved_runs import RunError
 from d2lbert.training.state import best_step
 
@@ -249,7 +249,7 @@ def load_net_and_tokenizer(folder):
     except (OSError, ValueError) as error:
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
-    return tuned_of_config(config, folder)
+    return make_finetuned(config, folder)
 
 
 def changed_data_error(run_folder, about_before, about_now):

@@ -1,6 +1,6 @@
 """Write and read checkpoints, from which a stopped run is resumed.
 
-An argument `run` is the path of a run folder.
+An argument `run` is the path of a run folder; `path`, of a checkpoint.
 """
 import contextlib
 import json
@@ -51,7 +51,7 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def read(cls, path):
-        """Read a file; raises `CheckpointError` as `load` does."""
+        """Read a file; raises `CheckpointError`, see `load`."""
         return cls(Path(path), *load(path))
 
     def weights(self, prefix='param/'):
@@ -60,12 +60,11 @@ class Checkpoint(NamedTuple):
 
 
 def folder_of(run):
-    """The folder of the checkpoints of a run folder."""
     return Path(run, 'checkpoints')
 
 
 def all_of(run):
-    """The checkpoint files of a run folder, oldest first."""
+    """The checkpoint files of a run, in the order of their steps."""
     found = {}
     for path in folder_of(run).glob('step-*.npz'):
         match = re.fullmatch(r'step-(\d+)\.npz', path.name)
@@ -75,33 +74,28 @@ def all_of(run):
 
 
 def path_of(run, step):
-    """The path of the checkpoint of a step."""
     return folder_of(run) / f'step-{step:08d}.npz'
 
 
 def _run_of(path):
-    """The run folder of the checkpoint `path`."""
     return path.parent.parent
 
 
 def earlier_than(path):
-    """The checkpoints of steps before the step of the checkpoint `path`.
-
-    They are from the same run folder, oldest first.
-    """
-    # Names of eight digits have the order of their steps
+    """The checkpoints of the run before `path`, in order of their steps."""
+    # Names with eight digits have the order of their steps
     return [other for other in all_of(_run_of(path))
             if other.name < path.name]
 
 
 def save(run, step, state, arrays, num_kept=3):
-    """Write the checkpoint of `step`, then remove others; return its path.
+    """Write a checkpoint, return its path, and remove old checkpoints.
 
     state: a dictionary that JSON can hold. arrays: {name: NumPy array}.
-    num_kept: the number of checkpoints to keep, including the new one; 0 keeps
-    all checkpoints of earlier steps. Checkpoints of later steps are always
-    removed. If writing fails, raises `CheckpointError`, and all other
-    checkpoints stay.
+    num_kept: the number of checkpoints to keep, including the new one; 0: all.
+    Checkpoints of later steps are always removed: they were saved before the
+    run was resumed at an earlier step. If writing fails, raises
+    `CheckpointError` and removes none.
     """
     path = path_of(run, step)
     state = dict(state, format=FORMAT, step=step)
@@ -121,8 +115,7 @@ def save(run, step, state, arrays, num_kept=3):
         raise CheckpointError(
             f'the checkpoint {path} cannot be written ({error.strerror}): '
             f'make room and {advice}') from None
-    # Checkpoints of later steps were written before the run was resumed at an
-    # earlier step. With num_kept=0, [-0:] keeps the whole list
+    # With num_kept=0, [-0:] keeps the whole list
     kept_paths = [*earlier_than(path), path][-num_kept:]
     for old in set(all_of(run)) - set(kept_paths):
         with contextlib.suppress(OSError):
@@ -154,7 +147,6 @@ def load(path):
     """Read a checkpoint; returns (state, arrays).
 
     Raises `CheckpointError` if the file is missing, damaged or unreadable.
-    Unless it is missing, the message names the checkpoint before it, if any.
     """
     path = Path(path)
     try:
@@ -180,8 +172,8 @@ def load(path):
 def check_net_sizes(path, config, shapes):
     """Raise `CheckpointError` if a size is too large for the tensors.
 
-    config: arguments of the net, or settings, which have the same names.
-    shapes: {name: shape} of the arrays of the checkpoint `path`.
+    config: arguments of the net, or settings of the same names. shapes:
+    {name: shape} of all arrays in the checkpoint.
     """
     try:
         check_against_tensors(
@@ -193,23 +185,19 @@ def check_net_sizes(path, config, shapes):
 
 
 def remedy(path):
-    """The end of a message about a damaged checkpoint.
-
-    It names the earlier checkpoint from which the run can be resumed, if any.
-    """
+    """The end of a message about a damaged checkpoint: how to resume."""
+    is_in_run = path.parent == folder_of(_run_of(path))     # not a copy
     earlier = earlier_than(path)
-    # `path` may be a copy outside a folder `checkpoints`
-    if path.parent != folder_of(_run_of(path)) or not earlier:
+    if not is_in_run or not earlier:
         return ': there is no earlier checkpoint to resume from'
     return (': resume from the checkpoint before it with --resume '
             + quote(str(earlier[-1])))
 
 
 def vocab_of(path, arrays):
-    """The vocabulary in the arrays of the checkpoint `path`.
+    """The vocabulary in a checkpoint; raises `CheckpointError` if damaged.
 
-    None for a checkpoint without a vocabulary, as early versions wrote. Raises
-    `CheckpointError` if the vocabulary is damaged.
+    None for a checkpoint without a vocabulary, as early versions wrote.
     """
     if 'vocab' not in arrays:
         return None
@@ -239,7 +227,7 @@ def _parse_vocab(arrays):
             arrays['tokenizer'].tobytes().decode()))
     tokens = arrays['vocab'].tobytes().decode().split('\n')
     num_special = 1 + len(RESERVED)     # <unk> and the reserved tokens
-    # The frequencies are not stored, and 0 stands for all of them
+    # Frequencies are not stored
     return Vocab.from_freqs([(token, 0) for token in tokens[num_special:]],
                             reserved_tokens=tokens[1:num_special])
 
@@ -252,13 +240,13 @@ def load_weights(path, net):
     loaded. A model that was quantized is in float32 afterwards.
     """
     state, arrays = load(path)
-    params, prefix = named_parameters(net), ''
+    params = named_parameters(net)
     stored_names = _without_prefix(arrays, 'param/').keys()
-    if not params.keys() <= stored_names:   # the names are of a larger net
-        prefix = 'bert.'
+    is_of_larger_net = not params.keys() <= stored_names
+    prefix = 'bert.' if is_of_larger_net else ''
     set_weights(path, params, _without_prefix(arrays, f'param/{prefix}'))
-    # Averages replace weights, one by one, since `set_weights` raises for a
-    # missing name: only one of the names of a shared weight has an average
+    # One by one, since `set_weights` raises an error for missing names: only
+    # one of the names of a shared weight has an average
     for name, array in _without_prefix(arrays, f'average/{prefix}').items():
         if name in params:
             set_weights(path, {name: params[name]}, {name: array})
@@ -275,8 +263,7 @@ def _without_prefix(entries, prefix):
 def set_weights(path, params, weights):
     """Set params, {name: parameter}, to weights, {name: NumPy array}.
 
-    path: the checkpoint that has the weights, for messages. Raises
-    `CheckpointError` unless names and shapes are equal.
+    Raises `CheckpointError` unless names and shapes are equal.
     """
     expected = {name: param.shape for name, param in params.items()}
     found = {name: array.shape for name, array in weights.items()}

@@ -20,48 +20,21 @@ from d2lbert.training.settings import BOOK, complete
 
 def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
                  precision=None):
-    """The figures of a run on a held-out text, a named tuple.
+    """The figures of a run's objective on a held-out text, a named tuple.
 
-    folder: the folder of a finished run of `pretrain`. The objective of the
-    run defines the figures. corpus: another text, as for `pretrain`. Of
-    'wikitext-2', only the held-out file is used, if there is one. None: the
-    held-out text of the run. devices: as for `parse_devices`. text_field: as
-    for `pretrain`, but only for `corpus`. precision: as for `load_pretrained`.
+    folder: a finished run of `pretrain`. corpus, text_field: as for
+    `pretrain`, but of 'wikitext-2' only the held-out file is used, if there
+    is one. corpus=None: the held-out text of the run. devices: as for
+    `parse_devices`. precision: as for `load_pretrained`.
     """
     check_precision(precision)
     contexts = parse_devices(devices)
     net, vocab = load_pretraining_run(folder, contexts, trainable=False)
     settings, fingerprint = _settings_of(Path(folder))
-    if corpus is not None:
-        checked_corpus = complete(dict(corpus=corpus))['corpus']
-        # 'book' ends sentences only at ' . ', which this text may not have
-        split = 'auto' if settings['split'] == 'book' else settings['split']
-        # The setting `vocab` is not read as a path here. If it is not None,
-        # `read_corpus` uses its argument `vocab`, and builds no vocabulary
-        other_settings = dict(
-            BOOK, corpus=checked_corpus, vocab='of the run',
-            text_field=text_field, split=split,
-            tokenizer=settings['tokenizer'])
-        other_corpus = read_corpus(other_settings, vocab)
-        # `valid` is None if no part is held out
-        text = other_corpus.valid or other_corpus.train
-        check_known(text, 'these are easily guessed, and only known_accuracy '
-                    'leaves them out')
-    elif fingerprint is None:
-        raise RunError(f'{folder} was imported without a text: name files '
-                       'with --corpus')
+    if corpus is None:
+        text = _held_out_text(folder, settings, fingerprint, vocab)
     else:
-        own_corpus = read_corpus(settings, vocab)
-        if own_corpus.fingerprint != fingerprint:
-            raise RunError(
-                f'the corpus of {folder} has changed since the training '
-                '(possible causes: another file, fingerprint in config.json, '
-                'or version of Unicode or NLTK), so its held-out part '
-                'is not known: name files with --corpus')
-        text = own_corpus.valid     # None if the run trained on all its text
-    if text is None:
-        raise RunError(f'the corpus of {folder} has no held-out text: name '
-                       'files with --corpus')
+        text = _other_text(corpus, text_field, settings, vocab)
     # Use the class: an object would need a text to train on
     objective_class = OBJECTIVES[settings['objective']]
     net = objective_class.net_to_train(set_precision(net, precision))
@@ -70,7 +43,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     def batches():
         return objective_class.held_out_batches(text, settings['batch_size'],
                                                 settings['max_len'])
-    # The progress bar needs the number of batches; counting takes little time
+    # For the progress bar; counting takes little time
     total = None if is_quiet() else sum(1 for _ in batches())
     shown_batches = with_progress(batches(), 'evaluating', 'batches', total)
     figures = objective_class.figures(net, shown_batches, contexts)
@@ -82,18 +55,44 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     return figures
 
 
-def _settings_of(folder):
-    """The settings of a finished run, and the fingerprint of its corpus.
+def _other_text(corpus, text_field, settings, vocab):
+    # 'book' ends sentences only at ' . ', which this text may not have
+    split = 'auto' if settings['split'] == 'book' else settings['split']
+    other_corpus = read_corpus(dict(
+        BOOK, corpus=complete(dict(corpus=corpus))['corpus'],
+        vocab='of the run',     # not None: build no vocabulary of this text
+        text_field=text_field, split=split, tokenizer=settings['tokenizer']),
+        vocab)
+    text = other_corpus.valid or other_corpus.train
+    check_known(text, 'these are easily guessed, and only known_accuracy '
+                'leaves them out')
+    return text
 
-    The fingerprint is None for an imported run.
-    """
+
+def _held_out_text(folder, settings, fingerprint, vocab):
+    if fingerprint is None:
+        raise RunError(f'{folder} was imported without a text: name files '
+                       'with --corpus')
+    own_corpus = read_corpus(settings, vocab)
+    if own_corpus.fingerprint != fingerprint:
+        raise RunError(
+            f'the corpus of {folder} has changed since the training '
+            '(a file, the fingerprint in config.json, or the version of '
+            'Unicode or NLTK is different), so its held-out part is not '
+            'known: name files with --corpus')
+    if own_corpus.valid is None:
+        raise RunError(f'the corpus of {folder} has no held-out text: name '
+                       'files with --corpus')
+    return own_corpus.valid
+
+
+def _settings_of(folder):
+    """Return (settings, fingerprint); fingerprint is None if imported."""
+    config = read_config(folder)
     try:
-        config = dict(read_config(folder))
         settings = dict(config['training'])
         settings.pop('devices', None)   # `config_of` adds them to the settings
         return complete_saved(settings), config['fingerprint']
-    except RunError:        # a ValueError whose message is complete
-        raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a run: '
                        f'{error}') from None

@@ -19,9 +19,7 @@ class Interrupted(KeyboardInterrupt):
     """A signal ended the work; `signal` is its number."""
 
     def __init__(self, text='', number=None):
-        """text: the message. number: the number of the signal. None means
-        SIGINT: this worker stops because another worker got a signal.
-        """
+        """number: of the signal; None if only another worker got a signal."""
         super().__init__(text)
         self.signal = int(signal.SIGINT if number is None else number)
 
@@ -45,8 +43,8 @@ class StopRequest:
         self.stores_first = self.ignores_all = False
         self.last_words = 'stopped; nothing was written'
         self._handlers_before = {}      # {number of a signal: handler}
-        self._is_delaying = False       # True in a context of `delayed`
-        self._delayed_number = None     # the last signal in such a context
+        self._is_delaying = False
+        self._delayed_number = None     # the last signal while delaying
         self._raised_at = -math.inf     # the time of the last `Interrupted`
 
     def __enter__(self):
@@ -86,22 +84,20 @@ class StopRequest:
     def delayed(self):
         """Handle signals only at the end of a `with` statement.
 
-        If several signals come before the end, only the last is handled. If
-        the statement raises an error, no signal is handled, then or later.
+        Of several signals, only the last is handled. If the statement raises
+        an error, none is handled.
         """
+        self._delayed_number = None     # a failed statement may leave one
         self._is_delaying = True
         try:
             yield
         finally:
             self._is_delaying = False
-            # Also after an error, so that no later statement handles it
-            number, self._delayed_number = self._delayed_number, None
-        if number is not None:
-            self._handle(number, None)
+        if self._delayed_number is not None:
+            self._handle(self._delayed_number, None)
 
 
 def _is_in_destructor(frame):
-    """True if a stack frame, or one of its callers, runs a __del__."""
     while frame is not None:
         if frame.f_code.co_name == '__del__':
             return True

@@ -1,8 +1,7 @@
 """Load a model from any kind of folder, and export and import runs.
 
-`export_run` writes a run as safetensors, and `import_run` writes a
-pretrained model as a run. config.json of a run of `finetune` has an entry
-`finetuned`, the fields of a `pretrained.heads.About`.
+config.json of a run of `finetune` has an entry `finetuned`, the fields of a
+`pretrained.heads.About`.
 """
 import json
 from pathlib import Path
@@ -60,9 +59,8 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
 
     path: the folder of a run of `pretrain` or `finetune`, or of a pretrained
     or a fine-tuned model as `transformers`, sentence-transformers or
-    `save_pretrained` write it. ctx, heads, trainable and precision are as
-    for `load_pretrained`; with trainable=False a net takes half the memory.
-    heads has an effect only on a pretrained model. task_head=False: load a
+    `save_pretrained` write it. ctx, trainable, precision and, for a pretrained
+    model, heads are as for `load_pretrained`. task_head=False: load a
     fine-tuned model as a pretrained model, without its task head, and raise an
     error for a run of `finetune`. Raises `RunError` or `PretrainedError`, both
     ValueErrors.
@@ -128,9 +126,8 @@ def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
     if not is_run(folder) and folders.has_weights(folder):
         return folders.load_finetuned_folder(folder, ctx, trainable,
                                              precision)
-    net, tokenizer = tuned_of_config(
-        read_config(folder), folder,
-        lambda arguments: _check_net_arguments(arguments, folder))
+    net, tokenizer = make_finetuned(read_config(folder), folder,
+                                    check_arguments=True)
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
     load_parameters(net, folder / 'model.params', ctx)
@@ -188,23 +185,22 @@ def _described_net(folder, trainable):
                        f'{error}') from None
 
 
-def tuned_of_config(config, folder, check=None):
+def make_finetuned(config, folder, check_arguments=False):
     """Return (`FineTuned` without weights, tokenizer) of a run of `finetune`.
 
     config: the contents of config.json. folder: the run folder, which has
-    the tokenizer. check: None, or a function that may raise ValueError or
-    TypeError. check(config['model']), with the arguments of the net, is called
-    before the net is made.
+    the tokenizer. check_arguments: True to check the arguments of the net
+    against model.params, which an unfinished run lacks.
     """
     if not isinstance(config, dict) or 'finetuned' not in config:
         raise RunError(f'{folder} is no run of d2lbert finetune: name the '
                        'folder of such a run')
     try:
-        about = About.of(config['finetuned'])   # the task and its labels
+        about = About.of(config['finetuned'])
         if about.kind not in HEAD_KINDS:
             raise ValueError(f'its kind is {about.kind!r}')
-        if check is not None:
-            check(config['model'])
+        if check_arguments:
+            _check_net_arguments(config['model'], folder)
         net = FineTuned.of_config(config['model'], about.kind,
                                   about.num_scores, about.dropout)
     except RunError:        # as in `_described_net`
@@ -220,11 +216,10 @@ def tuned_of_config(config, folder, check=None):
 
 
 def _check_net_arguments(arguments, folder):
-    """Raise an error if a net's arguments contradict the tensors in a folder.
+    """Check the entry `model` of config.json against a run's model.params.
 
-    arguments: the entry `model` of config.json. folder: a run folder. Raises
-    TypeError if `arguments` is no dictionary, ValueError for a size too large
-    for the tensors, and `RunError` if model.params is damaged.
+    Raises TypeError if `arguments` is no dictionary, ValueError for a size too
+    large for the tensors, and `RunError` if model.params is damaged.
     """
     if not isinstance(arguments, dict):
         raise TypeError('its entry "model" must be a dictionary, not '
@@ -264,10 +259,7 @@ def export_run(run, folder, precision='fp32'):
 
 
 def parts_to_save(net):
-    """The parts of a net that `save_pretrained` should save; None: all.
-
-    Parts with random weights are not saved.
-    """
+    """The parts to save: those without random weights. None: all parts."""
     if net.about is not None:
         return None
     parts = [part for part in PARTS if not net.has_random(part)]
@@ -283,10 +275,9 @@ def import_run(folder, run):
     net, tokenizer = load_pretrained(folder, trainable=False,
                                      precision='fp32')
     word_tokenizer = WholeWords.of(tokenizer)   # None for word pieces
-    loaded_folder = net.pretrained
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
-        random_heads=[head for head in HEADS if loaded_folder.lacks(head)],
+        random_heads=[head for head in HEADS if net.pretrained.lacks(head)],
         training=dict(tokenizer=('wordpiece' if word_tokenizer is None
                                  else 'words'),
                       batch_size=64,

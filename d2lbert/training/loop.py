@@ -63,7 +63,7 @@ class Run:
     def open_folder(self, create, *args):
         """In the first worker, make the `RunFolder` by create(*args)."""
         if workers.rank() == 0:
-            # A signal before the assignment would leave a folder unclosed
+            # After a signal before the assignment, `close` would do nothing
             with self.stop.delayed():
                 self.folder = create(*args)
 
@@ -88,9 +88,8 @@ class Run:
                 'batch_size (--batch-size) or raise accumulate '
                 '(--accumulate)') from None
         except Exception:
-            # Keep the folder for the logged losses. A signal raises
-            # `Interrupted`, a BaseException, which does not come here: then
-            # `close` keeps the folder only if it has a checkpoint
+            # Keep the logged losses. A signal raises `Interrupted`, which is
+            # no Exception: then `close` keeps only a folder with checkpoints
             keeps_folder = self.steps_taken > 0
             raise
         finally:
@@ -184,11 +183,9 @@ class Run:
             print(finish_files(self))
 
     def _describe(self, _):
-        """A line that describes the run, for `run_steps`.
-
-        The argument, the size of the first batch, is not used: it may be below
-        the setting batch_size, for example with grow_batch.
-        """
+        """A line that describes the run, for `run_steps`."""
+        # The argument is the size of the first batch. It may be below the
+        # setting batch_size, for example with grow_batch
         devices, num_workers = self.devices, workers.num_workers()
         if num_workers > 1:
             devices = (f'{self.conditions.num_devices} devices of '
@@ -220,19 +217,16 @@ class Run:
             terms_of_loss = self.updater.gradients(batch)
             self.updater.update(step)
             self.average.update(step)
-            # The rate for a message, since a clock's schedule only knows the
-            # rate of the latest step, and losses may be read some steps later
+            # Compute the rate now: when the losses are read, a few steps
+            # later, `ClockSchedule` only knows a later rate
             yield (functools.partial(self._read, step, terms_of_loss,
                                      self.updater.rate(step)),
                    len(batch[0]))
 
     def _read(self, step, terms_of_loss, rate):
-        """Wait for the losses of a step; return them, or raise `Diverged`.
-
-        rate: the learning rate of the step.
-        """
-        # The sum of the workers' requests is the first worker's request, since
-        # the other workers send 0
+        """Wait for the losses of a step; return them, or raise `Diverged`."""
+        # `totals` sums: the other workers send 0, so that the sum is the
+        # first worker's request
         sent_request = (self.save_hook.own_request(self)
                         if workers.rank() == 0 else 0)
         *losses, request = self.updater.totals(terms_of_loss, sent_request)
@@ -240,13 +234,12 @@ class Run:
         for name, loss in zip(self.history.losses, losses):
             if not math.isfinite(loss):
                 self._raise_diverged(
-                    step, rate, f'the {name.upper()} loss is {loss} in')
+                    f'the {name.upper()} loss is {loss} in', step, rate)
         if step == 1:
             self.history.first_losses = list(losses)
         return losses
 
     def _after(self, step):
-        """Call all hooks."""
         self.steps_taken += 1
         # Call is_over() for each hook, since a callback can end the run
         for hook in self.hooks:
@@ -256,12 +249,11 @@ class Run:
         """Raise `Diverged` if a parameter holds NaN or infinity."""
         name = self.updater.find_not_finite()
         if name is not None:
-            step = self.history.num_steps   # the latest step
-            self._raise_diverged(step, self.updater.rate(step),
-                                 f'{name} is no longer finite after')
+            step = self.history.num_steps
+            self._raise_diverged(f'{name} is no longer finite after', step,
+                                 self.updater.rate(step))
 
-    def _raise_diverged(self, step, rate, what):
-        """Raise `Diverged`; rate, what: as for `Diverged.at`."""
+    def _raise_diverged(self, what, step, rate):
         earlier = [] if self.folder is None else checkpoints.earlier_than(
             checkpoints.path_of(self.out, step))
         raise Diverged.at(what, step, rate, earlier)
