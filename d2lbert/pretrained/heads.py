@@ -237,11 +237,12 @@ class FineTuned(Model):
     def begin(self, devices):
         """Move all weights to the devices, and initialize missing weights."""
         for param in self.collect_params().values():
-            if param._data is None:
+            # The weights of a folder at eight bits are filled on first read
+            is_missing = param._data is None and not param._deferred_init
+            if is_missing:
                 param.initialize(
                     init.Zero() if param.name.endswith('bias')
-                    else init.Normal(sigma=0.02), ctx=devices,
-                    force_reinit=True)
+                    else init.Normal(sigma=0.02), ctx=devices)
             else:
                 param.reset_ctx(devices)
 

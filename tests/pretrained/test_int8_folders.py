@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 import d2lbert as d2l
 from d2lbert.command.cli import main
 from d2lbert.kernels import int8
-from d2lbert.machine.backend import np
+from d2lbert.machine.backend import mx, np
 from d2lbert.pretrained.contents import load_quantized
 from d2lbert.pretrained.heads import About, FineTuned
 from d2lbert.pretrained.tensor_files import PretrainedError
@@ -143,6 +143,17 @@ def test_commands_answer_at_eight_bits_unless_told_otherwise(
         assert main(['encode', str(place), 'a grey bird', *flags]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] != said[2]
+
+
+def test_fine_tuning_begins_with_its_weights(folder):
+    bert, _ = d2l.load_pretrained(folder, heads=(), precision='fp32')
+    net = FineTuned(bert, 'classify', 2)
+    net.begin([mx.cpu(0), mx.cpu(1)])
+    expected, _ = d2l.load_pretrained(folder, heads=(), precision='fp32')
+    weight = expected.encoder.blks[0].attention.W_q.weight.data()
+    for device in (mx.cpu(0), mx.cpu(1)):
+        found = net.encoder.blks[0].attention.W_q.weight.data(device)
+        onp.testing.assert_array_equal(found.asnumpy(), weight.asnumpy())
 
 
 def test_in_float32_it_has_the_rounded_weights(folder):
