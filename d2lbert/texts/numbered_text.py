@@ -1,8 +1,7 @@
-"""This module splits a text into words by the book's rule, and numbers them.
+"""Split a text into words by the book's rule, and number the words.
 
-By this rule a line is a paragraph, a sentence ends at ' . ', and white space
-separates words. Lines without ' . ' are left out. Pretraining examples are
-drawn from a `NumberedText`.
+By this rule a line is a paragraph, ' . ' ends a sentence, and white space
+separates words. Lines without ' . ' are left out.
 """
 import collections
 import re
@@ -15,13 +14,12 @@ from d2lbert.kernels import cut, draw
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.texts import text_files
 
-# The end of a sentence within a line. A line is stripped before it is split,
-# so the full stop at its end stays in the last sentence
+# Separates sentences. The last sentence of a line keeps its full stop
 STOP = ' . '
 
 
 class TokenizedText(NamedTuple):
-    """The words of a text; the type of a word is its index in `names`.
+    """The words of a text.
 
     Word i is names[types[i]]. Sentence s consists of the words sentences[s]
     to sentences[s + 1] - 1. Paragraph q consists of the sentences
@@ -44,8 +42,8 @@ def line_ends(text):
 def read_lines(path):
     """The lines of a UTF-8 text file, compressed or not.
 
-    Raises FileNotFoundError, the errors of `text_files.pieces`, or ValueError
-    that names the line that is not UTF-8.
+    Raises FileNotFoundError, the errors of `text_files.pieces`, and ValueError
+    for a line that is not UTF-8.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'{path} is no file: name a text file in '
@@ -66,10 +64,7 @@ def read_lines(path):
 
 
 def paragraphs_of_lines(lines, lower=True):
-    """Split lines that contain STOP into sentences: a list of lists.
-
-    Other lines are left out. lower: convert the sentences to lower case.
-    """
+    """The sentences of each line that contains STOP: a list of lists."""
     return [(line.strip().lower() if lower else line.strip()).split(STOP)
             for line in lines if STOP in line]
 
@@ -78,7 +73,7 @@ def paragraphs_of_lines(lines, lower=True):
 
 def tokens_of_paragraphs(paragraphs):
     """The `TokenizedText` of paragraphs, lists of sentences (strings)."""
-    # {word: type}; the type of a new word is the size of this dict so far
+    # {word: type}; a new word gets the next type
     type_of = collections.defaultdict()
     type_of.default_factory = type_of.__len__
     sentences = [sentence.split() for paragraph in paragraphs
@@ -94,8 +89,8 @@ def tokens_of_paragraphs(paragraphs):
 
 
 def tokens_of_lines(lines, lower=True):
-    """The `TokenizedText` of lines by the book's rule, by C++ if compiled."""
-    if draw.library() is None:      # cut's C++ code is not compiled
+    """The `TokenizedText` of lines, by the book's rule."""
+    if draw.library() is None:      # this library has the code of `cut`, too
         return tokens_of_paragraphs(paragraphs_of_lines(lines, lower))
     types, sentences, paragraphs, _, names, _ = cut.text(
         '\n'.join(lines).encode(), cut.PARAGRAPHS, lower)
@@ -112,18 +107,14 @@ def tree_words(tree):
 
 
 def read_tokens(path):
-    """The `TokenizedText` of a file, by the book's rule.
-
-    Raises the errors of `read_lines`.
-    """
+    """The `TokenizedText` of a file; raises the errors of `read_lines`."""
     return tokens_of_lines(read_lines(path))
 
 
 #: The book's minimum frequency of a word in the vocabulary.
 MIN_FREQ = 5
 
-#: The approximate number of words in a block. A text is processed in blocks,
-#: since it may be larger than memory.
+#: The approximate number of words in a block. A text may not fit into memory.
 BLOCK_WORDS = 1 << 22
 
 
@@ -133,21 +124,17 @@ def concat_ranges(begins, lengths):
     Range k is begins[k] to begins[k] + lengths[k] - 1. begins (ranges,)
     int64, or one begin for all ranges; lengths (ranges,).
     """
-    # The index at which each range begins in the result
-    offsets = onp.cumsum(lengths) - lengths
-    return onp.arange(int(lengths.sum())) + onp.repeat(begins - offsets,
+    new_begins = onp.cumsum(lengths) - lengths
+    return onp.arange(int(lengths.sum())) + onp.repeat(begins - new_begins,
                                                        lengths)
 
 
 class NumberedText:
     """A text with the number that each of its words has in a vocabulary.
 
-    types, sentences and paragraphs are as in `TokenizedText`. Word i has the
-    number numbers[types[i]] in `vocab`. The arrays may be memory-mapped.
-
-    types (number of words,) uint16 or int32; numbers (number of types,) int32;
-    sentences (number of sentences + 1,) int64; paragraphs (number of
-    paragraphs + 1,) int64.
+    types, sentences, paragraphs: as in `TokenizedText`, but `types` may be
+    uint16, and the arrays may be memory-mapped. numbers (number of types,)
+    int32: word i has the number numbers[types[i]] in `vocab`.
     """
 
     def __init__(self, types, numbers, sentences, paragraphs, vocab):
@@ -159,12 +146,10 @@ class NumberedText:
     def of_tokens(cls, tokens, order, min_freq):
         """Number the words of a `TokenizedText` by a vocabulary of its words.
 
-        The vocabulary has the words that occur at least min_freq times,
-        frequent words first. order (paragraphs,) int32: the indices of all
-        paragraphs. Equally frequent words are sorted by their first occurrence
-        in the paragraphs in this order.
+        The vocabulary has the words that occur at least min_freq times, sorted
+        by `types_by_frequency`; order: as there.
         """
-        sentence_counts = onp.diff(tokens.paragraphs)   # of each paragraph
+        sentence_counts = onp.diff(tokens.paragraphs)
         if not len(sentence_counts) or sentence_counts.max() < 2:
             raise ValueError('no paragraph has two sentences: expected one '
                              f'paragraph per line, with {STOP!r} between '
@@ -210,12 +195,11 @@ class NumberedText:
         return self.types[begin:end]
 
     def gather(self, spans):
-        """Get the types of the words in `spans`: return (types, new spans).
+        """Return types, and the spans of the same words in these types.
 
-        spans (N, 2) or (N, 4) int64: in each row, one or two spans (begin,
-        end) of word indices. The new spans are the indices of the same words
-        in the returned types. This class returns the types of all words;
-        `StoredText` returns only the types of the words in the spans.
+        spans (N, 2) or (N, 4) int64: in each row, one or two ranges (begin,
+        end) of words. Here the types of all words are returned. `StoredText`
+        returns only the types of the words in the spans.
         """
         return self.types, spans
 
@@ -236,49 +220,45 @@ def shuffled_paragraphs(num_paragraphs, rng):
 def types_by_frequency(text, freqs, order):
     """All types of a `NumberedText`, frequent types first: (types,) int64.
 
-    freqs (types,): the frequency of each type. order (paragraphs,): the
-    indices of all paragraphs. Equally frequent types are sorted by their first
-    occurrence in the paragraphs in this order.
+    freqs (types,): the frequency of each type. order (paragraphs,): a
+    permutation of the paragraphs. Equally frequent types are sorted by their
+    first occurrence in the paragraphs in this order.
     """
     return onp.lexsort((_first_positions(text, order, len(freqs)), -freqs))
 
 
 def _first_positions(text, order, num_types):
-    """The position of each type's first word, with paragraphs in `order`.
+    """The first position of each type, with paragraphs in `order`.
 
-    Returns (num_types,) int64; a type that does not occur has the number of
-    words of the text. Reads blocks of the text in the order of the file, since
-    the text may be larger than memory.
+    Returns (num_types,) int64: the number of words for a type that does not
+    occur. Reads blocks in the order of the file.
     """
-    # starts[q]: the index of the first word of paragraph q; starts[-1] is the
-    # number of words. new_starts[q]: starts[q] with paragraphs in `order`
+    # The first word of each paragraph, then the number of words
     starts = text.sentences[text.paragraphs]
     lengths = onp.diff(starts)
+    # The first word of each paragraph, with paragraphs in `order`
     new_starts = onp.empty(len(lengths), 'int64')
     new_starts[order] = onp.cumsum(lengths[order]) - lengths[order]
     positions = onp.full(num_types, len(text.types), 'int64')
-    # A block has about BLOCK_WORDS words. bounds: the first paragraph of each
-    # block, then the number of paragraphs
-    bounds = onp.searchsorted(
+    # A block begins with the paragraph of each BLOCK_WORDS-th word
+    first_paragraphs = onp.searchsorted(
         starts, onp.arange(0, int(starts[-1]), BLOCK_WORDS), 'right') - 1
-    bounds = [*onp.unique(bounds).tolist(), len(lengths)]
+    bounds = [*onp.unique(first_paragraphs).tolist(), len(lengths)]
     for begin, end in zip(bounds, bounds[1:]):
         types = text.read(int(starts[begin]), int(starts[end]))
-        if draw.library() is not None:      # cut's C++ code is compiled
+        if draw.library() is not None:
             # Lowers entries of `positions`, in place
             cut.first_places(types, lengths[begin:end], new_starts[begin:end],
                              positions)
             continue
-        # The paragraphs of the block, in `order`
+        # The block's paragraphs, in `order`
         paragraphs = begin + onp.argsort(new_starts[begin:end], kind='stable')
         block_lengths = lengths[paragraphs]
-        # The types of the block's words in `order`, and their positions
-        types = types[concat_ranges(starts[paragraphs] - starts[begin],
-                                    block_lengths)]
+        ordered_types = types[concat_ranges(
+            starts[paragraphs] - starts[begin], block_lengths)]
         word_positions = concat_ranges(new_starts[paragraphs], block_lengths)
         block_positions = onp.full(num_types, len(text.types), 'int64')
-        # For an index that occurs several times, NumPy keeps the last value.
-        # The arrays are reversed, so this value is the first position
-        block_positions[types[::-1]] = word_positions[::-1]
+        # Reversed, since NumPy keeps the last of several values for an index
+        block_positions[ordered_types[::-1]] = word_positions[::-1]
         onp.minimum(positions, block_positions, out=positions)
     return positions

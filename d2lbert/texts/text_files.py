@@ -1,10 +1,9 @@
-"""This module reads text files, compressed or not.
+"""Read text files, compressed or not.
 
 A file may be compressed as .gz, .bz2, .xz or .zst, or be the only file in a
-.zip or .tar archive. The format is recognized by the first bytes of a file,
-not by its name. Python 3.14 and later can read .zst files, and an earlier
-Python needs one of the packages in ZSTD. A file may also be a pipe, which
-cannot be rewound: it can be read only once.
+.zip or .tar archive. The first bytes of a file determine its format, not its
+name. Before Python 3.14, .zst files need one of the packages in ZSTD. A file
+may be a pipe, which can be read only once.
 """
 import contextlib
 import errno
@@ -27,12 +26,11 @@ from typing import NamedTuple
 # The number of bytes of a text that are read at a time
 PIECE_BYTES = 1 << 22
 
-# The number of bytes at a file's start that show its format; a .tar has
-# 'ustar' at index 257
+# The number of first bytes that determine a file's format; a .tar has 'ustar'
+# at index 257
 HEAD_BYTES = 512
 
-# The maximal number of nested formats; a .zip file with a .tar.gz file in it
-# has three
+# The maximal number of nested formats; a .tar.gz in a .zip has three
 MAX_LAYERS = 3
 
 # The maximal number of an archive's files that an error lists
@@ -46,7 +44,7 @@ DIGEST_KEY = 'sha256 of the text'
 class Compression(NamedTuple):
     """A compression format of a single file."""
 
-    pattern: bytes      # a regular expression that matches the first bytes
+    pattern: bytes      # a regular expression for the first bytes
     ending: str         # the suffix of file names
     modules: tuple      # module names; the first importable one is used
 
@@ -60,8 +58,7 @@ COMPRESSIONS = (
     Compression(rb'\xfd7zXZ\0', '.xz', ('lzma',)),
     Compression(rb'\x28\xb5\x2f\xfd', '.zst', ZSTD))
 
-# (regular expression for the first bytes, name) of formats that are neither
-# text nor unpacked here
+# (regular expression for the first bytes, name) of unsupported formats
 FOREIGN = ((rb'%PDF-', 'a PDF file'),
            (rb'\{\\rtf', 'an RTF document'),
            (rb'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'an Office document'),
@@ -87,41 +84,41 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """Yield a file's unpacked content, at most `size` bytes at a time.
 
     path: a path or a `text_sources.Source`. advance: called after each read
-    with the number of bytes that it took from the file, packed or not. Raises
-    OSError, or `TextFileError`, a ValueError, if the file is empty, is not
-    text or cannot be unpacked.
+    with the number of bytes that it took from the file, before unpacking.
+    Raises OSError, or `TextFileError`, a ValueError, if the file is empty, is
+    not text or cannot be unpacked.
     """
     # (suffix, file object of packed bytes) of each format, outermost first
     layers = []
-    position = 0    # the number of bytes of the file that were read
+    position = 0    # in the file
     is_empty = True
     try:
         with contextlib.ExitStack() as stack:
             raw, is_stream = _open(path, stack)
             if is_stream and _is_packed(raw):
                 # `_unpack` rewinds the file
-                raw, is_stream = _copy_to_file(raw, stack), False
+                raw, is_stream = _temporary_copy(raw, stack), False
             if is_stream:
                 content = raw
                 _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
             else:
                 content = _unpack(path, raw, layers, stack)
             while True:
-                # `read1` waits only while the pipe is empty, so it may return
-                # fewer than `size` bytes
-                piece = (content.read1(size) if is_stream
-                         else content.read(size))
-                new_position = (position + len(piece) if is_stream
-                                else raw.tell())
+                if is_stream:
+                    # `read1` does not wait until the pipe has `size` bytes
+                    piece = content.read1(size)
+                    new_position = position + len(piece)
+                else:
+                    piece = content.read(size)
+                    new_position = raw.tell()
                 advance(new_position - position)
                 position = new_position
                 if not piece:
                     break
                 is_empty = False
                 yield piece
-            # A checksum is checked only when a file object is at its end.
-            # `content` is at its end. Read the layers between `raw` and
-            # `content` to their ends, too
+            # A layer verifies its checksum at its end. Read the layers between
+            # `raw` and `content` to their ends, too
             for _, packed in reversed(layers[1:]):
                 while packed.read(size):
                     pass
@@ -166,9 +163,9 @@ def decoded(path, data, number=1):
 def lines(path):
     """Yield the lines of a UTF-8 file, unpacked. Only line feeds end lines.
 
-    A carriage return stays in its line. Raises the errors of `pieces`.
+    Raises the errors of `pieces`.
     """
-    number, held = 1, []    # held: pieces of line `number`, not yet complete
+    number, held = 1, []    # held: pieces of the incomplete line `number`
     for piece in pieces(path):
         end = piece.rfind(b'\n')
         held.append(piece if end < 0 else piece[:end])
@@ -203,9 +200,8 @@ def digest_of(byte_pieces):
 def _open(path, stack):
     """Open a path or `text_sources.Source`; return (file object, is_stream).
 
-    is_stream: True if the file object cannot be rewound, but can `peek`. The
-    stream of a `Source` is returned as it is, or with a buffer. stack: an
-    ExitStack that closes a file opened here.
+    is_stream: True if the file object cannot be rewound; then it can `peek`.
+    stack: an ExitStack that closes a file opened here.
     """
     stream = getattr(path, 'stream', None)
     if stream is None:
@@ -223,8 +219,7 @@ def _is_packed(stream):
         re.match(compression.pattern, head) for compression in COMPRESSIONS)
 
 
-def _copy_to_file(stream, stack):
-    """Return a temporary file with the content of a stream."""
+def _temporary_copy(stream, stack):
     file = stack.enter_context(tempfile.TemporaryFile())
     shutil.copyfileobj(stream, file)
     file.seek(0)
@@ -252,8 +247,7 @@ def _library_errors():
 def _unpack(path, f, layers, stack):
     """Return a file object with the text that the file object `f` contains.
 
-    layers: an empty list, to which each format is added as (suffix, file
-    object of packed bytes). stack: an ExitStack that closes the file objects.
+    layers: an empty list, to which the layers of `pieces` are added.
     """
     while True:
         head = f.read(HEAD_BYTES)
@@ -282,10 +276,7 @@ def _unpack(path, f, layers, stack):
 
 
 def _opener(path, compression):
-    """Return a function that wraps a compressed file object in a reader.
-
-    Raises `TextFileError` if no module for the format can be imported.
-    """
+    """Return a function that wraps a compressed file object in a reader."""
     for name in compression.modules:
         with contextlib.suppress(ImportError):
             module = importlib.import_module(name)
@@ -296,7 +287,6 @@ def _opener(path, compression):
         raise TextFileError(
             f'{path} is packed as .zst, which no library here can read: pip '
             'install zstandard, or unpack it')
-    # This Python was built without the module of its standard library
     raise TextFileError(
         f'{path} is packed as {compression.ending}, which this Python cannot '
         f'read (it lacks the module {compression.modules[0]}): unpack it')
@@ -306,14 +296,14 @@ class _ZstandardReader(io.RawIOBase):
     """A file object that unpacks a .zst file by the package zstandard.
 
     The package's own reader would end after the first frame of a file, and
-    would not report truncation. file: a binary file object.
+    would not report truncation.
     """
 
     def __init__(self, file):
         self._file, self._position = file, 0    # position: in the content
         self._decompressor = None   # of the current frame, or None
-        self._packed = b''      # bytes that were read and not unpacked yet
-        self._unpacked = b''    # unpacked bytes that were not returned yet
+        self._packed = b''      # read, but not unpacked yet
+        self._unpacked = b''    # unpacked, but not returned yet
 
     def readable(self):
         return True
@@ -322,7 +312,6 @@ class _ZstandardReader(io.RawIOBase):
         return True
 
     def seek(self, position, whence=0):
-        # True for a seek to the current position, relative or absolute
         is_current = (position, whence) in ((0, 1), (self._position, 0))
         if (position, whence) == (0, 0):
             self._file.seek(0)
@@ -362,11 +351,11 @@ def _check_is_text(path, head, layers):
         if re.match(pattern, head):
             raise TextFileError(f'{path} is {format_name}, not text: name a '
                                 'file of UTF-8 text, packed or not')
-    # Binary files and UTF-16 have zeros. If UTF-16 begins with a byte order
-    # mark, leave the error to `decoded`, which names the line. After
-    # unpacking, zeros may come from damage, which `pieces` reports
-    if (b'\0' in head and not layers
-            and not head.startswith((b'\xff\xfe', b'\xfe\xff'))):
+    # Binary files and UTF-16 have zeros. `decoded` reports UTF-16 that begins
+    # with a byte order mark, and names the line. After unpacking, zeros may
+    # come from damage, which `pieces` reports
+    has_utf16_mark = head.startswith((b'\xff\xfe', b'\xfe\xff'))
+    if b'\0' in head and not layers and not has_utf16_mark:
         raise TextFileError(
             f'{path} is no UTF-8 text: its byte {head.index(0) + 1} is zero, '
             'as in binary files and in UTF-16: convert the file to UTF-8')
@@ -401,13 +390,12 @@ def _open_tar(path, stack, f):
 def _only_file(path, ending, infos, name_of):
     """The only file of an archive; raises `TextFileError` for none or several.
 
-    ending: the suffix of the archive. infos: an iterable of objects that
-    describe its files; name_of(info): the name of a file.
+    infos: the `ZipInfo` or `TarInfo` of each file; name_of(info): its name.
     """
     # macOS adds files with metadata, whose names begin with ._
     infos = (info for info in infos
              if not PurePosixPath(name_of(info)).name.startswith('._'))
-    # Take one file more than the error lists, to know if there are more
+    # One file more than the error lists, to know if there are more
     infos = list(itertools.islice(infos, MAX_NAMES + 1))
     if not infos:
         raise TextFileError(f'{path} is a {ending} archive without a file in '

@@ -1,4 +1,4 @@
-"""This module reads texts from files, folders, pipes and standard input.
+"""Read texts from files, folders, pipes and standard input.
 
 A file has plain text or JSON lines in UTF-8. It may be compressed (see
 `text_files`), have any line ends, and begin with a byte order mark.
@@ -25,24 +25,20 @@ STDIN, STDIN_NAME = '-', 'standard input'
 #: The number of bytes that `Lines` reads at once.
 READ_BYTES = 1 << 16
 
-#: `Lines` and readers of JSON lines raise an error when they have read more
-#: than this many bytes of a line without its end.
+#: The approximate maximal size of a line, in `Lines` and in JSON lines.
 MAX_LINE_BYTES = 1 << 24
 
-#: For JSON lines, the number of texts in a batch of `Lines`.
+#: The number of texts of JSON lines in a batch of `Lines`.
 BATCH_TEXTS = 1 << 8
 
 #: The maximum number of fields of a JSON object that an error lists.
 MAX_FIELDS = 8
 
-#: The byte order mark of UTF-8.
-BOM = b'\xef\xbb\xbf'
+BOM = b'\xef\xbb\xbf'   # the byte order mark of UTF-8
 
-#: The beginning of a JSON object.
-_JSON = re.compile(rb'\s*\{\s*"(\\.|[^"\\])*"\s*:', re.DOTALL)
-#: The beginning of a JSON list of objects.
+# The beginnings of a JSON object, a JSON list of objects, and HTML or XML
+_JSON_OBJECT = re.compile(rb'\s*\{\s*"(\\.|[^"\\])*"\s*:', re.DOTALL)
 _JSON_LIST = re.compile(rb'\s*\[\s*\{\s*("|\})')
-#: The beginning of HTML or XML.
 _MARKUP = re.compile(
     rb'\s*(<!--.*?-->\s*)*(<\?xml[\s?]|<!doctype\s|<(html|head|body)[\s>])',
     re.DOTALL | re.IGNORECASE)
@@ -54,9 +50,8 @@ class Source(os.PathLike):
     path: its path, or 'standard input' if `stream` is standard input. name:
     its name in messages, by default the path. text_field: the field of JSON
     lines that has the text, or None for plain text. stream: the open binary
-    file of a pipe, which can be read once, or None. temporary_file: None, or
-    the open temporary file at `path` with a pipe's content. The file is
-    removed with this object.
+    file of a pipe, or None. temporary_file: the open file at `path` with the
+    copy of a pipe, which is removed with this object, or None.
     """
 
     def __init__(self, path, name=None, text_field=None, stream=None,
@@ -72,7 +67,6 @@ class Source(os.PathLike):
         return self.name
 
     def stat(self):
-        """The status of the file, as of `Path.stat`."""
         return os.stat(self.path)
 
     @property
@@ -94,10 +88,9 @@ def sources(paths, text_field=None, single_pass=False):
 
     paths: one path or several; a `Source` among them is returned as it is. A
     folder means all files in it and in its subfolders, sorted by path, without
-    hidden files and folders. '-' is standard input. text_field: the field of
-    JSON lines that has the text, or None. single_pass: True if the caller
-    reads each source only once; then pipes are not copied to temporary files.
-    Raises OSError and ValueError.
+    hidden files and folders. '-' is standard input. text_field: as for
+    `Source`. single_pass: True if each source is read only once; then pipes
+    are not copied to temporary files. Raises OSError and ValueError.
     """
     found = []
     for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
@@ -138,8 +131,6 @@ def _sources_of_path(path, text_field, single_pass):
 
 
 def _source_of_stream(stream, name, text_field, single_pass):
-    """The `Source` of a stream or, without single_pass, of its copy in a file.
-    """
     if single_pass:
         return Source(name, name, text_field, stream)
     file = tempfile.NamedTemporaryFile(prefix='d2lbert-')
@@ -161,11 +152,9 @@ def pieces(source, advance=lambda num_bytes: None,
     text_field, and for a wrong line of JSON lines. Arguments and other errors
     are as for `text_files.pieces`.
     """
-    byte_pieces = text_files.pieces(source, advance, size)
-    first = next(byte_pieces)
     field = getattr(source, 'text_field', None)
-    _check_format(source, first, field)
-    byte_pieces = itertools.chain([first], byte_pieces)
+    byte_pieces = _checked_pieces(
+        source, text_files.pieces(source, advance, size), field)
     if field is None:
         yield from byte_pieces
         return
@@ -179,25 +168,23 @@ def pieces(source, advance=lambda num_bytes: None,
     yield b'\n\n'.join([*held, b''])
 
 
-def _check_format(source, first, field):
-    """Raise the errors of `pieces` for a source in a wrong format.
-
-    first: the first piece of the source. field: the source's text_field.
-    """
+def _checked_pieces(source, byte_pieces, field):
+    """Return the pieces; raise the errors of `pieces` for a wrong format."""
+    first = next(byte_pieces)
     begin = len(BOM) if first.startswith(BOM) else 0
     head = first[begin:begin + (1 << 16)]
     if _MARKUP.match(head):
         # XHTML may begin with <?xml, too
-        has_html_tag = re.search(rb'(?i)<(!doctype\s+)?html', head)
-        has_xml_mark = b'<?xml' in head[:100].lower()
-        language = 'XML' if has_xml_mark and not has_html_tag else 'HTML'
-        raise TextFileError(f'{source} is {language}, not plain text: extract '
-                            'the text into a file, and name this file')
+        is_html = (b'<?xml' not in head[:100].lower()
+                   or re.search(rb'(?i)<(!doctype\s+)?html', head))
+        raise TextFileError(f'{source} is {"HTML" if is_html else "XML"}, not '
+                            'plain text: extract the text into a file, and '
+                            'name this file')
     if _JSON_LIST.match(head):
         raise TextFileError(f'{source} is a JSON list: write each of its '
                             'objects on a line, and name the field with the '
                             'text (--text-field)')
-    is_json = _JSON.match(head)
+    is_json = _JSON_OBJECT.match(head)
     if field is None and is_json:
         raise TextFileError(
             f'{source} holds JSON, not plain text: name the field with the '
@@ -205,11 +192,11 @@ def _check_format(source, first, field):
     if field is not None and not is_json:
         raise TextFileError(f'{source} does not hold JSON lines, so it has '
                             f'no field {field!r}: leave out --text-field')
+    return itertools.chain([first], byte_pieces)
 
 
 def _list_text_fields(data):
-    """The end of an error message: the text fields of the first object, or ''.
-    """
+    """The end of an error message: text fields of the first object, or ''."""
     # A cut or damaged first line has no fields to list
     with contextlib.suppress(ValueError, AttributeError):
         first_line = data.decode('utf-8-sig').strip().split('\n')[0]
@@ -283,11 +270,7 @@ def _line_batches(source, byte_pieces):
 
 @contextlib.contextmanager
 def reading_failures(flag, path):
-    """Context that turns an OSError about a flag's path into a ValueError.
-
-    The message is as for `failures_of`, but if `path` does not exist, it asks
-    for another path. flag, path: as for `failures_of`.
-    """
+    """As `failures_of` for reading, but with a message for a missing path."""
     with failures_of(flag, path, 'read'):
         try:
             yield
@@ -310,10 +293,9 @@ class Lines:
 
     path: a single path; text_field, single_pass: as for `sources`. skip_empty:
     skip empty lines, and count them in `skipped`; otherwise an empty line is
-    an error. In JSON lines, an object with an empty text counts as an empty
-    line, but blank lines are ignored. flag: the command's flag that named the
-    path, for messages. The attribute `is_stream` is True if the texts can be
-    read only once.
+    an error. In JSON lines, an empty text counts as an empty line, and blank
+    lines are ignored. flag: the command's flag for `path`, in messages. The
+    attribute `is_stream` is True if the texts can be read only once.
     """
 
     def __init__(self, path, text_field=None, skip_empty=False,
@@ -326,11 +308,10 @@ class Lines:
         self.is_stream = any(source.stream for source in self.sources)
 
     def __iter__(self):
-        """Yield `Line`s; an OSError becomes a ValueError."""
         return itertools.chain.from_iterable(self.batches())
 
     def batches(self):
-        """Yield lists of `Line`s; errors as for `__iter__`."""
+        """Yield lists of `Line`s; an OSError becomes a ValueError."""
         self.skipped, self.first_skipped = 0, None
         is_empty = True
         for source in self.sources:
@@ -347,11 +328,10 @@ class Lines:
                                 'each line')
 
     def _make_lines(self, source, texts):
-        """Return (the `Line`s of texts up to the first error, the error).
+        """Return (`Line`s before the first error, the error or None).
 
         texts: an iterable of (number of a line, its text), which may raise the
-        error. Empty lines are counted or are an error, as skip_empty
-        determines. Without an error, the second value is None.
+        error.
         """
         batch = []
         try:
@@ -371,7 +351,7 @@ class Lines:
         return batch, None
 
     def count(self):
-        """Read all lines and return the number of texts, or raise an error."""
+        """The number of texts; reads all lines."""
         return sum(1 for _ in self)
 
     def skipped_note(self):
@@ -389,10 +369,8 @@ def _text_batches(source):
     Read all of an iterable before the next one. In a text of JSON lines, one
     blank replaces each run of white space.
     """
-    byte_pieces = text_files.pieces(source, size=READ_BYTES)
-    first = next(byte_pieces)
-    _check_format(source, first, source.text_field)
-    byte_pieces = itertools.chain([first], byte_pieces)
+    byte_pieces = _checked_pieces(
+        source, text_files.pieces(source, size=READ_BYTES), source.text_field)
     if source.text_field is None:
         for lines in _line_batches(source, byte_pieces):
             yield ((number, text_files.decoded(source, line, number).strip())

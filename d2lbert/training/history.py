@@ -1,8 +1,4 @@
-"""Record the losses, the held-out figures and the log lines of a run.
-
-`LossGrowth` warns of growing losses. A run raises `Diverged` if a loss or a
-parameter is not finite.
-"""
+"""Record and read the losses, held-out figures and log lines of a run."""
 import bisect
 import csv
 import math
@@ -21,18 +17,17 @@ from d2lbert.training.state import Stateful
 #: step and also above MAX_GROWTH nats. Smaller growth may be chance.
 MAX_GROWTH = 2
 
-#: The first step at which `LossGrowth.warning_after` may warn, since earlier
-#: losses fluctuate. `LossGrowth.final_warning` warns of shorter runs, too.
+#: `LossGrowth.warning_after` warns from this step on: early losses fluctuate.
 FIRST_CHECKED_STEP = 10
 
 
 class RunHistory(History, Stateful):
     """A `History` with held-out figures and log lines.
 
-    The attribute `step` is the list of the logged steps, see `History`.
-    losses: the names of the losses. figures_type: the named tuple type of the
-    held-out figures. wanted: dict(corpus=, reason=), the corpus that the user
-    wanted and why it could not be had; None if the run has the wanted corpus.
+    The attribute `step` is the list of the logged steps. losses: the names of
+    the losses. figures_type: the named tuple type of the held-out figures.
+    wanted: dict(corpus=, reason=), the corpus that the user wanted and why it
+    could not be had; None if the run has the wanted corpus.
     """
 
     #: True if a callback has ended the run
@@ -43,7 +38,7 @@ class RunHistory(History, Stateful):
         self.figures_type, self.wanted = figures_type, wanted
         self.held_out = {}      # {step: figures}
         self.log_lines = []     # of log.txt, with newlines
-        self.first_losses = None    # the losses of the first step
+        self.first_losses = None    # of step 1
         if wanted is not None:
             self.log_lines.append(
                 f'trained on another corpus than {wanted["corpus"]}, which '
@@ -52,10 +47,9 @@ class RunHistory(History, Stateful):
     def add(self, read, num_pairs):
         """Add a step, and read the losses of the previous step.
 
-        read() returns the losses of the new step, or raises `Diverged`. The
-        devices have finished the previous step, so reading the losses of that
-        step does not wait. They are read here so that a diverged run ends at
-        once, and not only at the next log entry.
+        The devices have finished the previous step, so this does not wait. If
+        a loss is not finite, `read` raises `Diverged`. Hence a diverged run
+        ends before the next log entry.
         """
         super().add(read, num_pairs)
         self.read_losses(num_unread=1)
@@ -90,18 +84,16 @@ class RunHistory(History, Stateful):
     def drop_extra_entry(self, log_interval):
         """Remove the extra entry of the last step, when a run is prolonged.
 
-        A run logs its last step in addition to every `log_interval`-th step.
-        In a prolonged run that step is no longer the last one.
+        A run logs its last step, even if it is no multiple of log_interval.
         """
         if self.step and self.step[-1] % log_interval:
             for name in self.columns:
                 getattr(self, name).pop()
 
     def latest_numbers(self, step):
-        """The losses and figures of the latest step, as {column: number}.
+        """{column of losses.csv: number} of `step`, the latest step.
 
-        step: the latest step. The columns are as in losses.csv. Waits for the
-        losses. An evaluated step also has held-out figures.
+        Waits for the losses. An evaluated step also has held-out figures.
         """
         self.read_losses()
         numbers = dict(zip(self.columns,
@@ -111,10 +103,7 @@ class RunHistory(History, Stateful):
         return numbers
 
     def csv_text(self, has_held_out):
-        """The text of losses.csv: a row for each logged or evaluated step.
-
-        has_held_out: True for columns with held-out figures.
-        """
+        """The text of losses.csv: a row for each logged or evaluated step."""
         columns = self.columns
         if has_held_out:
             columns += tuple(f'held_out_{name}'
@@ -125,11 +114,7 @@ class RunHistory(History, Stateful):
             for step in sorted({*index_of, *self.held_out}))
 
     def last_csv_row(self, step, has_held_out):
-        """The row of the latest step in losses.csv.
-
-        step: the number of the latest step. Returns '' if the step is neither
-        logged nor evaluated.
-        """
+        """The row of the latest step; '' if neither logged nor evaluated."""
         is_logged = self.step[-1:] == [step]
         if not is_logged and step not in self.held_out:
             return ''
@@ -179,13 +164,12 @@ def held_out_numbers(figures):
 def history_rows(run):
     """The rows of losses.csv, of a run folder or a `History`.
 
-    A row is {column: number}, without empty columns. Raises `RunError`, a
-    ValueError, for a folder without a history or with a damaged one.
+    A row is {column: number}, without empty columns. Raises `RunError` for a
+    folder without a history or with a damaged one.
     """
     if isinstance(run, History):
         entries = zip(*(getattr(run, name) for name in run.columns))
-        rows = {step: dict(zip(run.columns, (step, *numbers)))
-                for step, *numbers in entries}
+        rows = {entry[0]: dict(zip(run.columns, entry)) for entry in entries}
         for step, figures in run.held_out.items():
             rows.setdefault(step, dict(step=step)).update(
                 held_out_numbers(figures))
@@ -198,12 +182,12 @@ def history_rows(run):
                        'pretrain or finetune wrote')
     try:
         with open(path, encoding='utf-8', newline='') as file:
-            return [_numbers(row) for row in csv.DictReader(file)]
+            return [_parse_row(row) for row in csv.DictReader(file)]
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f'the history of {run} is damaged: {error}') from None
 
 
-def _numbers(row):
+def _parse_row(row):
     """{column: number} of a row {column: text}, without empty columns."""
     return {name: int(value) if name == 'step' else float(value)
             for name, value in row.items()
@@ -235,11 +219,10 @@ class Diverged(RunError):
 
     @classmethod
     def at(cls, what, step, rate, earlier):
-        """The error for a step.
+        """The error for a step; rate: its learning rate.
 
         what: the first words of the message, as 'the MLM loss is nan in'.
-        rate: the learning rate. earlier: the checkpoints before the step,
-        oldest first.
+        earlier: the checkpoints before the step, oldest first.
         """
         last = (f'the last checkpoint before that is {earlier[-1]}' if earlier
                 else 'there is no checkpoint before that')
@@ -251,8 +234,7 @@ class Diverged(RunError):
 class LossGrowth:
     """Warnings of a loss that has grown far above the first step's loss.
 
-    history: a `RunHistory`. weights: the factor of each loss. lr: the largest
-    learning rate, for the message.
+    weights: the factor of each loss. lr: the largest learning rate.
     """
 
     def __init__(self, history, weights, lr):
@@ -285,14 +267,14 @@ class LossGrowth:
     def _warning(self, steps_and_losses):
         """A warning if the losses have grown beyond MAX_GROWTH; else None.
 
-        steps_and_losses: (number of steps, mean losses of these steps), or
-        None.
+        steps_and_losses: `latest` or `recent` of the history.
         """
         first_losses = self._history.first_losses
         if first_losses is None or steps_and_losses is None:
             return None
         _, mean_losses = steps_and_losses
-        before, now = self._total(first_losses), self._total(mean_losses)
+        before = self._weighted_sum(first_losses)
+        now = self._weighted_sum(mean_losses)
         if now <= MAX_GROWTH * max(before, 1):
             return None
         return (f'training diverges: the loss was {before:.3g} in step 1 and '
@@ -300,7 +282,6 @@ class LossGrowth:
                 f'learning rate of at most {self._lr:g}: start again with a '
                 'lower lr (--lr), or with clip (--clip)')
 
-    def _total(self, losses):
-        """The weighted sum of the losses."""
+    def _weighted_sum(self, losses):
         return sum(weight * loss
                    for weight, loss in zip(self._weights, losses))

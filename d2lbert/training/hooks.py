@@ -1,7 +1,7 @@
-"""Define the hooks of a run: evaluation, callback, log and checkpoints.
+"""The hooks of a run: evaluation, callback, log and checkpoints.
 
-After each step the run calls the method after(run, step, is_last) of each
-hook. run: the `Run`. is_last: True if the run is over.
+After each step the `Run` calls the method after(run, step, is_last) of each
+hook. is_last: True if the run is over.
 """
 import time
 from shlex import quote
@@ -25,8 +25,8 @@ STOP, SAVE = 1, 2
 #: The message if a signal ends a run at once, and the run has a checkpoint.
 STOPPED_WITH_CHECKPOINT = 'stopped; the last checkpoint is whole'
 
-#: With save_every=None, a run saves a timed checkpoint when SAVE_SECONDS have
-#: passed since its start or its last checkpoint.
+#: With save_every=None, a run saves a timed checkpoint this long after its
+#: start or its last checkpoint.
 SAVE_SECONDS = 300
 
 
@@ -34,14 +34,11 @@ class EvaluationHook:
     """Evaluate the net every `eval_every` steps and after the last step."""
 
     def after(self, run, step, is_last):
-        """Store and plot the figures; save the weights if they are the best.
-        """
         every = run.objective.eval_every
         is_due = every and (step % every == 0 or is_last)
         if not is_due:
             return
-        # Every worker must call this, since it sums the losses of all workers.
-        # It raises `Diverged` if a loss is not finite
+        # Called in every worker, as it sums their losses; may raise `Diverged`
         run.history.read_losses()
         if workers.rank() != 0:
             return
@@ -62,9 +59,9 @@ def plot_held_out(animator, objective, step, figures):
 
 
 def draw_history(objective, history, xlim):
-    """An `Animator` that has plotted the losses and figures of a history.
+    """Return an `Animator` with the losses and held-out figures of a history.
 
-    xlim: the limits of the x axis, [first step, last step], or None.
+    xlim: [first step, last step], or None.
     """
     legend = list(objective.losses)
     if objective.eval_every:
@@ -99,8 +96,8 @@ class CallbackHook:
         """End the run if the function returns True."""
         history = run.history
         result = self.callback(history.latest_numbers(step))
-        # Only True ends the run, not another value that counts as true. A
-        # comparison of NumPy numbers gives a numpy.bool_ in place of a bool
+        # Only True ends the run, no other truthy value. Comparisons of NumPy
+        # numbers give a numpy.bool_
         wants_end = isinstance(result, (bool, onp.bool_)) and result
         if not wants_end or is_last:
             return
@@ -119,13 +116,10 @@ class LogHook:
     """Append rows to losses.csv, and warn of growing losses."""
 
     def after(self, run, step, is_last):
-        """In the first worker, append the row of a logged or evaluated step.
-        """
         if workers.rank() == 0:
             run.folder.append('losses.csv', run.history.last_csv_row(
                 step, has_held_out(run)))
-            # Without a warning, `warning_after` returns None, and `log` does
-            # nothing
+            # `log` ignores None
             log(run, run.growth.warning_after(step), warn)
 
 
@@ -140,13 +134,10 @@ class SaveHook:
     def __init__(self):
         self.request = 0
         self._saved_at = time.monotonic()   # the start or the last save
-        self._has_saved_timed = False   # True after a timed checkpoint
+        self._has_timed_checkpoint = False
 
     def own_request(self, run):
-        """The request of this worker.
-
-        It has STOP after a signal, and SAVE if a timed checkpoint is due.
-        """
+        """STOP after a signal, plus SAVE if a timed checkpoint is due."""
         is_due = (run.settings['save_every'] is None
                   and time.monotonic() - self._saved_at >= SAVE_SECONDS)
         return STOP * (run.stop.signal is not None) + SAVE * is_due
@@ -161,15 +152,15 @@ class SaveHook:
             is_due = step % every == 0 or is_last
         else:
             # Without a timed checkpoint, the last step is not saved either
-            is_due = request & SAVE or (is_last and self._has_saved_timed)
-            self._has_saved_timed |= bool(is_due)
+            is_due = request & SAVE or (is_last and self._has_timed_checkpoint)
+            self._has_timed_checkpoint |= bool(is_due)
         if is_due or must_stop:
             self._save(run, step)
         if must_stop:
             raise Stopped(self._stop_message(run, step), run.stop.signal)
 
     def _save(self, run, step):
-        # Every worker must call this, since it sums the losses of all workers
+        # Called in every worker, as it sums their losses
         run.history.read_losses()
         self.request, self._saved_at = 0, time.monotonic()
         if workers.rank() == 0:
@@ -178,7 +169,6 @@ class SaveHook:
             for stateful in run.stateful:
                 state.update(stateful.state())
                 arrays.update(stateful.arrays())
-            # Without `save_every`, only the last checkpoint is kept
             num_kept = (
                 run.settings['keep'] if run.settings['save_every'] else 1)
             checkpoints.save(run.out, step, state, arrays, num_kept)
@@ -186,7 +176,6 @@ class SaveHook:
 
     @staticmethod
     def _stop_message(run, step):
-        """The message of `Stopped`; '' except in the first worker."""
         if workers.rank() != 0:
             return ''
         if workers.num_workers() > 1:
