@@ -1,9 +1,4 @@
-"""Download files and unpack archives.
-
-The digest of a downloaded file is checked, if it is known, and a stalled
-transfer is aborted. No file of an archive is unpacked if the archive is
-damaged, or if the name of a member could lead outside the target folder.
-"""
+"""Download files and unpack archives."""
 import errno
 import http.client
 import lzma
@@ -32,15 +27,14 @@ from d2lbert.machine.terminal import is_quiet, warn
 # wikitext.smerity.com rejects Python's default User-Agent
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
 
-# A transfer is aborted if the DNS look-up and the headers of the server's
-# reply together take more than ANSWER_SECONDS, or if the server then sends
-# fewer than STALL_BYTES in a period of STALL_SECONDS
+# A transfer is aborted unless the headers arrive within ANSWER_SECONDS, and
+# then at least STALL_BYTES in each period of STALL_SECONDS
 ANSWER_SECONDS = 8
 STALL_SECONDS = 20
 STALL_BYTES = 1024
 
-#: Default maximum size of a file, in bytes. Without a maximum, a server could
-#: fill the disk, since the digest is checked only at the end.
+#: Default limit of the size of a file. Without a limit, a server could fill
+#: the disk, since the digest is checked only at the end.
 MAX_BYTES = 4 << 30
 
 
@@ -55,7 +49,7 @@ def is_web_page(head):
 
 
 class _Transfer(threading.Thread):
-    """A thread that downloads a URL into a file; `_watch` observes the thread.
+    """Download a URL to a file, in a thread that `_watch` observes.
 
     A time-out of the socket is not enough: it does not limit the DNS look-up,
     and it never occurs if the server sends a byte now and then.
@@ -64,8 +58,7 @@ class _Transfer(threading.Thread):
     def __init__(self, url, path, max_bytes):
         super().__init__(daemon=True)
         self.url, self.path, self.max_bytes = url, path, max_bytes
-        self.has_answer = False     # true once the headers have arrived
-        self.announced_bytes = None     # the header Content-Length, if sent
+        self.has_headers, self.content_length = False, None
         self.received_bytes = 0
         self.error = None       # an exception, for the caller to raise
         self.ended = threading.Event()
@@ -82,10 +75,11 @@ class _Transfer(threading.Thread):
         request = urllib.request.Request(self.url, headers={
             'User-Agent': USER_AGENT, 'Accept-Encoding': 'identity'})
         with urllib.request.urlopen(request, timeout=STALL_SECONDS) as reply:
-            self.has_answer = True
+            self.has_headers = True
             length = reply.headers.get('Content-Length', '')
-            self.announced_bytes = int(length) if length.isdigit() else None
-            self._check_size(self.announced_bytes or 0)
+            if length.isdigit():
+                self.content_length = int(length)
+                self._check_size(self.content_length)
             with open(self.path, 'wb') as file:
                 # read1 returns what has arrived; read would wait for 64 KiB
                 for chunk in iter(lambda: reply.read1(1 << 16), b''):
@@ -101,40 +95,33 @@ class _Transfer(threading.Thread):
                            f'but at most {self.max_bytes:,} are accepted')
 
 
-def _watch(transfer, label):
-    """Start a transfer and wait for it; raise TimeoutError if it stalls.
-
-    label: the text beside the progress bar.
-    """
+def _watch(transfer, bar_label):
+    """Start a transfer and wait for it; raise TimeoutError if it stalls."""
     transfer.start()
-    # The state of the transfer when it last made progress
-    had_answer, bytes_then, progress_time = False, 0, time.monotonic()
+    # The state at the last progress
+    had_headers, bytes_then, progress_time = False, 0, time.monotonic()
     # disable=None: no bar if standard error is not a terminal
-    with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
+    with tqdm(desc=bar_label, unit='B', unit_scale=True, leave=False,
               disable=is_quiet() or None, file=sys.stderr) as bar:
         def show_progress():
-            bar.total = transfer.announced_bytes
+            bar.total = transfer.content_length
             bar.update(transfer.received_bytes - bar.n)
 
         # Look every 0.1 s, or more often in tests with a short ANSWER_SECONDS
         while not transfer.ended.wait(min(0.1, ANSWER_SECONDS / 4)):
             show_progress()
-            max_seconds = STALL_SECONDS if had_answer else ANSWER_SECONDS
+            max_seconds = STALL_SECONDS if had_headers else ANSWER_SECONDS
             if (transfer.received_bytes >= bytes_then + STALL_BYTES
-                    or transfer.has_answer != had_answer):
+                    or transfer.has_headers != had_headers):
                 progress_time = time.monotonic()
                 bytes_then = transfer.received_bytes
-                had_answer = transfer.has_answer
+                had_headers = transfer.has_headers
             elif time.monotonic() - progress_time > max_seconds:
                 raise TimeoutError
         show_progress()
 
 
-def _failure_reason(error, has_answer):
-    """The reason for a failure, in words for a message.
-
-    has_answer: True if the server had answered before the error.
-    """
+def _failure_reason(error, has_headers):
     if isinstance(error, urllib.error.HTTPError):
         return f'the server answered {error.code} {error.reason}'
     if isinstance(error, urllib.error.URLError):
@@ -144,7 +131,7 @@ def _failure_reason(error, has_answer):
     # Up to Python 3.9, socket.timeout is not TimeoutError
     if isinstance(error, (TimeoutError, socket.timeout)):
         return (f'fewer than {STALL_BYTES:,} bytes came in {STALL_SECONDS} s'
-                if has_answer else f'no answer for {ANSWER_SECONDS} s')
+                if has_headers else f'no answer for {ANSWER_SECONDS} s')
     if isinstance(error, ssl.SSLCertVerificationError):
         return f'its certificate is not trusted ({error.verify_message})'
     if isinstance(error, ssl.SSLError):
@@ -154,16 +141,15 @@ def _failure_reason(error, has_answer):
         return f'no secure connection ({reason.replace("_", " ")})'
     if getattr(error, 'strerror', None):
         return error.strerror
-    # For an error without a message, this is only the name of its class
+    # Some errors have no message
     return f'{type(error).__name__}: {error}'.rstrip(': ')
 
 
-def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
+def fetch(url, path, digest_of, expected_digest, max_bytes=MAX_BYTES):
     """Download `url` to `path`; the file appears only if its digest matches.
 
-    digest_of: a function from a path to the digest of the file. expected: the
-    right digest, or None to accept any file. max_bytes: maximum size of the
-    file. Raises HubError if the download fails.
+    digest_of: a function of a path. expected_digest: None accepts any file.
+    Raises HubError if the download fails.
     """
     path = Path(path)
     warn(f'd2lbert: fetching {url}')
@@ -176,30 +162,29 @@ def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
             _watch(transfer, path.name)
             if transfer.error is not None:
                 raise transfer.error
-        except HubError:        # from `_check_size`, with a whole message
+        except HubError:        # from `_check_size`; it names the URL
             raise
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise HubError(
-                f'{url}: {_failure_reason(error, transfer.has_answer)}'
+                f'{url}: {_failure_reason(error, transfer.has_headers)}'
                 ) from error
-        if transfer.announced_bytes not in (None, transfer.received_bytes):
+        if transfer.content_length not in (None, transfer.received_bytes):
             raise HubError(f'{url}: broke off after '
                            f'{transfer.received_bytes:,} of '
-                           f'{transfer.announced_bytes:,} bytes')
+                           f'{transfer.content_length:,} bytes')
         digest = digest_of(transfer.path)
-        if expected not in (None, digest):
+        if expected_digest not in (None, digest):
             with open(transfer.path, 'rb') as f:
                 is_page = is_web_page(f.read(1024))
             raise HubError(
                 f'{url}: sent {"a web page" if is_page else "another file"} '
                 f'({transfer.received_bytes:,} bytes, checksum {digest}) '
-                f'instead of the file with checksum {expected}')
+                f'instead of the file with checksum {expected_digest}')
         os.replace(transfer.path, path)
     finally:
         transfer.is_abandoned = True
         shutil.rmtree(temporary, ignore_errors=True)
-        # The new folders are empty if the download failed. A user would take
-        # an empty folder for data
+        # A user would take an empty new folder for data
         remove_empty(new_folders)
 
 
@@ -207,37 +192,30 @@ class ArchiveError(OSError):
     """An archive cannot be unpacked; the message is one sentence."""
 
 
-#: Exceptions that zipfile, tarfile and the decompressors raise if an archive
-#: is damaged or encrypted, or if zipfile does not know its compression. An
-#: OSError may have another cause, see `_is_damage`.
-DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
-           struct.error, EOFError, NotImplementedError, RuntimeError,
-           ValueError, IndexError, OverflowError, OSError)
-
-
-def _is_damage(error):
-    """True if a damaged archive caused an OSError, false if the disk did.
-
-    False also for an ArchiveError, which already has a message for the user.
-    """
-    return not isinstance(error, ArchiveError) and error.errno in (
-        None,                   # gzip: wrong checksum; bzip2: invalid data
-        errno.EINVAL,           # an offset before the start of the file
-        # Names of members: too long, or the same for a file and a folder
-        errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+#: Exceptions of zipfile, tarfile and the decompressors for an archive that is
+#: damaged, encrypted or compressed in an unknown way.
+DAMAGE_ERRORS = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
+    struct.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+    IndexError, OverflowError, OSError)
+#: The errno of an OSError that such an archive causes, and not the disk.
+DAMAGE_ERRNOS = (
+    None,                   # gzip: wrong checksum; bzip2: invalid data
+    errno.EINVAL,           # an offset before the start of the file
+    # Names of members: too long, or the same for a file and a folder
+    errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 def unpack(archive, base):
-    """Unpack the file `archive` into the folder `base`.
+    """Unpack the file `archive` into the folder `base`, without empty folders.
 
-    If several members have one name, the last is unpacked. Empty folders are
-    left out. Raises ArchiveError, and creates no file, if the archive is
-    damaged, encrypted or of an unknown format, or has an invalid member.
+    Raises ArchiveError, and unpacks nothing, if the archive is damaged,
+    encrypted or of an unknown format, or if the name or the type of a member
+    is unsafe.
     """
     os.makedirs(base, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temporary:
-        files = {}      # paths in the archive, as tuples of names; an ordered
-                        # set, since several members may have one name
+        files = {}      # an ordered set: several members may have one path
         try:
             for name, is_folder, open_member in _members(archive):
                 parts = PurePosixPath(name).parts
@@ -259,8 +237,10 @@ def unpack(archive, base):
                 with open_member() as member, open(path, 'wb') as file:
                     shutil.copyfileobj(member, file, 1 << 20)
                 files[parts] = True
-        except DAMAGED as error:
-            if isinstance(error, OSError) and not _is_damage(error):
+        except ArchiveError:
+            raise
+        except DAMAGE_ERRORS as error:
+            if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
                 raise
             raise ArchiveError(f'{archive} cannot be unpacked ({error}): '
                                'delete it and try again') from error
@@ -271,11 +251,7 @@ def unpack(archive, base):
 
 
 def _members(archive):
-    """Yield (name, is_folder, open_member) for each member of an archive.
-
-    open_member: a function that returns the member as an open file. Raises
-    ArchiveError for an unknown format, or for a link or a device in a tar.
-    """
+    """Yield (name, is_folder, open_member) for each member of an archive."""
     if archive.endswith('.zip'):
         with zipfile.ZipFile(archive) as f:
             for info in f.infolist():
@@ -290,8 +266,8 @@ def _members(archive):
                         'device, so nothing of the archive is unpacked')
                 yield info.name, info.isdir(), (
                     lambda info=info: f.extractfile(info))
-            # Read the rest of the data: gzip compares its checksum only at
-            # the end, and tarfile stops before the end
+            # tarfile stops before the end of the data, where gzip compares
+            # its checksum
             while f.fileobj.read(1 << 20):
                 pass
     else:

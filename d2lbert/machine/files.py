@@ -1,8 +1,4 @@
-"""Write files and folders atomically, hold locks, create run folders.
-
-An atomic write goes to a temporary file or folder, which is renamed at the
-end: other processes never see a half-written file or folder.
-"""
+"""Write files and folders atomically, hold locks, create run folders."""
 import contextlib
 import errno
 import itertools
@@ -18,11 +14,11 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: Default parent of run folders. A run folder has the files of one training.
+#: Default parent of run folders.
 RUNS = Path('runs')
 
-#: The name of a file in the folder of an unfinished run. The running process
-#: locks the file, and the system releases the lock however the process ends.
+#: A file in the folder of each unfinished run. The run's process locks the
+#: file, and the system releases the lock however the process ends.
 UNFINISHED = 'unfinished'
 
 
@@ -30,14 +26,13 @@ UNFINISHED = 'unfinished'
 def replacing(path, overwrite=True):
     """Yield the path of a temporary file; rename it to `path` on success.
 
-    The temporary file is empty and is in the folder of `path`. Its name is
-    random, so that no other user can prepare a link with this name. On
-    failure, the temporary file is removed, and `path` is unchanged. If `path`
-    is a device or a pipe, this yields `path` itself. overwrite: if false,
-    raise FileExistsError instead of replacing a file at `path`.
+    On failure, `path` is unchanged. If `path` is a device or a pipe, this
+    yields `path` itself. overwrite: if false, raise FileExistsError instead of
+    replacing a file.
     """
     path = Path(path)
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    is_device_or_pipe = path.exists() and not (path.is_file() or path.is_dir())
+    if is_device_or_pipe:
         yield path
         return
     temporary = None
@@ -60,17 +55,16 @@ def replacing(path, overwrite=True):
 
 
 def _rename_without_overwriting(temporary, path):
-    """Move a temporary file to `path`; raise FileExistsError if `path` exists.
+    """Rename a file; raise FileExistsError if `path` exists.
 
-    `temporary` may remain as a second name of the file, for the caller to
-    remove.
+    The caller has to remove `temporary`, which may remain as a hard link.
     """
     try:
         os.link(temporary, path)    # unlike os.replace, it never overwrites
         return
     except FileExistsError:
         raise
-    except OSError:     # a file system without hard links
+    except OSError:     # for example, a file system without hard links
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST),
                                   str(path)) from None
@@ -78,21 +72,18 @@ def _rename_without_overwriting(temporary, path):
 
 
 def _set_file_name(error, path):
-    """Make `path` the only file name in the message of an OSError.
-
-    The original message names a temporary file, or no file if a disk is full.
-    """
+    """Let an OSError name `path` instead of a temporary file or no file."""
     error.filename = str(path)
     del error.filename2     # with filename2 = None, the message contains None
 
 
 def _temporary_path(path):
-    """A path beside `path` with a hidden, random name."""
+    # The name is random, so that no other user can create a link there first,
+    # and matches cache.TEMPORARY
     return path.with_name(f'.{path.name}.{secrets.token_hex(8)}.part')
 
 
 def _create_temporary(path):
-    """Create an empty file beside `path`; return the path of this file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     while True:
         temporary = _temporary_path(path)
@@ -111,9 +102,7 @@ def new_folder(path):
     """Yield the path of a temporary folder; rename it to `path` on success.
 
     Raises FileExistsError if `path` exists and is not an empty folder. On
-    failure, the temporary folder and new parents of `path` are removed. If an
-    OSError with an errno names one of these folders, a file in the temporary
-    folder, or no file, its file name becomes `path`.
+    failure, the temporary folder and new parents of `path` are removed.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path) and not _is_empty_folder(path):
@@ -129,10 +118,10 @@ def new_folder(path):
     except OSError as error:
         names = [str(name) for name in (error.filename, error.filename2)
                  if name is not None]
-        is_about_folder = not names or any(
+        is_about_new_folder = not names or any(
             name.startswith(str(temporary)) or Path(name) in new_parents
             for name in names)
-        if error.errno is not None and is_about_folder:
+        if error.errno is not None and is_about_new_folder:
             _set_file_name(error, path)
         raise
     finally:
@@ -142,19 +131,15 @@ def new_folder(path):
 
 
 def _is_empty_folder(path):
-    """True for an empty folder, and false for a link to one."""
     return (path.is_dir() and not path.is_symlink()
             and next(path.iterdir(), None) is None)
 
 
 def write_text(path, text):
-    """Write `text` to `path` as UTF-8, atomically.
-
-    `text` may contain a file name that Python could not decode. Its lone
-    surrogates are written as escapes such as \\udce9, which a parser of JSON
-    reads as the same surrogates.
-    """
+    """Write `text` to `path` as UTF-8, atomically."""
     with replacing(path) as temporary:
+        # Lone surrogates, of a file name that Python could not decode, become
+        # escapes such as \udce9. A JSON parser reads the same surrogates
         temporary.write_text(text, encoding='utf-8',
                              errors='backslashreplace')
 
@@ -163,7 +148,7 @@ def parse_json(text):
     """Parse JSON; raise ValueError for any other text."""
     try:
         return json.loads(text)
-    except RecursionError:      # Python's parser calls itself for each bracket
+    except RecursionError:
         raise ValueError('its brackets are nested too deeply') from None
 
 
@@ -180,7 +165,6 @@ class MXNetPath(str):
     """
 
     def encode(self, *_):
-        """The path's bytes in the file system; the argument is ignored."""
         return os.fsencode(str(self))
 
 
@@ -190,9 +174,9 @@ def locked(path, wait=True, before_wait=None):
 
     path: the lock file, which is created on entry and removed on exit.
     wait: if false, raise BlockingIOError instead of waiting for another
-    holder. before_wait: a function to call before waiting, for example to
-    print a message. Yields True if the lock is held, and False if locking is
-    impossible, for example because the folder is not writable.
+    holder. before_wait: a function to call before waiting. Yields True if the
+    lock is held, and False if locking is impossible, for example because the
+    folder is not writable.
     """
     try:
         lock = _acquire_lock(path, wait, before_wait)
@@ -206,18 +190,15 @@ def locked(path, wait=True, before_wait=None):
         yield lock is not None
     finally:
         if lock is not None:
-            # Remove the file before unlocking it: then `_acquire_lock` of a
-            # waiting process finds the file gone, and locks a new file
+            # Remove the file before unlocking it, so that a waiting process
+            # finds the file gone and locks a new one
             with contextlib.suppress(OSError):
                 os.unlink(path)
             os.close(lock)
 
 
 def _acquire_lock(path, wait, before_wait):
-    """Lock the file `path`; wait, before_wait: as for `locked`.
-
-    Returns a descriptor of the lock file, or None if Python lacks `fcntl`.
-    """
+    """Return a descriptor of the locked file; None if Python lacks `fcntl`."""
     if fcntl is None:
         return None
     while True:
@@ -241,7 +222,6 @@ def _acquire_lock(path, wait, before_wait):
 
 
 def _is_same_file(descriptor, path):
-    """True if the open file of a descriptor is the file at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor),
                                 os.stat(path, follow_symlinks=False))
@@ -257,14 +237,13 @@ def missing_folders(path):
 
 
 def remove_empty(folders):
-    """Remove each of the folders, in order, if it is empty."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 def _run_paths(parent):
-    """Yield PARENT/TIME, PARENT/TIME-2, PARENT/TIME-3 and so on, forever."""
+    """Yield PARENT/TIME, PARENT/TIME-2, PARENT/TIME-3 and so on."""
     path = Path(parent, time.strftime('%Y-%m-%d_%H-%M-%S'))
     yield path
     for number in itertools.count(2):

@@ -1,7 +1,8 @@
 """Find the GPUs, the CPU cores, the free memory, and the installed MXNet.
 
-This module imports neither MXNet nor NumPy: setup.py runs it before they are
-installed, and `d2lbert doctor` has to run it where one of them is broken.
+This module imports only the standard library. setup.py runs it before MXNet
+and NumPy are installed, `mxnet_wheel.py` copies it into MXNet's package, and
+`launch/guard.py` executes its source on the hosts of workers.
 """
 import contextlib
 import ctypes
@@ -22,9 +23,8 @@ WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
 # Installs OpenBLAS and LAPACKE for the Arm wheel; see mxnet_libraries.load_arm
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
-# 8.0 and 8.6. A GPU runs code that was compiled for its major version and for
-# its minor version or a lower one. So the code for 8.6 runs on GPUs up to 8.9.
-# GPUs from 9.0 on would need PTX code, which mxnet-cu112 lacks
+# 8.0 and 8.6, and no PTX code. Machine code runs only on GPUs with the same
+# major version and the same or a higher minor version
 FIRST_CAPABILITY, LAST_CAPABILITY = (5, 0), (8, 9)
 OLDEST_CUDA = (11, 0)  # a driver for 11.0 also runs programs for a later 11.x
 
@@ -34,7 +34,7 @@ class CudaLibrary(NamedTuple):
 
     folder: str  # nvidia/<folder>/lib/<file> in site-packages
     file: str
-    requirement: str    # the wheel and its version, for pip
+    requirement: str
 
 
 # In loading order: a library comes before the libraries that link it
@@ -58,14 +58,13 @@ class Gpu(NamedTuple):
 
     index: int
     name: str
-    # Compute capability, (major, minor), or (0, 0) if unknown
-    capability: Tuple[int, int]
+    capability: Tuple[int, int]     # (major, minor); (0, 0): unknown
     is_usable: bool     # True if mxnet-cu112, installed or not, can use it
     reason: str         # why it is not usable, or ''
 
 
 class Driver(NamedTuple):
-    """The GPUs of the NVIDIA driver, and the CUDA version that it supports."""
+    """The NVIDIA driver and its GPUs."""
 
     cuda: Optional[Tuple[int, int]]  # the newest supported; None: unknown
     gpus: List[Gpu]
@@ -74,26 +73,20 @@ class Driver(NamedTuple):
 
 NO_DRIVER = 'no NVIDIA driver (libcuda.so.1)'
 NO_GPU = 'the NVIDIA driver shows no GPU to this process'
-_LINE_START = 'd2lbert driver: '  # of the line that _print_driver prints
+_LINE_START = 'd2lbert driver: '  # libcuda may print other lines
 
 
 def _print_driver():
-    """Print one line: _LINE_START, and JSON about the driver and its GPUs.
-
-    `probe_driver` parses this line. It runs this function in a separate
-    process, since libcuda may crash.
-    """
+    """Print one line about the driver, which `probe_driver` parses."""
     version, gpus, problem = 0, [], ''
-    count, value = ctypes.c_int(), ctypes.c_int()
+    count = ctypes.c_int()
 
     def call(function_name, *args):
-        """Call a function of libcuda; raise OSError if it returns an error."""
         code = getattr(libcuda, function_name)(*args)
         if code:
             raise OSError(code, f'{function_name} returned an error')
 
     def try_call(function_name, *args):
-        """Call a function of libcuda; return False on failure."""
         try:
             call(function_name, *args)
         except (AttributeError, OSError):
@@ -101,7 +94,7 @@ def _print_driver():
         return True
 
     def query(function_name, *args):
-        """The number that a function stores in `value`; 0 on failure."""
+        value = ctypes.c_int()
         is_stored = try_call(function_name, ctypes.byref(value), *args)
         return value.value if is_stored else 0
 
@@ -132,24 +125,20 @@ def _print_driver():
     print(_LINE_START + json.dumps(answer), flush=True)
 
 
-def _unusable_reason(capability, cuda):
-    """The reason why mxnet-cu112 cannot use a GPU, or ''.
-
-    capability: (major, minor). cuda: the newest version of CUDA that the
-    driver supports, or None if unknown.
-    """
+def _unusable_reason(capability, driver_cuda):
+    """The reason why mxnet-cu112 cannot use a GPU, or ''."""
     major, minor = capability
-    if not major:       # `_print_driver` got no answer
+    if not major:
         return 'the driver does not return its compute capability'
     if not FIRST_CAPABILITY <= capability <= LAST_CAPABILITY:
         return (f'it has compute capability {major}.{minor}, and MXNet '
                 f'{MXNET_VERSION} has kernels for {FIRST_CAPABILITY[0]}.'
                 f'{FIRST_CAPABILITY[1]} to {LAST_CAPABILITY[0]}.'
                 f'{LAST_CAPABILITY[1]} only')
-    if cuda is not None and cuda < OLDEST_CUDA:
-        return (f'its driver supports CUDA up to {cuda[0]}.{cuda[1]}, and '
-                f'MXNet {MXNET_VERSION} needs a driver for '
-                f'{OLDEST_CUDA[0]}.{OLDEST_CUDA[1]} or newer')
+    if driver_cuda is not None and driver_cuda < OLDEST_CUDA:
+        return (f'its driver supports CUDA up to {driver_cuda[0]}.'
+                f'{driver_cuda[1]}, and MXNet {MXNET_VERSION} needs a driver '
+                f'for {OLDEST_CUDA[0]}.{OLDEST_CUDA[1]} or newer')
     return ''
 
 
@@ -157,7 +146,7 @@ def probe_driver(timeout=30):
     """Ask libcuda.so.1 for its GPUs; return a `Driver`, even on failure.
 
     A separate process loads the library, because a stub library or a partly
-    updated driver may crash or hang. timeout: seconds to wait for the process.
+    updated driver may crash, or hang for more than `timeout` seconds.
     """
     if not sys.platform.startswith('linux') or not sys.executable:
         return Driver(None, [], NO_DRIVER)
@@ -176,14 +165,13 @@ def probe_driver(timeout=30):
             pass  # stuck in the kernel: even SIGKILL does not end it
         return Driver(None, [], 'libcuda.so.1 does not work: no answer in '
                                 f'{timeout} seconds')
-    for line in output.decode('utf-8', 'replace').splitlines():
-        if line.startswith(_LINE_START):
-            answer = json.loads(line[len(_LINE_START):])
-            break
-    else:
+    lines = [line for line in output.decode('utf-8', 'replace').splitlines()
+             if line.startswith(_LINE_START)]
+    if not lines:
         return Driver(None, [], 'libcuda.so.1 does not work: the process '
                                 'that loads it ended with status '
                                 f'{process.returncode}')
+    answer = json.loads(lines[0][len(_LINE_START):])
     version = answer['version']     # 11020 for CUDA 11.2; 0 if unknown
     cuda = (version // 1000, version % 1000 // 10) if version else None
     gpus = []
@@ -196,7 +184,6 @@ def probe_driver(timeout=30):
 
 @functools.lru_cache(maxsize=None)
 def driver():
-    """The `Driver`, queried once per process."""
     return probe_driver()
 
 
@@ -214,19 +201,18 @@ def mxnet_folders():
 
 
 def mxnet_wheels():
-    """{wheel: version} of the installed wheels that `import mxnet` would use.
-    """
-    parents = {folder.resolve().parent for folder in mxnet_folders()}
+    """{wheel: version} of the wheels that `import mxnet` would load from."""
+    import_sites = {folder.resolve().parent for folder in mxnet_folders()}
     found = {}
     for wheel in WHEELS.values():
         try:
             distribution = metadata.distribution(wheel)
         except metadata.PackageNotFoundError:
             continue
-        parent = Path(str(distribution.locate_file(''))).resolve()
+        wheel_site = Path(str(distribution.locate_file(''))).resolve()
         # A wheel in another folder of sys.path is never imported. If the
-        # folder mxnet is missing, `parents` is empty, and each wheel counts
-        if not parents or parent in parents:
+        # folder mxnet is missing, each wheel counts
+        if not import_sites or wheel_site in import_sites:
             found[wheel] = distribution.version
     return found
 
@@ -290,7 +276,7 @@ def _cpu_quota(root):
 
 def available_memory(root='/'):
     """The free memory in bytes; None: unknown. root: as in `_cpu_quota`."""
-    limits = []     # the free memory is at most each of these, in bytes
+    limits = []     # in bytes
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(root, 'proc/meminfo').read_text().splitlines():
             if line.startswith('MemAvailable:'):
@@ -306,14 +292,11 @@ def available_memory(root='/'):
     return min(limits) if limits else None
 
 
-def require_memory(num_bytes, what, remedy):
-    """Raise ValueError if `num_bytes` exceeds the available memory.
-
-    what: the activity that needs the memory. The message ends with `remedy`.
-    """
+def require_memory(num_bytes, activity, remedy):
+    """Raise ValueError if `num_bytes` exceeds the available memory."""
     free = available_memory()
     if free is not None and num_bytes > free:
-        raise ValueError(f'{what} takes {num_bytes / 2 ** 30:.1f} GiB of '
+        raise ValueError(f'{activity} takes {num_bytes / 2 ** 30:.1f} GiB of '
                          f'memory, and {free / 2 ** 30:.1f} GiB are free: '
                          f'{remedy}')
 
@@ -328,10 +311,10 @@ def available_cpus():
 def physical_cores(cpus=None, root='/'):
     """The number of cores that the CPUs belong to, at least 1.
 
-    cpus: indices of CPUs; None for all available CPUs. A CPU of Linux is a
-    hardware thread. The threads of a core count once, because they share the
-    core's arithmetic units. The CPU quota of a container, rounded up, is an
-    upper bound. root: as in `_cpu_quota`.
+    cpus: indices of CPUs; None for all available CPUs. The CPUs of a core, its
+    hardware threads, count once, because they share its arithmetic units. The
+    CPU quota of a container, rounded up, is an upper bound. root: as in
+    `_cpu_quota`.
     """
     cpus = available_cpus() if cpus is None else cpus
     cores = set()       # for each core, the list of its threads as a text

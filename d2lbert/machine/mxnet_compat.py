@@ -1,8 +1,8 @@
 """Define names that NumPy and Python removed, and correct MXNet 1.9.1.
 
 `mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`,
-and changes MXNet's modules to import from there. So this file does not import
-d2lbert. It imports `mxnet/_libraries.py`, a copy of `mxnet_libraries.py`.
+and changes MXNet's modules to import from there. So this file must not import
+d2lbert.
 """
 import builtins
 import contextlib
@@ -14,38 +14,32 @@ import types
 
 import numpy as _numpy
 
-#: {name that NumPy 1.19 has and later versions removed: its value}.
-_VALUES = {
+#: {name that NumPy removed after 1.19: its value}.
+_REMOVED_VALUES = {
     'Inf': _numpy.inf, 'NAN': _numpy.nan, 'NaN': _numpy.nan,
     'NINF': -_numpy.inf, 'NZERO': -0.0, 'PINF': _numpy.inf, 'PZERO': 0.0,
     'int': builtins.int,
-    # A part of the module numpy.compat. MXNet uses only its basestring
+    # MXNet uses only basestring of the module numpy.compat
     'compat': types.SimpleNamespace(basestring=str, integer_types=(int,)),
 }
-#: {removed name of a function of NumPy: current name of this function}.
+#: {removed name of a NumPy function: its current name}.
 _RENAMED = {'alltrue': 'all', 'cumproduct': 'cumprod', 'product': 'prod',
             'round_': 'round', 'row_stack': 'vstack', 'sometrue': 'any',
             'trapz': 'trapezoid'}
-#: Removed functions without a current name. MXNet looks these names up when
-#: MXNet is imported, and never calls the functions.
-_REMOVED = ('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate')
+#: Removed functions that MXNet looks up on import, but does not call.
+_UNCALLED = ('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate')
 
 
 def _in1d(ar1, ar2, assume_unique=False, invert=False):
-    """The function in1d, which NumPy had before 2.4."""
     return _numpy.isin(_numpy.ravel(ar1), ar2, assume_unique, invert)
 
 
 def _msort(a):
-    """The function msort of NumPy before 2.0: sort along the first axis."""
     return _numpy.sort(a, axis=0)
 
 
 def _alias(name, current_name):
-    """Return a function `name` that calls NumPy's function `current_name`.
-
-    MXNet uses functions as dictionary keys, so each name needs a new function.
-    """
+    # MXNet uses functions as dictionary keys, so each name needs a new one
     def function(*args, **kwargs):
         return getattr(_numpy, current_name)(*args, **kwargs)
     function.__name__ = name
@@ -53,7 +47,6 @@ def _alias(name, current_name):
 
 
 def _raising_function(name):
-    """Return a function that raises AttributeError when it is called."""
     def function(*args, **kwargs):
         raise AttributeError(f'NumPy {_numpy.__version__} has no {name}')
     function.__name__ = name
@@ -65,17 +58,15 @@ class _NumPy(types.ModuleType):
 
     def __init__(self):
         super().__init__('numpy', _numpy.__doc__)
-        names = {**_VALUES, 'in1d': _in1d, 'msort': _msort}
+        names = {**_REMOVED_VALUES, 'in1d': _in1d, 'msort': _msort}
         names.update((name, _alias(name, current_name))
                      for name, current_name in _RENAMED.items())
-        names.update((name, _raising_function(name)) for name in _REMOVED)
+        names.update((name, _raising_function(name)) for name in _UNCALLED)
         # A name that the installed NumPy has keeps NumPy's value
         vars(self).update({**names, **vars(_numpy)})
-        # In 1.19, numpy.bool was Python's bool. NumPy 1.20 to 1.23 warn about
-        # the name, and NumPy 2 gives it to numpy.bool_
+        # MXNet means Python's bool, and numpy.bool of NumPy 2 is numpy.bool_
         self.bool = builtins.bool
-        # Remove the copy of NumPy's function `__getattr__`, so that Python
-        # calls the method below
+        # Python would call NumPy's `__getattr__` before the method below
         vars(self).pop('__getattr__', None)
 
     def __getattr__(self, name):    # for modules that NumPy loads on demand
@@ -100,10 +91,9 @@ StrictVersion = LooseVersion
 
 
 def parameter_string(value):
-    """The text of an operator's parameter, as MXNet's parser expects it.
+    """Convert an operator's parameter to text that MXNet can parse.
 
-    For a NumPy number in a tuple or a list, str of NumPy 2 gives
-    `np.int64(3)`, and the parser expects `3`.
+    In NumPy 2, str((np.int64(3),)) is '(np.int64(3),)'. MXNet needs '(3,)'.
     """
     if not isinstance(value, (tuple, list)):
         return str(value)
@@ -115,13 +105,12 @@ def parameter_string(value):
 
 
 def adopt_parameter(block, name, parameter):
-    """Let `block.collect_params()` find a Parameter that is an attribute.
+    """Let `block.collect_params()` find a Parameter set as attribute `name`.
 
-    block: a Gluon block whose attribute `name` is being set to `parameter`.
     The stock MXNet 1.9.1 finds only parameters that `block.params` created,
-    and neither initializes nor trains other parameters. If `parameter.name`
-    equals `name`, as in `self.w = Parameter('w')`, the block's prefix is put
-    before it.
+    and neither initializes nor trains other parameters. A parameter with
+    the attribute's name, as in `self.w = Parameter('w')`, gets the block's
+    prefix.
     """
     collected = block.params._params
     if any(other is parameter for other in collected.values()):
@@ -133,7 +122,6 @@ def adopt_parameter(block, name, parameter):
 
 @contextlib.contextmanager
 def _signal_handlers_kept():
-    """Context that restores the C handlers of all signals on exit."""
     if os.name != 'posix':
         yield
         return
@@ -151,11 +139,7 @@ def _signal_handlers_kept():
 
 
 def load_library(path):
-    """Load libmxnet.so, but do not keep its handler of SIGSEGV.
-
-    The libraries that libmxnet.so needs are loaded first, and its number of
-    threads is set (see `libraries_ready` in mxnet_libraries.py).
-    """
-    from mxnet._libraries import libraries_ready
+    """Load libmxnet.so without the handler of SIGSEGV that it installs."""
+    from mxnet._libraries import libraries_ready  # mxnet_libraries.py
     with _signal_handlers_kept(), libraries_ready():
         return ctypes.CDLL(path, ctypes.RTLD_LOCAL)
