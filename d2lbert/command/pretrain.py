@@ -154,11 +154,11 @@ def check_devices_and_out(settings):
     """Raise ValueError if the devices or the run folder cannot be used."""
     from d2lbert.devices import parse_devices
     from d2lbert.machine import workers
-    from d2lbert.training.run_folder import check_free
+    from d2lbert.training.run_folder import check_out_folder
     parse_devices(settings.get('devices', 'auto'))
     # Of several workers, only worker 0 writes the run folder
     if settings.get('out') is not None and workers.rank() == 0:
-        check_free(settings['out'], settings.get('force', False))
+        check_out_folder(settings['out'], settings.get('force', False))
 
 
 def train_and_report(train, settings, summarize=None):

@@ -29,8 +29,8 @@ from d2lbert.training.teacher import Teacher
 OBJECTIVES = {'mlm+nsp': MLMAndNSP, 'mlm+sop': MLMAndSOP, 'mlm': MLM,
               'span': MLMAndSBO, 'denoise': Denoise, 'clm': CLM}
 
-#: Settings that name the files and folders which a run reads.
-INPUTS = ('corpus', 'data_dir', 'valid', 'vocab', 'teacher')
+#: Settings that name files and folders which a run reads.
+INPUT_PATHS = ('corpus', 'data_dir', 'valid', 'vocab', 'teacher')
 
 
 @takes_settings(GROUPS)
@@ -67,19 +67,13 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
         raise ValueError('a resumed run stays in its folder: give neither '
                          '--out nor --force with --resume')
     if resume is not None and wanted is not None:
-        raise ValueError('a resumed run has its own note of a wanted corpus: '
-                         'leave wanted out')
-    create = RunFolder.create
+        raise ValueError('a resumed run takes the wanted corpus from its '
+                         'checkpoint: leave wanted out')
+    content = None
     if texts is not None:
         _check_texts_allowed(resume, keywords)
         content = _joined_texts(texts)
-        keywords['corpus'] = TEXTS_FILE     # `write_texts` sets the whole path
-
-        # `carry_out` calls this after the run's `settings` are defined below
-        def write_texts(folder):
-            write_text(folder / TEXTS_FILE, content)
-            settings['corpus'] = str(folder / TEXTS_FILE)
-        create = functools.partial(RunFolder.create_with, write_texts)
+        keywords['corpus'] = TEXTS_FILE     # `_write_texts` adds the folder
     with failsafe_output(), StopRequest() as stop:
         if resume is not None:
             run = reopen_run(Path(resume), keywords, devices, stop,
@@ -94,14 +88,17 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
             make_objective = functools.partial(make_objective,
                                                teacher=teacher)
         run = Run(make_objective, settings, devices, stop, wanted, callback)
-        # The file with `texts` is part of the run, not an input
-        inputs = [settings[name] for name in INPUTS
+        create = RunFolder.create
+        if texts is not None:
+            write = functools.partial(_write_texts, content, settings)
+            create = functools.partial(RunFolder.create_with, write)
+        # texts.txt is part of the run, not an input
+        inputs = [settings[name] for name in INPUT_PATHS
                   if name != 'corpus' or texts is None]
         return run.carry_out(create, out, force, inputs)
 
 
 def _check_texts_allowed(resume, keywords):
-    """Raise ValueError for arguments that contradict texts in memory."""
     if resume is not None:
         raise ValueError('a resumed run keeps its text: leave texts out')
     for name in 'corpus', 'data_dir', 'text_field':
@@ -114,7 +111,7 @@ def _check_texts_allowed(resume, keywords):
 
 
 def _joined_texts(texts):
-    """The content of texts.txt; raises TypeError or ValueError."""
+    """The content of texts.txt."""
     texts = items_of(texts)
     for k, text in enumerate(texts):
         if not isinstance(text, str):
@@ -126,12 +123,17 @@ def _joined_texts(texts):
     return '\n\n'.join([*kept, ''])
 
 
-def _make_objective(settings, vocab, teacher=None):
-    """Make the `Objective` of a run, with a teacher if `settings` name one.
+def _write_texts(content, settings, folder):
+    write_text(folder / TEXTS_FILE, content)
+    settings['corpus'] = str(folder / TEXTS_FILE)
 
-    vocab: from the checkpoint of a resumed run. None for a new run, and if a
-    checkpoint has no vocabulary; the objective then begins as in a new run.
-    teacher: the `Teacher`, if it is loaded already.
+
+def _make_objective(settings, vocab, teacher=None):
+    """Make the `Objective` of a run.
+
+    vocab: the vocabulary of a checkpoint; None for a new run, and for an early
+    checkpoint without a vocabulary. teacher: the `Teacher` that `settings`
+    name, if it is loaded already.
     """
     is_new = vocab is None
     make = functools.partial(OBJECTIVES[settings['objective']], settings,
@@ -147,8 +149,8 @@ class RunType(NamedTuple):
     """The differences between pretraining and fine-tuning for `reopen_run`."""
 
     command: str            # the sub-command of d2lbert
-    make_objective: Any     # a function, see `Run`
-    complete: Any           # a function: some settings -> all settings
+    make_objective: Any     # see `Run`
+    complete: Any           # a function from some settings to all
     changeable: Any         # names of settings that may change on resume
 
 
@@ -158,11 +160,11 @@ PRETRAINING = RunType('pretrain', _make_objective, complete_saved,
 
 def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
                callback=None):
-    """Lock the folder of a run, read a checkpoint, and return the `Run`.
+    """Lock a run folder and read a checkpoint; return the `Run` to carry out.
 
-    path: a run folder or one of its checkpoints. keywords: changed settings.
-    run_type: the `RunType` that the run must have. The other arguments are as
-    for `Run`. Call `Run.carry_out` to go on.
+    path: a run folder, for its last checkpoint, or a checkpoint in one.
+    keywords: changed settings. run_type: raises `RunError` for a run of
+    another type. The other arguments are as for `Run`.
     """
     is_folder = path.is_dir()
     # A checkpoint is RUN/checkpoints/FILE
@@ -188,19 +190,18 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
             path = checkpoints.all_of(folder)[-1]
         run.checkpoint = checkpoints.Checkpoint.read(path)
         run.settings = _resumed_settings(run.checkpoint, keywords, run_type)
-        _check_sizes(path, run, folder)
+        _check_sizes(run, folder)
     except BaseException:
         run.close()
         raise
     return run
 
 
-def _check_sizes(path, run, folder):
-    """Raise `CheckpointError` if a size is too large for the tensors.
+def _check_sizes(run, folder):
+    """Raise `CheckpointError` if a size is too large for the saved tensors.
 
-    The sizes of the net are in the settings and in config.json. The tensors of
-    the net are in the checkpoint. A net of damaged sizes could need any amount
-    of memory.
+    A damaged size, in the settings or in config.json, could need any amount of
+    memory.
     """
     settings = dict(run.settings)
     if settings.get('share_layers'):
@@ -211,16 +212,11 @@ def _check_sizes(path, run, folder):
     shapes = {name: array.shape
               for name, array in run.checkpoint.arrays.items()}
     for config in configs:
-        checkpoints.check_net_sizes(path, config, shapes)
+        checkpoints.check_net_sizes(run.checkpoint.path, config, shapes)
 
 
 def _resumed_settings(checkpoint, keywords, run_type):
-    """The settings of a checkpoint, changed by keywords.
-
-    Raises ValueError or TypeError for invalid `keywords`, ValueError for a
-    setting that may not change on resume, and `CheckpointError` for invalid
-    saved settings.
-    """
+    """The settings of a checkpoint, changed by `keywords`."""
     try:
         saved = run_type.complete(dict(checkpoint.state['settings']))
     except (ValueError, TypeError, OverflowError) as error:

@@ -36,29 +36,29 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: Names in a run folder, for data that the caller passed in memory.
-#: DATA is a folder with the examples of a labelled task.
+#: Names in a run folder, for data that the caller passed in memory: the file
+#: of texts, and the folder of examples of a labelled task.
 TEXTS_FILE, DATA = 'texts.txt', 'data'
 
-#: Name of a file that reserves disk space for the model.
+#: A file that reserves disk space for the model.
 SPACE_FILE = '.room-for-model.part'
 
 
 class RunFolder:
     """A run folder that only this process writes to, until `close`.
 
-    path: the folder. is_new: False if a run is resumed, and after `finish`.
-    new_parents: folders above `path` that were made for this run, and are
-    removed if the run is not kept. moved_path: the new path of an earlier
-    run folder that was moved aside from `path`, or None.
+    is_new: False if a run is resumed, and after `finish`. new_parents: folders
+    above `path` that were made for this run, and are removed if the run is not
+    kept. moved_path: the new path of an earlier run folder that was moved
+    aside from `path`, or None.
     """
 
     def __init__(self, path, is_new, new_parents=(), moved_path=None):
         self.path, self.is_new = Path(path), is_new
         self.moved_path, self._new_parents = moved_path, new_parents
         self._is_finished = (self.path / 'model.params').is_file()
-        self._lock = _lock(self.path)
-        self._failed = set()    # names of files that could not be written
+        self._lock_descriptor = _lock(self.path)
+        self._unwritable_files = set()      # names of files
 
     @classmethod
     def create(cls, out=None, force=False, inputs=()):
@@ -70,16 +70,16 @@ class RunFolder:
         of them. Raises `RunError` if `out` is taken or cannot be written to.
         """
         if out is None:
-            # Call this before `new_run_folder` makes the missing folders
+            # Before `new_run_folder`, which makes the missing folders
             new_parents = missing_folders(RUNS)
             return cls(new_run_folder(), is_new=True, new_parents=new_parents)
-        check_free(out, force)
+        check_out_folder(out, force)
         out, moved_path = Path(out), None
         if _ended_before_first_row(out):    # use the folder again
             checkpoints.remove_temporary_files(out)
             return cls(out, is_new=True)
         if os.path.lexists(out) and force:
-            _check_no_input(out, inputs)
+            _check_holds_no_input(out, inputs)
             moved_path = move_aside(out)
         new_parents = missing_folders(out.parent)
         try:
@@ -92,7 +92,6 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path):
-        """Lock the folder of a run that is resumed."""
         return cls(path, is_new=False)
 
     @classmethod
@@ -107,11 +106,10 @@ class RunFolder:
         return folder
 
     def begin(self, config, vocab, contents):
-        """Write config.json, the vocabulary, and further text files.
+        """Write config.json, the vocabulary and other text files.
 
-        contents: {name of a text file: its content}. In the folder of a
-        resumed run, config.json and the vocabulary are written only if they
-        are missing.
+        A resumed run keeps its config.json and its vocabulary, if it has them.
+        contents: {name of another file: text}.
         """
         if self.is_new or not (self.path / 'config.json').is_file():
             self.write_config(config)
@@ -119,39 +117,30 @@ class RunFolder:
                                   for name in vocab.files):
             vocab.save(self.path / 'vocab.txt')
         for name, text in contents.items():
-            self._write_unless_failed(
-                name, lambda path, text=text: write_text(path, text))
+            self._try_to_write(write_text, name, text)
 
     def write_config(self, config):
-        """Write config.json."""
         write_text(self.path / 'config.json',
                    json.dumps(config, indent=2, ensure_ascii=False) + '\n')
 
     def append(self, name, text):
-        """Append to a file that grows during the run.
+        """Append to losses.csv or log.txt.
 
         A full disk raises no error here: `write_run` writes the complete
         file at the end of the run.
         """
-        def add(path):
-            with open(path, 'a', encoding='utf-8') as file:
-                file.write(text)
-        self._write_unless_failed(name, add)
+        self._try_to_write(_append_text, name, text)
 
-    def _write_unless_failed(self, name, write):
-        """Call write(path of the file), and ignore an OSError.
-
-        After an error, later calls for the same file do nothing: if they
-        appended to the file, it would have a gap.
-        """
-        if name not in self._failed:
+    def _try_to_write(self, write, name, text):
+        # After an error, a later append would leave a gap
+        if name not in self._unwritable_files:
             try:
-                write(self.path / name)
+                write(self.path / name, text)
             except OSError:
-                self._failed.add(name)
+                self._unwritable_files.add(name)
 
     def reserve_space(self, num_bytes):
-        """Reserve `num_bytes` of disk for the model, until `free_space`.
+        """Reserve disk space for the model, until `free_space`.
 
         Some file systems cannot do this; then nothing is reserved.
         """
@@ -162,7 +151,6 @@ class RunFolder:
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
 
     def free_space(self):
-        """Free the disk space that `reserve_space` has reserved."""
         with contextlib.suppress(OSError):
             self._space_path.unlink()
 
@@ -171,7 +159,6 @@ class RunFolder:
         return self.path / SPACE_FILE
 
     def finish(self):
-        """Mark the run as finished."""
         (self.path / UNFINISHED).unlink()
         self._is_finished, self.is_new = True, False
 
@@ -182,26 +169,31 @@ class RunFolder:
         was moved aside for the run gets its name back.
         """
         self.free_space()
-        # `write_run` removes the model of a finished run that was resumed. If
-        # `write_run` then failed, the run is unfinished now
-        has_model = (self.path / 'model.params').is_file()
-        self._is_finished = self._is_finished and has_model
+        # `write_run` removes the model of a finished run that was resumed, and
+        # may then fail
+        is_finished = (self._is_finished
+                       and (self.path / 'model.params').is_file())
         if self.is_new and not keep:
             shutil.rmtree(self.path, ignore_errors=True)
             if self.moved_path is not None:
                 with contextlib.suppress(OSError):
                     os.rename(self.moved_path, self.path)
             remove_empty(self._new_parents)
-        elif self._is_finished:
+        elif is_finished:
             # `_lock` makes this file even if the resumed run was finished
             with contextlib.suppress(OSError):
                 (self.path / UNFINISHED).unlink()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._lock_descriptor is not None:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = None
 
 
-def check_free(out, force=False):
+def _append_text(path, text):
+    with open(path, 'a', encoding='utf-8') as file:
+        file.write(text)
+
+
+def check_out_folder(out, force=False):
     """Raise `RunError` if a new run cannot be written to the folder `out`.
 
     force: True if a run folder at `out` may be moved aside.
@@ -221,11 +213,11 @@ def _taken_error(out):
 
 
 def _check_writable(out):
-    parent = next((path for path in out.absolute().parents
-                   if path.exists()), out)      # the nearest that exists
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise RunError(f'{out} cannot be made: {parent} is no folder that '
-                       'you may write to: choose another --out')
+    existing_parent = next((path for path in out.absolute().parents
+                            if path.exists()), out)
+    if not existing_parent.is_dir() or not os.access(existing_parent, os.W_OK):
+        raise RunError(f'{out} cannot be made: {existing_parent} is no folder '
+                       'that you may write to: choose another --out')
 
 
 def _check_movable(out):
@@ -237,20 +229,20 @@ def _check_movable(out):
     if out.is_symlink() or not out.is_dir() or not _is_run_folder(out):
         raise RunError(f'{out} is not a run folder, so --force does not '
                        'move it: choose another --out')
-    process = holder(out)
+    process = lock_holder(out)
     if process:
         raise RunError(f'{out} is being written by {process}: choose another '
                        '--out')
 
 
-def _check_no_input(out, inputs):
+def _check_holds_no_input(out, inputs):
     """Raise ValueError if the folder `out` holds one of the paths `inputs`.
 
     An item of `inputs` may be None, or a list of paths.
     """
     for path in inputs:
         if isinstance(path, (list, tuple)):
-            _check_no_input(out, path)
+            _check_holds_no_input(out, path)
         elif path is not None and Path(path).exists():
             path = Path(path).resolve()
             if out.resolve() in (path, *path.parents):
@@ -268,9 +260,9 @@ def move_aside(out):
     with contextlib.suppress(OSError):
         out.rmdir()     # fails unless the folder is empty
         return None
-    was_unfinished = (out / UNFINISHED).exists()
+    had_lock_file = (out / UNFINISHED).exists()
     lock = _lock(out)
-    folder = out        # the present path of the run folder
+    current_path = out
     try:
         for number in itertools.count(1):
             target = out.with_name(
@@ -285,12 +277,11 @@ def move_aside(out):
                     raise RunError(
                         f'{out} cannot be moved ({error.strerror}): choose '
                         'another --out') from None
-        folder = target
+        current_path = target
     finally:
-        if not was_unfinished:      # remove the file that `_lock` made
-            (folder / UNFINISHED).unlink()
-        if lock is not None:
-            os.close(lock)
+        if not had_lock_file:
+            (current_path / UNFINISHED).unlink()
+        os.close(lock)
     note(f'the run that was in {out} is now in {target}')
     return target
 
@@ -314,8 +305,7 @@ def _is_run_folder(folder):
 def _ended_before_first_row(out):
     """True if `out` has a run that ended before its first row in losses.csv.
 
-    Such a folder holds only the first files of a run and temporary files, and
-    no process writes to it.
+    A new run may take such a folder, since nothing is lost.
     """
     first_files = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt',
                    *TOKENIZER_FILES, TEXTS_FILE, DATA}
@@ -323,7 +313,7 @@ def _ended_before_first_row(out):
         found = {path.name for path in out.iterdir()
                  if not re.fullmatch(r'\..+\.part', path.name)}
         if (out.is_symlink() or UNFINISHED not in found
-                or found - first_files or holder(out) is not None):
+                or found - first_files or lock_holder(out) is not None):
             return False
         if 'losses.csv' not in found:
             return True
@@ -335,7 +325,7 @@ def _ended_before_first_row(out):
 
 def _unfinished_clause(out):
     """Part of an error message if `out` holds an unfinished run; else ''."""
-    process = holder(out)
+    process = lock_holder(out)
     if process:
         return f' and is being written by {process}'
     if not (out / UNFINISHED).is_file():
@@ -347,10 +337,10 @@ def _unfinished_clause(out):
 
 
 def _lock(folder):
-    """Lock a folder; return the lock, or raise `RunError`.
+    """Lock a folder; return the descriptor of its open file `UNFINISHED`.
 
-    The lock is a descriptor of the open file `UNFINISHED`, whose text names
-    the holder. On a file system without locks the file stays unlocked.
+    The text of the file names this process. On a file system without locks
+    the file stays unlocked.
     """
     path = folder / UNFINISHED
     while True:
@@ -364,7 +354,7 @@ def _lock(folder):
             if fcntl:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            process = _holder_in(lock)
+            process = _named_holder(lock)
             os.close(lock)
             raise RunError(f'{folder} is being written by {process}: wait '
                            'until it has ended, or stop it') from None
@@ -383,13 +373,13 @@ def _lock(folder):
     return lock
 
 
-def _holder_in(descriptor):
+def _named_holder(descriptor):
     """The process that holds a lock, from the text in the open lock file."""
     text = os.pread(descriptor, 200, 0).decode('utf-8', 'replace').strip()
     return text or 'another process'
 
 
-def holder(folder):
+def lock_holder(folder):
     """The process that writes to a run folder now, as text, or None."""
     try:
         descriptor = os.open(Path(folder) / UNFINISHED, os.O_RDONLY)
@@ -398,8 +388,8 @@ def holder(folder):
     try:
         if fcntl:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:     # the process has an exclusive lock
-        return _holder_in(descriptor)
+    except BlockingIOError:
+        return _named_holder(descriptor)
     except OSError:
         pass        # a file system without locks
     finally:
@@ -417,7 +407,7 @@ def check_disk_space(out, num_bytes):
 
 
 def config_of(run):
-    """The contents of config.json: net, data, machine and settings."""
+    """The contents of config.json."""
     return dict(d2lbert=__version__, model=run.net.config,
                 **run.objective.config_entries(run.history),
                 fingerprint=run.objective.fingerprint,
@@ -440,10 +430,10 @@ def log(run, line, show):
 
 
 def begin_files(run):
-    """Write the first files of a run, and reserve disk space for its model.
+    """Write the first files of a run, and reserve space for its model.
 
-    Raises `RunError` before that, if the disk has too little room for the
-    models and checkpoints of the run.
+    Raises `RunError` if the disk has too little room for the run's models and
+    checkpoints.
     """
     # 4 bytes for each float32
     model_bytes = 4 * sum(param.data(run.devices[0]).size
@@ -462,11 +452,11 @@ def begin_files(run):
 
 
 def max_checkpoints(run):
-    """The largest number of checkpoints on disk at a time.
+    """The largest number of checkpoints of `save_every` on disk at a time.
 
-    Checkpoints that are saved for another reason than `save_every`, such as a
-    signal, do not count. If a clock ends the run and all checkpoints are kept,
-    the number is unknown. Then this returns 1, the least possible number.
+    Checkpoints saved after a signal do not count. If a clock ends the run and
+    all checkpoints are kept, the number is unknown; then this returns 1, the
+    least possible number.
     """
     s, num_steps = run.settings, run.objective.num_steps
     if not s['save_every']:

@@ -26,9 +26,7 @@ def write_run(out, net, history, animator):
     """Write the last files of a run.
 
     model.params is written last, since a run without this file is not
-    finished. out: the run folder. net: a block with a dictionary `parts`,
-    {file name without .params: block to save}. history: a `RunHistory`.
-    animator: the `progress.Animator` that draws losses.png.
+    finished. net: as `Objective.net` returns it.
     """
     with contextlib.suppress(FileNotFoundError):
         (out / 'model.params').unlink()     # if a finished run was resumed
@@ -49,7 +47,7 @@ def load_parts(net, folder, ctx=None):
 
 
 def save_parameters(net, path):
-    """Write a .params file as Gluon does; if that fails, write nothing."""
+    """Write a .params file as Gluon does, but atomically."""
     with replacing(path) as partial_path:
         try:
             net.save_parameters(MXNetPath(partial_path), deduplicate=True)
@@ -110,17 +108,16 @@ def load_parameters(net, path, ctx=None):
 def unreadable_error(path, error):
     """The `RunError` for a .params file that cannot be loaded into its net."""
     return RunError(f'{path} does not hold the parameters of this model '
-                    f'(damaged, or of another one): {error}')
+                    f'(it is damaged, or of another model): {error}')
 
 
 def complete_saved(settings):
-    """All settings of a run, completed from saved ones.
+    """Complete the settings that config.json or a checkpoint stores.
 
-    settings: as config.json or a checkpoint stores them. Earlier versions
-    stored neither split nor min_freq. They found sentences as the book does,
-    and built vocabularies with the book's min_freq. Some settings had other
-    names.
+    Earlier versions stored neither split nor min_freq. They split sentences
+    and built vocabularies as the book does.
     """
+    # `complete` accepts earlier names, too, but with a warning
     settings = {EARLIER_NAMES.get(name, name): value
                 for name, value in settings.items()}
     builds_vocab = (settings.get('tokenizer', 'words') == 'words'

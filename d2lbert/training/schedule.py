@@ -1,4 +1,4 @@
-"""Compute the end, learning rate and batch size of a run, by steps or time."""
+"""Compute a run's end, learning rate and batch size from its steps or time."""
 import math
 
 from d2lbert.training.settings import check_clock
@@ -6,10 +6,9 @@ from d2lbert.training.state import Stateful
 
 
 def schedule_of(settings, num_steps, history, num_workers=1):
-    """The schedule of a run: a `StepSchedule` or a `ClockSchedule`.
+    """The schedule of a run.
 
-    num_steps: the length of a run without the setting `minutes`. history:
-    the `RunHistory` of the run.
+    num_steps: None for a run of `minutes`. history: a `RunHistory`.
     """
     minutes = settings.get('minutes')
     check_clock(minutes, num_workers)
@@ -20,8 +19,8 @@ def schedule_of(settings, num_steps, history, num_workers=1):
 class StepSchedule(Stateful):
     """The schedule of a run of `num_steps` steps.
 
-    xlim: the limits of the x axis of the plot. length_text: the length of the
-    run for a message, for example '50 steps'.
+    xlim: the limits of the x axis of the plot. length_text: the length of
+    the run for a message.
     """
 
     def __init__(self, num_steps, history):
@@ -32,12 +31,11 @@ class StepSchedule(Stateful):
         """Do nothing: only `ClockSchedule` reads the clock here."""
 
     def is_over(self):
-        """True if all steps were taken, or a callback ended the run."""
         return (self.history.is_ended
                 or self.history.num_steps >= self.num_steps)
 
     def progress(self, step):
-        """The share of the run before `step`, 0 to 1."""
+        """The share of the run before `step`, from 0 to 1."""
         return (step - 1) / self.num_steps
 
     def factor(self, step, warmup, decay):
@@ -50,9 +48,9 @@ class StepSchedule(Stateful):
         """Raise ValueError if the run restored from `path` is past its end."""
         if self.history.num_steps > self.num_steps:
             raise ValueError(
-                f'num_steps={self.num_steps} is less than the '
-                f'{self.history.num_steps} steps that were taken up to '
-                f'{path}: give more steps, or an earlier checkpoint')
+                f'the run would end at step {self.num_steps}, but {path} is '
+                f'of step {self.history.num_steps}: give more steps or '
+                'epochs, or an earlier checkpoint')
 
 
 class ClockSchedule(Stateful):
@@ -60,44 +58,38 @@ class ClockSchedule(Stateful):
 
     The clock is `history.seconds`. It stops during evaluations and callbacks,
     while checkpoints are saved, and until a stopped run is resumed. `begin`
-    reads the clock once for each step into `begin_seconds`, which determines
-    the learning rate and the batch size; arguments `step` are ignored.
-    end: the reading of the clock at which the run ends, in seconds.
+    reads it once for each step: learning rate and batch size of a step depend
+    on `begin_seconds`, the time at its beginning.
     """
 
     def __init__(self, minutes, history):
         self.minutes, self.history = minutes, history
-        self.end, self.begin_seconds = 60 * minutes, history.seconds
+        self.end_seconds, self.begin_seconds = 60 * minutes, history.seconds
         # The number of steps is unknown, so the x axis has no limits
         self.length_text, self.xlim = f'{minutes:g} minutes of steps', None
 
     def begin(self, step):
-        """Read the clock at the beginning of a step."""
         self.begin_seconds = self.history.seconds
 
     def is_over(self):
-        """True if no time is left, or a callback ended the run."""
-        return self.history.is_ended or self.history.seconds >= self.end
+        return (self.history.is_ended
+                or self.history.seconds >= self.end_seconds)
 
     def progress(self, step):
-        """The share of the time before the current step, 0 to 1."""
-        return self.begin_seconds / self.end
+        return self.begin_seconds / self.end_seconds
 
     def factor(self, step, warmup, decay):
-        """The factor of the learning rate at the current step."""
-        return rate_factor(self.begin_seconds, self.end, self.end, warmup,
-                           decay)
+        return rate_factor(self.begin_seconds, self.end_seconds,
+                           self.end_seconds, warmup, decay)
 
     def restore(self, checkpoint):
-        # Checkpoints of earlier versions have a list of all readings of the
-        # clock; the last reading is the time of the checkpoint
+        # Checkpoints of earlier versions have a list of all clock readings
         readings = checkpoint.state.get('clock')
         if readings is not None:
             self.history.seconds = float(readings[-1])
 
     def check(self, path):
-        """Raise ValueError if the run restored from `path` is past its end."""
-        if self.history.seconds > self.end:
+        if self.history.seconds > self.end_seconds:
             raise ValueError(
                 f'minutes={self.minutes:g} is less than the '
                 f'{self.history.seconds / 60:.2f} minutes that were used '
@@ -105,11 +97,10 @@ class ClockSchedule(Stateful):
 
 
 def grown_batch_size(full_size, growing_share, progress):
-    """The number of examples in a batch, at a progress from 0 to 1.
+    """The number of examples in the batch at a progress from 0 to 1.
 
-    growing_share: the share of the run with smaller batches. This share has
-    three equal phases. Their batches have an eighth, a quarter and half of
-    `full_size`, rounded up.
+    growing_share: the share of the run with smaller batches, in three equal
+    phases: an eighth, a quarter and half of `full_size`, rounded up.
     """
     if progress >= growing_share:
         return full_size
@@ -123,10 +114,9 @@ def rate_factor(position, length, decay_end, warmup, decay):
     """The factor of the learning rate at a position in a run.
 
     position, length (of the run) and decay_end are steps or seconds. The
-    factor rises from 0 to 1 in the first share `warmup` of the run. Then it
-    stays 1 if `decay` is 'none'. If `decay` is 'linear' or 'cosine', the
-    factor falls to 0 at `decay_end`, in a straight line or along half a cosine
-    (Loshchilov and Hutter 2017).
+    factor rises from 0 to 1 in the first share `warmup` of the run. With decay
+    'linear' or 'cosine' (Loshchilov and Hutter 2017), it then falls to 0 at
+    `decay_end`.
     """
     warmup_end = warmup * length
     if position < warmup_end:

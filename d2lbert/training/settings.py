@@ -19,7 +19,7 @@ from d2lbert.machine.arguments import (
 )
 from d2lbert.objectives.setting_rules import DEFAULT_NOISE, RULES
 
-#: The `Setting.kind` of a setting that holds a path, or a list of paths.
+#: The `Setting.kind` of a path, or of a list of paths.
 PATHS = 'paths'
 
 #: The choices of the setting `noise`, see `corpus.masking.Noise`.
@@ -28,30 +28,25 @@ NOISES = ('masking', 'deletion', 'infilling', 'sentences',
 
 
 class Setting(NamedTuple):
-    """The description of a setting: name, type, default, limits, help.
-
-    `metavar` stands for the value in the help of the command.
-    """
+    """A setting of a run, given as a keyword or as a flag."""
 
     name: str
     kind: Any               # str, int, float, bool or PATHS
     default: Any            # None: the setting may stay unset
     help: str
-    metavar: str = 'N'
+    metavar: str = 'N'      # stands for the value in the command's help
     learn: Any = None       # the default in the recipe learn, if different
-    least: Any = None       # an int must be at least this; a float must be
-                            # above this, not equal
+    least: Any = None       # the least int, or what a float must be above
     choices: tuple = ()     # the allowed values; (): all of the type
     is_share: bool = False  # True if the value must be below 1
     several: bool = False   # True if a list of paths is allowed
     changeable: bool = False    # True if the value may change on resume
-    replaced_by: Any = None     # name of another setting; this setting has no
-                                # effect if the other setting has a value
+    replaced_by: Any = None     # the setting that replaces this one, if given
     earlier: str = ''       # an earlier name, which is still accepted
 
     @property
     def type(self):
-        """The type of the setting's values, as a type hint."""
+        """The type hint of the setting."""
         kind = self.kind
         if kind == PATHS:
             kind = (Union[PathLike, List[PathLike]] if self.several
@@ -93,35 +88,29 @@ class Setting(NamedTuple):
 
 
 def _converted(name, value, kind):
-    """Convert a value to `kind`: str, bool, int or float.
-
-    Raises TypeError for a value of another kind, such as '5' for an int. If
-    `kind` is int, True and numbers that are not whole, such as 0.5, raise
-    ValueError.
-    """
+    """Convert a value to `kind`: str, bool, int or float."""
     if kind is str and isinstance(value, str):
         return value
     # Compare names of types: numpy.bool_ is no subclass of bool, and this
     # module does not import NumPy
     if kind is bool and type(value).__name__ in ('bool', 'bool_'):
         return bool(value)
-    if (kind in (int, float) and isinstance(value, numbers.Real)
-            and not isinstance(value, bool)):
+    is_real = isinstance(value, numbers.Real)   # also True for bools
+    if kind in (int, float) and is_real and not isinstance(value, bool):
         # int() of infinity raises OverflowError
         if kind is float or (math.isfinite(value) and int(value) == value):
             return kind(value)
     expected = {str: 'a name', bool: 'True or False', int: 'a whole number',
                 float: 'a number'}[kind]
     # For an int, 0.5 is a wrong value rather than a wrong type
-    error_type = (ValueError if kind is int and isinstance(value, numbers.Real)
-                  else TypeError)
+    error_type = ValueError if kind is int and is_real else TypeError
     raise error_type(f'{name} must be {expected}, not {value!r}')
 
 
 def _checked_paths(name, paths):
-    """Return one path as a string, or several paths as a list of strings.
+    """One path as a string, or several as a list of strings.
 
-    A list of one path counts as one path. None is returned as it is.
+    A list of one path counts as one path.
     """
     if isinstance(paths, (list, tuple)):
         checked_paths = [_checked_paths(name, path) for path in paths]
@@ -301,19 +290,18 @@ EARLIER_NAMES = {setting.earlier: name for name, setting in SETTINGS.items()
                  if setting.earlier}
 
 #: The recipes: the settings of the chapter, and settings that learn more in
-#: the same time by many small steps. The manual has held-out figures of both.
+#: the same time by many small steps.
 BOOK = {name: setting.default for name, setting in SETTINGS.items()}
 LEARN = {name: setting.default if setting.learn is None else setting.learn
          for name, setting in SETTINGS.items()}
 RECIPES = {'book': BOOK, 'learn': LEARN}
 
-#: The smallest number of log entries if log_interval is not given, in a run
-#: of num_steps=20 or more.
+#: A run of this many steps or more has at least this many log entries, unless
+#: log_interval is given.
 MIN_LOG_ENTRIES = 20
 
-#: Settings that may change on resume: the end of the run, its evaluations and
-#: checkpoints, and where its text, vocabulary and teacher are. Their files may
-#: be moved, but not changed.
+#: The end of a run, its evaluations and checkpoints, and where its text,
+#: vocabulary and teacher are. Their files may be moved, but not changed.
 CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
                         if setting.changeable]
 
@@ -322,7 +310,7 @@ def complete(keywords):
     """All settings of a run: checked `keywords`, and defaults for the others.
 
     A missing seed is drawn. Raises ValueError or TypeError for unknown
-    settings, wrong values, and settings that do not fit each other.
+    settings, wrong values and contradictions.
     """
     keywords = rename_keywords(EARLIER_NAMES, keywords)
     recipe = SETTINGS['recipe'].checked(keywords.get('recipe', 'book'))
@@ -336,6 +324,20 @@ def complete(keywords):
         max_interval = max(1, values['num_steps'] // MIN_LOG_ENTRIES)
         values['log_interval'] = min(values['log_interval'], max_interval)
     rules.check(objective, values)
+    _check_vocabulary(values)
+    _check_distillation(values)
+    if values['data_dir'] is not None and values['corpus'] != 'wikitext-2':
+        raise ValueError('data_dir (--data-dir) is the folder of '
+                         'WikiText-2, and corpus (--corpus) names another '
+                         'text: leave one of them out')
+    # A teacher's sizes may still replace the defaults. The net of the student
+    # checks the final sizes
+    if values['teacher'] is None:
+        _check_heads(values['num_hiddens'], values['num_heads'])
+    return values
+
+
+def _check_vocabulary(values):
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
                          'determine the vocabulary: leave one of them out')
@@ -347,20 +349,9 @@ def complete(keywords):
         raise ValueError('whole_word_masking (--whole-word-masking) is for '
                          "pieces of words: add tokenizer='wordpiece' "
                          '(--tokenizer wordpiece), or leave it out')
-    _check_distillation(values)
-    if values['data_dir'] is not None and values['corpus'] != 'wikitext-2':
-        raise ValueError('data_dir (--data-dir) is the folder of '
-                         'WikiText-2, and corpus (--corpus) names another '
-                         'text: leave one of them out')
-    # `pretrain` calls this before it loads a teacher, whose sizes may then
-    # replace the defaults. The net of the student checks the final sizes
-    if values['teacher'] is None:
-        check_heads(values['num_hiddens'], values['num_heads'])
-    return values
 
 
-def check_heads(num_hiddens, num_heads):
-    """Raise ValueError if vectors cannot be divided among the heads."""
+def _check_heads(num_hiddens, num_heads):
     if num_heads < 1 or num_hiddens % num_heads:
         raise ValueError(
             f'{num_heads} heads do not divide {num_hiddens} hiddens: choose '
@@ -371,10 +362,9 @@ def check_heads(num_hiddens, num_heads):
 def check_files(settings, values, known_names=()):
     """Raise ValueError if a file or folder of a setting does not exist.
 
-    Call it before a text is fetched or read. settings: {name: `Setting`}.
-    values: {name: value}. known_names: names of texts or models, such as
-    'sample', which are allowed in place of a path. Standard input, '-', is
-    always allowed.
+    settings: {name: `Setting`}. values: {name: value}. known_names: names of
+    texts or models, such as 'sample', that are allowed in place of a path.
+    Standard input, '-', is always allowed.
     """
     for name, value in values.items():
         if settings[name].kind != PATHS or value is None:
@@ -385,17 +375,16 @@ def check_files(settings, values, known_names=()):
                     os.path.expanduser(path)):
                 raise ValueError(
                     f'there is no file or folder {path}: name an existing '
-                    f'one for {name} (--{_flag(name)})' + did_you_mean(
+                    f'one for {name} ({_flag(name)})' + did_you_mean(
                         path, known_names))
 
 
 def _check_distillation(values):
-    """Raise ValueError if teacher settings are invalid or have no effect."""
     if values['teacher'] is None:
         for name in ('temperature', 'soft_weight', 'mlm_weight',
                      'cosine_weight'):
             if values[name] != SETTINGS[name].default:
-                raise ValueError(f'{name} (--{_flag(name)}) is for runs with '
+                raise ValueError(f'{name} ({_flag(name)}) is for runs with '
                                  'a teacher: add teacher (--teacher), or '
                                  f'leave {name} out')
     elif not values['temperature']:
@@ -408,10 +397,7 @@ def _check_distillation(values):
 
 
 def check_clock(minutes, num_workers):
-    """Raise ValueError if `minutes` is given and there are several workers.
-
-    The clocks of the workers would differ, and hence the numbers of steps.
-    """
+    """Raise ValueError if `minutes` is given and there are several workers."""
     if minutes is not None and num_workers > 1:
         raise ValueError(f'minutes={minutes:g} is for one worker, since the '
                          f'clocks of {num_workers} workers differ: give '
@@ -433,17 +419,18 @@ def checked_values(settings, defaults, keywords):
     values = {**defaults, **keywords}
     if values['seed'] is None:
         values['seed'] = int.from_bytes(os.urandom(4), 'little')
-    # {setting without effect: the setting that replaces it}
-    replaced = {name: setting.replaced_by for name, setting in settings.items()
-                if setting.replaced_by is not None
-                and values.get(setting.replaced_by) is not None}
-    for name, other in replaced.items():
+    replacements = {name: setting.replaced_by
+                    for name, setting in settings.items()
+                    if setting.replaced_by is not None
+                    and values.get(setting.replaced_by) is not None}
+    for name, other in replacements.items():
         if keywords.get(name) is not None:
             raise ValueError(
-                f'{name} (--{_flag(name)}) and {other} (--{_flag(other)}) '
+                f'{name} ({_flag(name)}) and {other} ({_flag(other)}) '
                 'both set the length of a run: give only one of them, and '
                 'for a resumed run the setting that the run began with')
-    values = {name: None if name in replaced else setting.checked(values[name])
+    values = {name: (None if name in replacements
+                     else setting.checked(values[name]))
               for name, setting in settings.items()}
     if values['batch_size'] % values['accumulate']:
         raise ValueError(f'accumulate={values["accumulate"]} does not divide '
@@ -451,17 +438,15 @@ def checked_values(settings, defaults, keywords):
     return values
 
 
-def _flag(name):    # without the two dashes
-    return name.replace('_', '-')
+def _flag(name):
+    return '--' + name.replace('_', '-')
 
 
 def takes_settings(groups):
-    """Return a decorator that documents the `**keywords` of a function.
+    """Decorate a function whose `**keywords` are settings.
 
-    groups: {title: settings}, the settings that `**keywords` accepts.
-
-    `inspect.signature` and `help` then list the settings with defaults,
-    types and meanings, after the other parameters of the function.
+    `inspect.signature` and `help` then list the settings after the other
+    parameters of the function. groups: {title: settings}.
     """
     def decorate(function):
         signature = inspect.signature(function)
@@ -492,37 +477,36 @@ def takes_settings(groups):
 
 
 def _bracketed_default(setting):
-    """The default in brackets, for `help`: ' [512; 64 in learn]'.
+    """The defaults of both recipes, for `help`: ' [512; 64 in learn]'.
 
-    ' [True in learn]' for a bool that is True in the recipe learn only; '' for
-    other bools, and for settings without a default.
+    A bool gives ' [True in learn]' or '', a setting without a default ''.
     """
     if setting.default is None or setting.kind is bool:
         return ' [True in learn]' if setting.learn else ''
-    return f' [{setting.default}' + (
-        ']' if setting.learn is None else f'; {setting.learn} in learn]')
+    if setting.learn is None:
+        return f' [{setting.default}]'
+    return f' [{setting.default}; {setting.learn} in learn]'
 
 
 def described_default(setting):
-    """The defaults in the recipes book and learn: '512; 64'.
+    """The defaults of both recipes, for tables and flags: '512; 64'.
 
-    'in learn' for a bool that is True in the recipe learn only; '' for other
-    bools, and for settings without a default.
+    A bool gives 'in learn' or '', a setting without a default ''.
     """
     if setting.default is None or setting.kind is bool:
         return 'in learn' if setting.learn else ''
-    text = f'{setting.default}'
-    return text if setting.learn is None else f'{text}; {setting.learn}'
+    if setting.learn is None:
+        return f'{setting.default}'
+    return f'{setting.default}; {setting.learn}'
 
 
-def table(groups=None, default_heading='default; in `learn`'):
+def table(groups=GROUPS, default_heading='default; in `learn`'):
     """The table of settings in the manual, in Markdown.
 
-    groups: as for `takes_settings`; None: the settings of `pretrain`.
-    default_heading: the heading of the column of defaults.
+    groups: as for `takes_settings`.
     """
     lines = [f'| setting | {default_heading} | |', '|---|---|---|']
-    for title, settings in (groups or GROUPS).items():
+    for title, settings in groups.items():
         lines.append(f'| *{title}* | | |')
         lines += [f'| `{setting.name}` | {described_default(setting)} | '
                   f'{setting.help} |' for setting in settings]
