@@ -18,9 +18,9 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 
-#: Commands of setuptools whose result lists the requirements
-INSTALLING = {'bdist_wheel', 'develop', 'dist_info', 'editable_wheel',
-              'install'}
+#: Commands of setuptools whose result names the MXNet of this machine
+INSTALL_COMMANDS = {'bdist_wheel', 'develop', 'dist_info', 'editable_wheel',
+                    'install'}
 
 
 def load(name):
@@ -42,13 +42,10 @@ def take_modules():
             if name.split('.')[0] == 'd2lbert'}
 
 
-def choose_build(machine, timeout=30):
-    """(build, reason): 'cpu' or 'cu112', and why it was chosen.
-
-    machine: the module `d2lbert.machine.hardware`.
-    """
+def choose_build(hardware, timeout=30):
+    """(build, reason): 'cpu' or 'cu112', and why it was chosen."""
     wanted = os.environ.get('D2LBERT_MXNET', '').strip().lower() or 'auto'
-    if wanted not in ('auto', *machine.WHEELS):
+    if wanted not in ('auto', *hardware.WHEELS):
         sys.exit(f'D2LBERT_MXNET is {wanted!r}; it must be cpu, cu112 or '
                  'auto (the default)')
     system = f'{platform.system()} {platform.machine()}'
@@ -57,12 +54,12 @@ def choose_build(machine, timeout=30):
             sys.exit('D2LBERT_MXNET is cu112, and that build of MXNet exists '
                      f'for Linux x86_64 only, not for {system}; install with '
                      'D2LBERT_MXNET=cpu')
-        needs = (f', which needs OpenBLAS: {machine.ARM_PACKAGES}'
+        needs = (f', which needs OpenBLAS: {hardware.ARM_PACKAGES}'
                  if system == 'Linux aarch64' else '')
         return 'cpu', f'the only one for {system}{needs}'
     if wanted != 'auto':
         return wanted, f'D2LBERT_MXNET={wanted}'
-    driver = machine.probe_driver(timeout)
+    driver = hardware.probe_driver(timeout)
     for gpu in driver.gpus:
         if gpu.is_usable:
             return 'cu112', (f'GPU {gpu.index} ({gpu.name}) has compute '
@@ -73,10 +70,7 @@ def choose_build(machine, timeout=30):
 
 
 def mxnet_projects(timeout=30):
-    """MXNet's project, and the requirements of the CUDA libraries it needs.
-
-    Prints the choice to stderr.
-    """
+    """MXNet's project, and the requirements of the CUDA libraries it needs."""
     hardware = load('hardware')
     build, reason = choose_build(hardware, timeout)
     print(f'd2lbert: the {build} build of MXNet ({reason})', file=sys.stderr)
@@ -86,7 +80,7 @@ def mxnet_projects(timeout=30):
 
 
 def requirements():
-    """Everything that d2lbert needs to run on this machine."""
+    """Requirements on this machine; makes MXNet's wheel if there is none."""
     project, *libraries = mxnet_projects()
     wheels = load('mxnet_wheel')
     try:
@@ -97,10 +91,9 @@ def requirements():
 
 
 def pip_command(parent=None):
-    """The sub-command of the pip that runs this build, as a list of one word.
+    """[sub-command] of the pip that runs this build, or [] if not found.
 
-    The list is empty if no pip is found, or if the system does not show the
-    commands of processes. parent: a process id, by default of the parent.
+    parent: the process id of this pip; None: of the parent process.
     """
     try:
         path = Path('/proc', str(parent or os.getppid()), 'cmdline')
@@ -113,32 +106,31 @@ def pip_command(parent=None):
             if not word.startswith('-')][:1]
 
 
-def refuse_to_travel(folder):
-    """Exit if a wheel is built to be kept, not to be installed here.
+def exit_if_wheel_is_kept(folder):
+    """Exit unless the wheel built in `folder` is installed here at once.
 
-    A wheel requires MXNet by the path of a file on this machine. pip sets
-    environment variables, and its command line tells `pip wheel` from `pip
-    install`. uv builds in its cache, a folder with a CACHEDIR.TAG.
+    It requires MXNet by the path of a file on this machine.
     """
-    if 'PIP_BUILD_TRACKER' in os.environ or 'PIP_REQ_TRACKER' in os.environ:
-        travels = 'wheel' in pip_command()
-    else:
-        travels = not any((above / 'CACHEDIR.TAG').exists()
+    runs_in_pip = {'PIP_BUILD_TRACKER', 'PIP_REQ_TRACKER'} & set(os.environ)
+    if runs_in_pip:
+        is_kept = 'wheel' in pip_command()      # else `pip install`
+    else:       # uv installs from its cache, a folder with a CACHEDIR.TAG
+        is_kept = not any((above / 'CACHEDIR.TAG').exists()
                           for above in Path(folder).resolve().parents)
-    if not travels:
-        return
-    sys.exit('d2lbert: a built wheel would name the MXNet of this machine '
-             'and could not be installed on another: run python -m build '
-             '--sdist, and install what that makes')
+    if is_kept:
+        sys.exit('d2lbert: a built wheel would name the MXNet of this machine '
+                 'and could not be installed on another: run python -m build '
+                 '--sdist, and install the archive that it makes')
 
 
 class SourceDistribution(sdist):
     """The source with all that its tests need."""
 
     def make_distribution(self):
-        tops = ('.ci', '.devcontainer', '.github', 'data/sample', 'notebooks',
-                'tests')
-        found = [path for top in tops for path in (HERE / top).rglob('*')]
+        folders = ('.ci', '.devcontainer', '.github', 'data/sample',
+                   'notebooks', 'tests')
+        found = [path for folder in folders
+                 for path in (HERE / folder).rglob('*')]
         for path in sorted([*found, *HERE.glob('.*')]):
             name = path.relative_to(HERE)
             if path.is_file() and name.name != '.git' and not (
@@ -155,8 +147,8 @@ def version():
 def readme():
     """README.md for the page of a package index.
 
-    Relative paths lead nowhere on such a page: their pictures are left out,
-    and their links become plain text.
+    Relative paths lead nowhere there: such pictures are left out, and such
+    links become plain text.
     """
     path = HERE / 'README.md'
     text = path.read_text(encoding='utf-8') if path.exists() else ''
@@ -167,15 +159,15 @@ def readme():
     return ''.join(parts)
 
 
-def license_of(setuptools):
+def license_keyword():
     """{keyword: license}; setuptools 77 renamed the keyword."""
-    has_expression = int(setuptools.split('.')[0]) >= 77
-    return {'license_expression' if has_expression else 'license': 'MIT'}
+    is_renamed = int(setuptools_version.split('.')[0]) >= 77
+    return {'license_expression' if is_renamed else 'license': 'MIT'}
 
 
 PYARROW = 'pyarrow>=8,<30'
 PRETRAINED = ['safetensors>=0.3,<1',
-              # Later ones have no wheel for Python 3.8
+              # Later versions have no wheel for Python 3.8
               'tokenizers>=0.13,<0.21; python_version < "3.9"',
               'tokenizers>=0.13,<1; python_version >= "3.9"']
 PUNKT = ['nltk>=3.8,<4']
@@ -185,7 +177,7 @@ PACKAGES = ['numpy>=1.17', 'matplotlib>=3.5,<4', 'tqdm>=4.57,<5']
 
 
 def extras():
-    """What `pip install '.[NAME]'` adds; `all` adds what any command uses."""
+    """{NAME: what `pip install '.[NAME]'` adds}."""
     for_users = {
         'notebook': [*KERNEL, 'notebook>=6,<8', 'pandas>=1.1,<4', PYARROW,
                      *PRETRAINED, *PUNKT,
@@ -208,8 +200,8 @@ def extras():
 
 if __name__ == '__main__':
     if 'bdist_wheel' in sys.argv:
-        refuse_to_travel(next(
-            (after for option, after in zip(sys.argv, sys.argv[1:])
+        exit_if_wheel_is_kept(next(
+            (value for option, value in zip(sys.argv, sys.argv[1:])
              if option in ('--dist-dir', '-d')), 'dist'))
     setup(
         name='d2lbert',
@@ -218,7 +210,7 @@ if __name__ == '__main__':
         long_description=readme(),
         long_description_content_type='text/markdown',
         author='d2lbert authors',
-        **license_of(setuptools_version),
+        **license_keyword(),
         license_files=['LICENSE'],
         keywords=['BERT', 'MXNet', 'Gluon', 'Dive into Deep Learning',
                   'pretraining', 'sentence embeddings'],
@@ -245,7 +237,7 @@ if __name__ == '__main__':
                       'd2lbert.pictures': ['*.html', '*.css', '*.js'],
                       'd2lbert.sample': ['*']},
         python_requires='>=3.8',
-        install_requires=(requirements() if INSTALLING & set(sys.argv)
+        install_requires=(requirements() if INSTALL_COMMANDS & set(sys.argv)
                           else PACKAGES),
         extras_require=extras(),
         entry_points={

@@ -1,8 +1,7 @@
-"""This module has the book's Transformer encoder, and a decoder block.
+"""The book's Transformer encoder, and a decoder block.
 
-In shapes, letters are numbers. B: sequences of a batch. T: tokens of a
-sequence. S: tokens of the encoded text that a decoder attends to. H: hidden
-units.
+Letters in shapes: B sequences of a batch, T tokens of a sequence, S tokens of
+the encoded text that a decoder attends to, H hidden units.
 """
 import numpy as onp
 
@@ -16,8 +15,8 @@ from d2lbert.nn.variant import BOOK, Variant, num_layers_up_to
 class PositionWiseFFN(nn.Block):
     """Two dense layers, applied to every position alike.
 
-    variant: a `Variant`; only its activation, activation_dropout and
-    precision are used. in_units: H; with 0, the first call sets it.
+    variant: a `Variant`, for activation, activation_dropout and precision.
+    in_units: H; with 0, the first call sets it.
     """
 
     def __init__(self, ffn_num_hiddens, ffn_num_outputs, variant=None,
@@ -39,12 +38,11 @@ class PositionWiseFFN(nn.Block):
 
 
 class AddNorm(packed.Packable):
-    """LayerNorm(X + dropout(Y)): a residual connection, then LayerNorm.
+    """LayerNorm(X + dropout(Y)), where X is the residual connection.
 
     in_channels: H; with 0, the first call sets it. epsilon: of the LayerNorm.
     """
 
-    # A faster twin of `forward`, see `packed.Packable`
     packed_forward = packed.add_norm
 
     def __init__(self, dropout, in_channels=0, epsilon=1e-5, **kwargs):
@@ -53,7 +51,7 @@ class AddNorm(packed.Packable):
         self.ln = LayerNorm(in_channels=in_channels, epsilon=epsilon)
 
     def forward(self, X, Y):
-        """Return LayerNorm(X + dropout(Y)); X, Y and the result (..., H)."""
+        """X, Y and the result are (..., H)."""
         return self.ln(self.dropout(Y) + X)
 
     def add(self, X, Y):
@@ -64,14 +62,12 @@ class AddNorm(packed.Packable):
 class TransformerEncoderBlock(packed.Packable):
     """Self-attention and a feed-forward network, each with an `AddNorm`.
 
-    The book's first edition and 0.17 call this class `EncoderBlock`. use_bias:
-    True gives the projections of attention a bias. variant: a `Variant`. The
-    block computes LayerNorm(X + dropout(f(X))) twice: f is first the
-    attention, then the network. With variant.pre_norm it is
-    X + dropout(f(LayerNorm(X))).
+    Each of the two, f, is applied as LayerNorm(X + dropout(f(X))), or with
+    variant.pre_norm as X + dropout(f(LayerNorm(X))). use_bias: True gives the
+    projections of attention a bias. variant: a `Variant`. The book's first
+    edition and 0.17 call this class `EncoderBlock`.
     """
 
-    # A faster twin of `forward`, see `packed.Packable`
     packed_forward = packed.padded_block
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
@@ -110,7 +106,6 @@ EncoderBlock = TransformerEncoderBlock
 
 
 def _attention_dropout(dropout, variant):
-    """Return the dropout rate of attention weights; `dropout` by default."""
     return (dropout if variant.attention_dropout is None
             else variant.attention_dropout)
 
@@ -145,12 +140,11 @@ class TransformerDecoderBlock(nn.Block):
         """Decode X (B, T, H), given an encoded text encoded_X (B, S, H).
 
         valid_lens (B,): the number of encoded tokens before the padding; None:
-        all S. seen_lens (B, T): each token of X attends to this number of
-        decoded tokens, counted from the first one; None: to all. Decoded
-        tokens are the tokens of earlier calls, then the tokens of X. cache: a
-        dict, empty at the first call, in which the block stores the keys and
-        values of the text and of all decoded tokens. Later calls with this
-        dict ignore encoded_X. Returns (B, T, H).
+        all S. seen_lens (B, T): the number of decoded tokens that each token
+        of X attends to, counted from the first token of the first call; None:
+        all. cache: a dict for the keys and values of the text and of decoded
+        tokens, empty at the first call. Later calls ignore encoded_X. Returns
+        (B, T, H).
         """
         if 'text' not in cache:
             cache['text'] = self.attention2.project_kv(encoded_X, encoded_X)
@@ -168,17 +162,13 @@ class TransformerDecoderBlock(nn.Block):
 
 
 class Blocks(nn.Sequential):
-    """The blocks of an encoder.
+    """The blocks of an encoder; layers may share some of them.
 
-    Without variant.num_groups, each layer is one block, and there are
-    inner_group_num * num_layers layers. With variant.num_groups, there are
-    num_layers layers. Each layer applies the inner_group_num blocks of a
-    group, and consecutive layers share a group (Lan et al. 2020). arguments:
-    the positional arguments of `TransformerEncoderBlock` before variant.
+    num_layers: as for `Variant.blocks_of_layers`. arguments: the positional
+    arguments of `TransformerEncoderBlock` before variant.
     """
 
-    # The defaults make an object without blocks: to slice blocks, Gluon makes
-    # such an object and adds the blocks of the slice
+    # Gluon slices blocks by adding them to an object made without arguments
     def __init__(self, num_layers=0, variant=BOOK, *arguments, **kwargs):
         super().__init__(**kwargs)
         block_indices = variant.blocks_of_layers(num_layers)
@@ -186,7 +176,7 @@ class Blocks(nn.Sequential):
                               for k in indices), default=-1)
         for _ in range(num_blocks):
             self.add(TransformerEncoderBlock(*arguments, variant))
-        # The block indices of each layer; None: layers and blocks are the same
+        # The block indices of each layer; None: each layer is one block
         self._block_indices = (None if variant.num_groups is None
                                else block_indices)
 
@@ -198,10 +188,9 @@ class Blocks(nn.Sequential):
         return len(self._block_indices)
 
     def up_to(self, layer):
-        """Return the list of all blocks up to the last block of `layer`.
+        """Return the blocks to apply, in order, for the output of `layer`.
 
-        layer: counted from 1, or back from -1, the last layer; 0 gives an
-        empty list. A block that several layers share is repeated in the list.
+        layer: as for `num_layers_up_to`. A shared block is repeated.
         """
         num_used_layers = num_layers_up_to(layer, self.num_layers)
         blks = list(self)

@@ -18,10 +18,10 @@ from d2lbert.training.saved_runs import (
 
 
 class Stateful:
-    """An object with a state that the checkpoints of a run store."""
+    """An object of a run whose values the checkpoints store."""
 
     def state(self):
-        """The object's entries in the JSON of a checkpoint, a dictionary."""
+        """The object's entries, {name: value}, in the JSON of a checkpoint."""
         return {}
 
     def arrays(self):
@@ -31,13 +31,11 @@ class Stateful:
     def restore(self, checkpoint):
         """Take the object's values from a `Checkpoint`.
 
-        Raises ValueError, TypeError or KeyError if they are damaged. A run
-        restores its objects in the order of `Run.stateful`.
+        Raises ValueError, TypeError or KeyError if they are damaged.
         """
 
 
-def note_in_first_worker(line):
-    """Print a line to standard error, in the first worker only."""
+def _note_in_first_worker(line):
     if workers.rank() == 0:
         note(line)
 
@@ -45,10 +43,8 @@ def note_in_first_worker(line):
 class Conditions(Stateful):
     """The data, devices and operators on which the results of a run depend.
 
-    A run can only be resumed with equal data. Another number of devices or
-    workers, or another kernel for matrix products, is allowed. Further steps
-    then differ from the steps of a run that never stopped, and a line on
-    standard error warns of this.
+    `check` raises an error for other data. `restore` warns of another number
+    of devices or workers, or another kernel: these change further results.
     """
 
     def __init__(self, objective, net, devices):
@@ -56,7 +52,7 @@ class Conditions(Stateful):
 
     @property
     def num_devices(self):
-        """The number of devices of all workers, which have equally many."""
+        """The total of all workers, assuming that each has equally many."""
         return len(self.devices) * workers.num_workers()
 
     def state(self):
@@ -67,27 +63,26 @@ class Conditions(Stateful):
                         *self._product_arguments()))
 
     def restore(self, checkpoint):
-        """Choose the recorded kernel again, and warn of changed conditions."""
+        """Use the recorded kernel again, if possible; warn of changes."""
         path, state, _ = checkpoint
         for name, now in (('devices', self.num_devices),
                           ('workers', workers.num_workers())):
             before = state[f'num_{name}']
             if before != now:
-                note_in_first_worker(
+                _note_in_first_worker(
                     f'the number of {name} was {before} when {path} was '
                     f'written and is {now} now: the parameters are the '
                     'same, the random numbers of dropout are not')
                 break       # one line is enough if both numbers changed
-        # Choose the recorded kernel for matrix products again, if possible
         difference = kernels.products.resume(state.get('products'),
                                              *self._product_arguments())
         if difference:
-            note_in_first_worker(
+            _note_in_first_worker(
                 f'{difference}: the parameters of {path} are the same, but '
                 'further steps differ by rounding')
 
     def check(self, checkpoint):
-        """Raise `RunError` if the data have changed since a checkpoint."""
+        """Raise `RunError` if a fixed entry of the objective has changed."""
         path, state, _ = checkpoint
         for name, now in self.objective.fixed_entries.items():
             if state.get(name) != now:
@@ -97,21 +92,17 @@ class Conditions(Stateful):
                     f'({causes}): restore the original, or start a new run')
 
     def _product_arguments(self):
-        """Arguments of `products.record` and `resume`: precision, and fused.
-
-        fused: True if C++ computes the operators.
-        """
+        """The arguments (precision, fused) of `kernels.products.record`."""
         return self.net.config['precision'], kernels.load() and all(
             device.device_type != 'gpu' for device in self.devices)
 
 
 class DataPosition(Stateful):
-    """The position in the data after the batches that the run has used.
+    """The place in the data where the next batch of the run begins.
 
     epoch, position: the beginning of a batch of the objective, see
     `Objective.batches`, or the end of the epoch. taken: the number of examples
-    of this batch that the run has used already. It is 0 unless the setting
-    grow_batch divides the objective's batches.
+    of this batch that the run has used, 0 unless grow_batch divides batches.
     """
 
     def __init__(self):
@@ -120,8 +111,8 @@ class DataPosition(Stateful):
     def batches(self, objective, next_size):
         """Yield batches from this position on, without end.
 
-        next_size() returns the largest number of examples in the next batch.
-        A batch of the objective with more examples is cut into several.
+        next_size(): the largest size of the next batch. Larger batches of the
+        objective are divided.
         """
         while True:
             for next_position, batch in objective.batches(self.epoch,
@@ -153,12 +144,10 @@ class DataPosition(Stateful):
 
 
 class WeightAverage(Stateful):
-    """The exponential moving average of the weights.
+    """The exponential moving average of the weights; decay=0: no average.
 
-    After each step the average becomes decay * average + (1 - decay) *
-    weight. The decay of a step is at most (1 + step) / (10 + step), as in
-    TensorFlow, so that the initial weights soon count little. With decay=0
-    there is no average.
+    The decay of a step is at most (1 + step) / (10 + step), as in TensorFlow,
+    so that the initial weights soon count little.
     """
 
     PREFIX = 'average/'
@@ -176,10 +165,7 @@ class WeightAverage(Stateful):
 
     @staticmethod
     def _weight(param):
-        """A parameter's array on its first device.
-
-        It has MXNet's older array type, mx.nd.NDArray, as `sgd_update` needs.
-        """
+        """The value on the first device, an mx.nd.NDArray for `sgd_update`."""
         return param.data(param.list_ctx()[0]).as_nd_ndarray()
 
     def update(self, step):
@@ -193,19 +179,18 @@ class WeightAverage(Stateful):
 
     @contextlib.contextmanager
     def applied(self):
-        """Set the net's weights to the averages within a `with` statement."""
-        weights = [self._weight(param).copy()
-                   for param, _ in self._averages.values()]
+        """Within a `with` statement, set the net's weights to the averages."""
+        saved = [self._weight(param).copy()
+                 for param, _ in self._averages.values()]
         self.apply()
         try:
             yield
         finally:
-            for (param, _), weight in zip(self._averages.values(),
-                                          weights):
+            for (param, _), weight in zip(self._averages.values(), saved):
                 param.set_data(weight.as_np_ndarray())
 
     def apply(self):
-        """Set the net's weights to the averages for good."""
+        """Set the net's weights to the averages."""
         for param, average in self._averages.values():
             param.set_data(average.as_np_ndarray())
 
@@ -226,10 +211,9 @@ class WeightAverage(Stateful):
 class BestWeights(Stateful):
     """The weights of the step with the highest score of the objective.
 
-    Of steps with equal scores the first is the best. is_kept: False if the
-    objective has no score or no evaluation; then nothing is stored. folder:
-    the run folder, whose file `best.params` holds the weights until the run is
-    finished. All workers except the first get folder=None, and store nothing.
+    Until the run is finished, best.params has them. folder: the run folder;
+    None except in the first worker, which alone stores weights. is_kept: False
+    if the objective has no score or no evaluation.
     """
 
     PREFIX = 'best/'
@@ -242,16 +226,13 @@ class BestWeights(Stateful):
 
     @property
     def step(self):
-        """The best step so far, or None.
-
-        None before the first evaluation, and if nothing is stored.
-        """
+        """The best step so far; None if no best weights are stored."""
         if not self.score or self.path is None:
             return None
         return best_step(self.history, self.score)
 
     def save_if_best(self, step):
-        """Save the current weights, after `step`, if it is the best step."""
+        """Save the current weights, if `step` is the best step so far."""
         if self.step == step:
             save_parameters(self.net, self.path)
 
@@ -279,10 +260,7 @@ class BestWeights(Stateful):
             npx.save(MXNetPath(partial_path), found)
 
     def load(self, devices):
-        """Load the best weights into the net, unless it has them already.
-
-        Without best weights, the net keeps its weights.
-        """
+        """Load the best weights, if any, unless the net has them already."""
         if self.step not in (None, self.history.num_steps):
             load_parameters(self.net, self.path, devices)
 
@@ -294,10 +272,7 @@ class BestWeights(Stateful):
 
 
 def best_step(history, score):
-    """The first step with the highest score; None without any evaluation.
-
-    score: a function from the held-out figures of a step to a number.
-    """
+    """The first step with the highest score(held-out figures), or None."""
     scores = {step: score(figures)
               for step, figures in history.held_out.items()}
     # NaN is worse than any number; max returns the first of equals

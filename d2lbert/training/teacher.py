@@ -22,12 +22,10 @@ class Teacher(NamedTuple):
 
     @classmethod
     def load(cls, path):
-        """Load the teacher from a run of `pretrain` or a pretrained model.
+        """Load a run of `pretrain` or a pretrained model from a folder.
 
-        path: the folder. Raises ValueError for a run of `finetune`. Raises
-        ValueError also if the model has a decoder, predicts next tokens, lacks
-        an MLM head, or scores another number of tokens than its tokenizer has,
-        and if the tokenizer has neither whole words nor word pieces.
+        Raises ValueError for any other folder, and for a model from which no
+        student can learn.
         """
         path = Path(path)
         _, net, tokenizer = load_folder(
@@ -49,26 +47,23 @@ class Teacher(NamedTuple):
                 f'the teacher {path} scores {net.config["vocab_size"]} '
                 f'tokens, but its tokenizer has {len(vocab)}: choose a model '
                 'in which these numbers are equal')
-        teacher = cls(path, net, vocab, _digest(net))
         if net.has_random('mlm'):
             raise ValueError(f'the teacher {path} has no head that predicts '
                              'masked words, which a student learns '
                              'from: choose a model with this head')
-        return teacher
+        return cls(path, net, vocab, _hash_weights(net))
 
     def student_settings(self, keywords):
-        """Return all settings of a student's run, {name: value}, checked.
+        """Return all settings of a student's run, given some as `keywords`.
 
-        keywords: the given settings. Tokenizer, architecture and sizes that
-        are not given are those of the teacher, with half as many layers,
-        rounded up. The objective is 'mlm' if the teacher has no NSP head and
-        `keywords` name no objective.
+        The defaults of tokenizer, architecture and sizes are the teacher's,
+        with half as many layers.
         """
         config = self.net.config
         num_groups = config.get('num_groups')
         defaults = dict(
             tokenizer=self._tokenizer_setting,
-            architecture=_architecture(config),
+            architecture=_architecture_setting(config),
             num_layers=math.ceil(config['num_layers'] / 2),
             embedding_size=config.get('embedding_size'),
             # The layers of a group share their weights, as in ALBERT
@@ -81,7 +76,6 @@ class Teacher(NamedTuple):
 
     @property
     def _tokenizer_setting(self):
-        """The value of the setting `tokenizer` for the teacher."""
         return 'wordpiece' if isinstance(self.vocab, PieceVocab) else 'words'
 
     def check(self, settings, vocab=None):
@@ -125,8 +119,7 @@ class Teacher(NamedTuple):
                 '(--num-hiddens)')
 
 
-def _digest(net):
-    """The sha256 of the weights of encoder and MLM head."""
+def _hash_weights(net):
     hasher = hashlib.sha256()
     for name, param in sorted(net._collect_params_with_prefix().items()):
         # A student does not learn from other heads, which may be random
@@ -136,15 +129,9 @@ def _digest(net):
     return hasher.hexdigest()
 
 
-def _architecture(config):
-    """The value of the setting `architecture` that describes a net.
-
-    'distilbert' or 'published' if `config` has the values that this
-    architecture requires, otherwise 'book'.
-    """
-    # `heads` may be a list, from JSON
-    config = {**DEFAULTS, **config, 'heads': tuple(
-        config.get('heads', DEFAULTS['heads']))}
+def _architecture_setting(config):
+    config = {**DEFAULTS, **config}
+    config['heads'] = tuple(config['heads'])    # a list if read from JSON
     for name in ('distilbert', 'published'):
         # Nets of one architecture may differ in these three entries
         required = {key: value for key, value in ARCHITECTURES[name].items()

@@ -2,7 +2,7 @@
 
 A batch is divided among the workers. Each worker divides its rows into
 `accumulate` parts, and computes the parts one after another. A part is divided
-among the worker's devices.
+into shards, at most one for each of the worker's devices.
 """
 import math
 
@@ -30,16 +30,15 @@ class AdamW(mx.optimizer.Optimizer):
 
     For `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)`.
     Without decay and clipping it equals MXNet's Adam up to rounding (Kingma
-    and Ba 2015, with bias correction in the rate). Decay is decoupled
-    (Loshchilov and Hutter 2019): a step multiplies matrices by
-    1 - learning_rate * wd. Biases and the parameters of LayerNorm do not
-    decay.
+    and Ba 2015, with bias correction in the rate). Decay multiplies matrices
+    by 1 - learning_rate * wd (Loshchilov and Hutter 2019). Biases and the
+    parameters of LayerNorm do not decay.
 
     clip_norm: limit of the norm of all gradients together, after
-    `rescale_grad`; 0: no limit. ahead: True prepares an update while its
-    gradients are still being computed. Set it only if the loop waits for
-    all predictions (forward passes without gradients) before it computes
-    gradients: a pending prediction may move a weight to other memory.
+    `rescale_grad`; 0: no limit. ahead: True queues an update while its
+    gradients are still being computed. Set it only if no prediction (forward
+    pass without gradients) is pending at an update: a pending prediction may
+    move a weight to other memory.
     """
 
     def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999,
@@ -53,8 +52,7 @@ class AdamW(mx.optimizer.Optimizer):
         self.aggregate_num = 1 << 30    # `update` gets all parameters at once
 
     def create_state(self, index, weight):
-        """Zeros for Adam's moments: means of the gradient and of its square.
-        """
+        """Return zeros for Adam's two moments."""
         if weight.stype != 'default':
             raise ValueError(f'AdamW updates dense weights, not '
                              f'{weight.stype} ones: make the parameter '
@@ -63,11 +61,7 @@ class AdamW(mx.optimizer.Optimizer):
                      for _ in range(2))
 
     def update(self, index, weight, grad, state):
-        """Update several parameters, or one.
-
-        For several parameters all arguments are lists; index has the numbers
-        of the parameters. For one parameter no argument is a list.
-        """
+        """Update one parameter, or several if all arguments are lists."""
         if not isinstance(index, (list, tuple)):
             index, weight, grad, state = [index], [weight], [grad], [state]
         if self.clip_norm and len(index) == 1 and self._num_trainable() > 1:
@@ -92,20 +86,12 @@ class AdamW(mx.optimizer.Optimizer):
                    for param in self.param_dict.values())
 
     def _bias_correction(self, t):
-        """Adam's factor of the rate at update t, counted from 1.
-
-        It corrects for means that start at zero.
-        """
+        """Adam's factor of the learning rate at update t, counted from 1."""
         return math.sqrt(1 - self.beta2 ** t) / (1 - self.beta1 ** t)
 
 
 class Updater(Stateful):
-    """Compute gradients and update a net, on all devices of this worker.
-
-    objective: an `Objective`. settings: all settings of the run. schedule:
-    see `training.schedule`. A checkpoint stores the weights, the moments of
-    Adam and the vocabulary of the net.
-    """
+    """Compute gradients and update a net, on all devices of this worker."""
 
     def __init__(self, net, objective, settings, schedule, devices):
         self.net, self.objective, self.settings = net, objective, settings
@@ -126,14 +112,11 @@ class Updater(Stateful):
             update_on_kvstore=False)
 
     def gradients(self, batch):
-        """Compute the gradients of a batch.
+        """Compute the gradients of a batch, without waiting for the last part.
 
-        The devices may still be computing the last part on return.
-
-        A shard is the rows of a part that one device computes. Each loss is a
-        mean over items such as masked words. The loss of a shard is weighted
-        by the shard's share of all items in the batch, so that any division
-        gives the same gradients.
+        Each loss is a mean over items such as masked words. The loss of a
+        shard is weighted by the shard's share of all items in the batch, so
+        that any division gives the same gradients.
 
         Returns a list for each loss: the weighted losses of this worker's
         shards, scalars on the devices. Summed over all workers, the list gives
@@ -145,14 +128,13 @@ class Updater(Stateful):
         if accumulate > 1:
             zero_gradients(self.net, self.devices)
         terms_of_loss = [[] for _ in batch_counts]
-        num_used = 0    # number of devices with a shard of the last part
+        num_used_devices = 0    # in the last part
         for k in range(accumulate):
             part = part_of(worker_batch, k, accumulate)
             if not len(part[0]):    # there are fewer rows than parts
                 continue
             wait_for_previous_step()
             with autograd.record():
-                # For each shard, the list of its weighted losses
                 losses_by_shard = [
                     _weighted_losses(losses_and_counts, batch_counts)
                     for losses_and_counts in self.objective.shard_losses(
@@ -161,18 +143,16 @@ class Updater(Stateful):
                         for losses in losses_by_shard]
             autograd.backward(sums)
             # The last part is the largest, so it uses the most devices
-            num_used = len(sums)
-            # zip(*...) gives, for each loss, its terms of all shards
+            num_used_devices = len(sums)
             for terms, new_terms in zip(terms_of_loss, zip(*losses_by_shard)):
                 terms += new_terms
-        # A device without a shard still has its gradient of the step before,
-        # which `update` would add. The condition saves a call of about 1 ms
-        if num_used < len(self.devices):
-            zero_gradients(self.net, self.devices[num_used:])
+        # Else `update` would add the old gradients of devices without a shard.
+        # The condition saves a call of about 1 ms
+        if num_used_devices < len(self.devices):
+            zero_gradients(self.net, self.devices[num_used_devices:])
         return terms_of_loss
 
     def _sum_to_minimize(self, losses):
-        """Sum a shard's losses, each times its factor in objective.weights."""
         # Do not multiply by 1 or add to 0: each costs an operation
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
@@ -191,7 +171,7 @@ class Updater(Stateful):
     def totals(self, losses, *extra_numbers):
         """The sums over all workers of each loss and each extra number.
 
-        losses: as `gradients` returns them. Waits for the devices. The first
+        losses: the result of `gradients`. Waits for the devices. The first
         call raises `RunError` if this worker has other settings or data than
         the first worker.
         """
@@ -211,12 +191,9 @@ class Updater(Stateful):
     def _check_equals_first_worker(self, store, key, size):
         """Raise `RunError` if the first worker has other settings or data.
 
-        store, key: the key-value store, and the key under which it sends a
-        hash of the first worker's settings and data. size: the size of all
-        arrays with this key.
+        size: of every array that the key-value store has at this key.
         """
-        # The hash of 31 bits is stored as two numbers that float32 can hold
-        # exactly. Further numbers are 0
+        # Two numbers hold the hash of 31 bits, since float32 has only 24 bits
         own_hash = np.zeros(size, dtype='float32')
         own_hash[:2] = np.array(divmod(derive_seed(
             self.settings, self.objective.fixed_entries), 1 << 16))
@@ -281,11 +258,7 @@ class Updater(Stateful):
 
 
 def _weighted_losses(losses_and_counts, batch_counts):
-    """The losses of a shard, each times the shard's share of the items.
-
-    losses_and_counts: (loss, number of items in the shard) for each loss.
-    batch_counts: for each loss, the number of items in the batch.
-    """
+    """The losses of a shard, each times the shard's share of the items."""
     return [loss * (count / max(batch_count, 1))
             for (loss, count), batch_count in zip(losses_and_counts,
                                                   batch_counts)]

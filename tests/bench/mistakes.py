@@ -507,7 +507,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if accumulate < 1:\n            zero_gradients(',
      'test_steps_in_parts_end_at_the_parameters_of_whole_ones'),
     ('a device without rows keeps the gradient of the step before',
-     'zero_gradients(self.net, self.devices[num_used:])',
+     'zero_gradients(self.net, self.devices[num_used_devices:])',
      'pass',
      'test_a_device_without_rows_adds_nothing_of_the_step_before'),
     ('the last step has a rate of zero',
