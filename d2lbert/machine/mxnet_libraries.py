@@ -26,26 +26,25 @@ from d2lbert.machine.hardware import (
 
 @contextlib.contextmanager
 def libraries_ready():
-    """Context to load libmxnet.so in: loads its libraries, sets its threads.
+    """Context to load libmxnet.so in, with its libraries and thread counts.
 
     Raises ImportError, with a remedy, if a needed library cannot be loaded, if
-    a thread count is invalid, or if OpenMP was loaded with too few threads.
+    a thread count is invalid, or if OpenMP may start too few threads.
     """
     with contextlib.ExitStack() as stack:
         if build() == 'cu112':
             _load_cuda()
             stack.enter_context(_no_cudnn_warning())
-        elif is_arm():
+        elif _is_arm_linux():
             load_arm(mxnet_folders())
         stack.enter_context(threads_for_import())
         yield
 
 
 def _load_cuda():
-    """Load the CUDA libraries of this Python environment for mxnet-cu112.
+    """Load the CUDA libraries, so that users need not set LD_LIBRARY_PATH.
 
-    When libmxnet.so is loaded later, the dynamic linker uses the libraries
-    that are already loaded. So users need not set LD_LIBRARY_PATH.
+    The dynamic linker links libmxnet.so to libraries that are already loaded.
     """
     try:
         ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL)
@@ -58,7 +57,7 @@ def _load_cuda():
     missing = []
     for library, (file, path) in zip(CUDA_LIBRARIES, cuda_libraries()):
         try:
-            # Without a path, search the system, which may have CUDA 11
+            # With the name alone, the linker searches the system's folders
             ctypes.CDLL(path or file, ctypes.RTLD_GLOBAL)
         except OSError as error:
             if path:
@@ -79,10 +78,8 @@ def _load_cuda():
 def _no_cudnn_warning():
     """Suppress mxnet-cu112's warning about the cuDNN version.
 
-    mxnet-cu112 was compiled with cuDNN 8.1 and warns about any other 8.x,
-    though all have the same interface. Its libmxnet.so reads the variable
-    MXNET_CUDNN_LIB_CHECKING on loading. If the user has set this variable, it
-    is not changed.
+    mxnet-cu112 was compiled with cuDNN 8.1 and, when it is loaded, warns about
+    any other 8.x, though all have the same interface.
     """
     name = 'MXNET_CUDNN_LIB_CHECKING'
     if name in os.environ:
@@ -95,29 +92,24 @@ def _no_cudnn_warning():
         os.environ.pop(name)
 
 
-# MXNet's wheel for Arm was linked with Arm's performance libraries, which no
-# package index offers. One is a linear algebra library. Its functions have the
-# same names in OpenBLAS and LAPACKE, which every distribution packages. The
-# other two only replace functions of the C library.
+# libmxnet.so of the Arm wheel requests ARM_LIBRARIES, which no package index
+# offers. The first is a linear algebra library, whose functions have the same
+# names in OpenBLAS and LAPACKE. The others only replace functions of the C
+# library.
 #
 # The dynamic linker first looks for libraries by name, and then for functions
-# in all loaded libraries. If a loaded library stores the requested name
-# (DT_SONAME), the linker uses that library. So empty libraries with the
-# requested names are enough, if OpenBLAS and LAPACKE are loaded, too.
+# in all loaded libraries. It accepts a loaded library that stores the
+# requested name (DT_SONAME). So empty libraries with the requested names are
+# enough, if OpenBLAS and LAPACKE are loaded, too.
 
-#: The libraries that libmxnet.so of the Arm wheel requests: linear algebra,
-#: and two with functions of the C library.
 ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
-#: Libraries with the functions of libarmpl_lp64_mp.so. The second may be
-#: missing, because OpenBLAS may contain LAPACKE.
 LINEAR_ALGEBRA = ('libopenblas.so.0', 'liblapacke.so.3')
 
 #: {platform.machine(): its number in the field e_machine of an ELF file}.
 ELF_MACHINES = {'aarch64': 183, 'x86_64': 62}
 
 
-def is_arm():
-    """True on 64-bit Arm Linux."""
+def _is_arm_linux():
     return sys.platform.startswith('linux') and (
         platform.machine() == 'aarch64')
 
@@ -125,9 +117,8 @@ def is_arm():
 def empty_library(name, machine):
     """The bytes of an empty shared library with `name` as its DT_SONAME.
 
-    machine: a key of ELF_MACHINES. As the System V ABI demands, the file has
-    an ELF header, two program headers, and a dynamic section with the name and
-    an empty symbol table.
+    machine: a key of ELF_MACHINES. The file has an ELF header, two program
+    headers, and a dynamic section with the name and an empty symbol table.
     """
     header_size, program_header_size, symbol_size = 64, 56, 24  # in bytes
     strings = b'\0' + name.encode() + b'\0'
@@ -156,7 +147,6 @@ def empty_library(name, machine):
 
 
 def _try_load(name):
-    """Load a library; return False if this is impossible."""
     try:
         ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
     except OSError:
@@ -165,24 +155,26 @@ def _try_load(name):
 
 
 def load_arm(folders=()):
-    """Load ARM_LIBRARIES, or replacements for them.
+    """Load ARM_LIBRARIES, or replacements for the missing ones.
 
-    folders: where to search for ARM_LIBRARIES after the system's folders. Pass
-    the folder of libmxnet.so, since the dynamic linker also searches it.
-    Raises ImportError without a linear algebra library.
+    folders: where to search after the system's folders. Pass the folder of
+    libmxnet.so, since the dynamic linker also searches it. Raises ImportError
+    without a linear algebra library.
     """
     def load(name):
         paths = [name, *(os.path.join(folder, name) for folder in folders)]
-        return any(map(_try_load, paths))       # stops at the first success
+        return any(map(_try_load, paths))
 
     missing = [name for name in ARM_LIBRARIES if not load(name)]
-    if ARM_LIBRARIES[0] in missing:     # the linear algebra library
+    if ARM_LIBRARIES[0] in missing:
         openblas, lapacke = LINEAR_ALGEBRA
         if not _try_load(openblas):
             raise ImportError(
                 f'MXNet for Arm needs {openblas}, not found here: '
                 + ARM_PACKAGES)
-        _try_load(lapacke)      # without LAPACKE, only MXNet's linalg fails
+        # May be missing: OpenBLAS may contain LAPACKE, and without LAPACKE
+        # only MXNet's linalg fails
+        _try_load(lapacke)
     for name in missing:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, name)
@@ -203,10 +195,9 @@ THREAD_VARIABLES = 'MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS'
 def thread_count(name, maximum=MAX_THREADS):
     """The thread count in environment variable `name`; None: unset or blank.
 
-    The value is a number, or a list with a number for each nesting level of
-    OpenMP, of which the first is returned. Raises ImportError if the value is
-    another text, or if its first number is 0 or above `maximum`: with such a
-    value, MXNet might end the process.
+    If the variable lists a count for each nesting level of OpenMP, the first
+    is returned. Raises ImportError for an invalid value, with which MXNet
+    might end the process.
     """
     text = os.environ.get(name, '')
     if not text.strip():
@@ -229,15 +220,14 @@ def thread_settings():
     error. Raises ImportError as `thread_count` does.
     """
     counts = {name: thread_count(name) for name in THREAD_VARIABLES}
-    if not any(counts.values()):        # the user set no count
+    if not any(counts.values()):
         counts = dict.fromkeys(THREAD_VARIABLES, physical_cores())
     # A limit starts no threads, so any number that fits into 64 bits is valid
     limit = thread_count('OMP_THREAD_LIMIT', 2**63 - 1)
     if os.environ.get('OMP_MAX_ACTIVE_LEVELS', '').strip() == '0':
         limit = 1       # parallel regions have a single thread
     if limit:
-        # A variable that is still unset gets a count, too: MXNet's default may
-        # exceed the limit
+        # Also set an unset variable: MXNet's default may exceed the limit
         counts = {name: min(count or physical_cores(), limit)
                   for name, count in counts.items()}
     settings = {name: str(count) for name, count in counts.items() if count}
@@ -246,34 +236,33 @@ def thread_settings():
     return settings
 
 
-def _loaded_openmp():
-    """The system's libgomp if it is already loaded, else None."""
+def _loaded_libgomp():
     try:
         return ctypes.CDLL('libgomp.so.1', os.RTLD_NOLOAD | os.RTLD_NOW)
     except (AttributeError, OSError):
         return None
 
 
-def _check_openmp(openmp):
+def _check_threads(libgomp):
     """Raise ImportError if the loaded libgomp may start too few threads.
 
-    openmp: the result of `_loaded_openmp`. libgomp read its environment
-    variables when it was loaded, so it is too late to correct them.
+    libgomp reads environment variables only on loading, so it is too late to
+    correct them.
     """
-    results = []    # one result, true if there may be too few threads
+    may_lack_threads = []   # one result, from the thread
 
     def check():
-        results.append(openmp.omp_get_dynamic()
-                       or openmp.omp_get_max_active_levels() == 0
-                       or openmp.omp_get_max_threads()
-                       > openmp.omp_get_thread_limit())
+        may_lack_threads.append(libgomp.omp_get_dynamic()
+                                or libgomp.omp_get_max_active_levels() == 0
+                                or libgomp.omp_get_max_threads()
+                                > libgomp.omp_get_thread_limit())
 
-    # Check in a new thread, which has the settings that libgomp read. The
+    # A new thread has the settings that libgomp read from the environment. The
     # program may have changed the settings of the present thread
     thread = threading.Thread(target=check)
     thread.start()
     thread.join()
-    if results[0]:
+    if may_lack_threads[0]:
         raise ImportError(
             'OpenMP was loaded before d2lbert, and OMP_DYNAMIC, '
             'OMP_THREAD_LIMIT or OMP_MAX_ACTIVE_LEVELS may give MXNet fewer '
@@ -286,22 +275,16 @@ def _check_openmp(openmp):
 def threads_for_import():
     """Context to load MXNet in, so that MXNet uses all cores.
 
-    Without this context, MXNet uses half of the CPUs, to skip second hardware
-    threads, even if each CPU is a whole core. MXNet reads THREAD_VARIABLES
-    only on loading. If the user has set one of them, the other gets a value
-    only if a limit of threads is set, too (see `thread_settings`). Unless the
-    user has set how threads wait, GOMP_SPINCOUNT=1000 lets a waiting thread
-    yield after microseconds instead of milliseconds. This matters when two
-    programs share the cores.
-
-    On exit, the variables are restored, so that child processes do not inherit
-    the changes. If OpenMP was loaded before, the calling thread's number of
-    OpenMP threads is restored, too.
+    By default, MXNet uses half of the CPUs, to skip second hardware threads,
+    even if each CPU is a whole core. MXNet reads THREAD_VARIABLES only on
+    loading. On exit, the environment is restored, so that child processes do
+    not inherit the changes.
     """
-    openmp, count_before = _loaded_openmp(), None
-    if openmp is not None:
-        _check_openmp(openmp)
-        count_before = openmp.omp_get_max_threads()
+    libgomp = _loaded_libgomp()
+    if libgomp is not None:
+        _check_threads(libgomp)
+        # Loading MXNet may change the count of the calling thread
+        count_before = libgomp.omp_get_max_threads()
     settings = thread_settings()
     if 'OMP_DYNAMIC' in settings:
         print('d2lbert: OMP_DYNAMIC=true is ignored, because MXNet computes '
@@ -309,14 +292,16 @@ def threads_for_import():
               file=sys.stderr)
     if not any(os.environ.get(name) for name in ('OMP_WAIT_POLICY',
                                                  'GOMP_SPINCOUNT')):
+        # Waiting threads yield after microseconds instead of milliseconds,
+        # which matters when two programs share the cores
         settings['GOMP_SPINCOUNT'] = '1000'
     values_before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
         yield
     finally:
-        if count_before is not None:
-            openmp.omp_set_num_threads(count_before)
+        if libgomp is not None:
+            libgomp.omp_set_num_threads(count_before)
         for name, value in values_before.items():
             if value is None:
                 del os.environ[name]

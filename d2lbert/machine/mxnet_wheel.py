@@ -2,9 +2,9 @@
 
 MXNet 1.9.1 was built for Python 3.8 and NumPy 1.19. Its compiled libraries
 work with later versions, but some lines of its Python code do not, and its
-metadata excludes later versions. `setup.py` calls `find_or_make`: pip
-downloads the stock wheel, as MXNet's publishers released it, and a changed
-copy is stored in the cache. This module imports neither MXNet nor NumPy.
+metadata excludes later versions. `setup.py` calls `find_or_make` before MXNet
+and NumPy are installed, so this module imports neither. The stock wheel is the
+wheel that MXNet's publishers released.
 """
 import base64
 import hashlib
@@ -26,9 +26,8 @@ ADDED = {'mxnet_compat.py': '_compat.py', 'hardware.py': '_hardware.py',
          'mxnet_libraries.py': '_libraries.py'}
 
 _FROM_COMPAT = 'from mxnet._compat import '
-#: (pattern of file names, pattern of text, replacement). MXNet's command-line
-#: tools in mxnet/tools stay unchanged: `(?!tools/)` excludes them, and the
-#: change for distutils finds nothing in them.
+#: (pattern of file names, pattern of text, replacement). `(?!tools/)` excludes
+#: MXNet's command-line tools.
 CHANGES = [
     # Import a NumPy that has the old names; NumPy itself remains unchanged
     (r'mxnet/(?!tools/).*\.py', r'(?m)^( *)import numpy(?=$| +as | +#)',
@@ -102,10 +101,9 @@ def is_changed(folder):
 def find_or_make(project):
     """Return the path of the changed wheel; make the wheel if necessary.
 
-    project: 'mxnet' or 'mxnet-cu112'. The wheel is stored in the folder
-    `wheels` of the cache, or in a temporary folder if there is no cache.
-    Raises WheelError if the stock wheel cannot be downloaded, if it lacks a
-    text that CHANGES replaces, or if the changed wheel cannot be written.
+    project: 'mxnet' or 'mxnet-cu112'. Raises WheelError if the stock wheel
+    cannot be downloaded, if it lacks a text that CHANGES replaces, or if the
+    changed wheel cannot be written.
     """
     folder = _wheel_folder()
     name = project.replace('-', '_')
@@ -129,7 +127,6 @@ def find_or_make(project):
 
 
 def _wheel_folder():
-    """The folder `wheels` of the cache, or a new temporary folder."""
     if cache.enabled():
         try:
             return cache.folder('wheels')
@@ -139,7 +136,7 @@ def _wheel_folder():
 
 
 def _download(project, folder):
-    """Let pip download the stock wheel into a folder; return its path."""
+    """Let pip download the stock wheel; return its path."""
     requirement = f'{project}=={MXNET_VERSION}'
     command = [sys.executable, '-m', 'pip', '--disable-pip-version-check',
                'download', '--no-deps', '--only-binary', ':all:',
@@ -153,7 +150,6 @@ def _download(project, folder):
         return wheels[0]
     lines = process.stdout.decode('utf-8', 'replace').strip().splitlines()
     errors = [line for line in lines if line.startswith('ERROR: ')]
-    # The last error, or else the last line
     message = (errors or lines or ['no output'])[-1]
     if message.endswith('No module named pip'):
         raise WheelError('d2lbert needs pip to download MXNet, and this '
@@ -174,9 +170,8 @@ def _pip_environ(environ):
         """Copy the first variable of uv that is set, unless pip's is set."""
         value = next((environ[name] for name in uv_names if environ.get(name)),
                      '')
-        # uv separates links by commas and indexes by spaces; pip separates
-        # both by spaces. Only uv accepts a name before a URL, as in
-        # own=https://own.example
+        # uv separates links by commas and indexes by spaces, pip both by
+        # spaces. Only uv accepts a name of an index: own=https://own.example
         value = ' '.join(re.sub(r'(^|\s)[\w-]+=(?=\w+:)', r'\1', item)
                          for item in value.replace(',', ' ').split())
         if value:
@@ -201,21 +196,20 @@ def change_wheel(stock, target):
     Raises WheelError if a pattern of text in CHANGES is not found.
     """
     record_lines = []   # 'name,digest,size' in RECORD, the list of files
-    # The folder of the metadata is for example mxnet-1.9.1.dist-info
-    stock_suffix = f'-{MXNET_VERSION}.dist-info/'
-    new_suffix = f'-{version()}.dist-info/'
-    unused = set(range(len(CHANGES)))   # indices of changes not yet applied
+    stock_dist_info = f'-{MXNET_VERSION}.dist-info/'
+    new_dist_info = f'-{version()}.dist-info/'
+    applied = set()
     with zipfile.ZipFile(stock) as old, zipfile.ZipFile(
             target, 'w', zipfile.ZIP_DEFLATED) as new:
         infos = {info.filename: info for info in old.infolist()}
         record_name = next(name for name in infos
-                           if name.endswith(f'{stock_suffix}RECORD'))
+                           if name.endswith(f'{stock_dist_info}RECORD'))
         digests_and_sizes = dict(_parse_record(
             old.read(record_name).decode('utf-8')))
 
         def write(name, stock_info, data):
-            # stock_info: the ZipInfo of a stock file. The new file gets its
-            # date and mode and, if `data` is None, its content
+            # The new file gets the date and mode of the stock file and, if
+            # `data` is None, its content
             new_info = _copy_info(stock_info, name)
             if data is None:    # copy in pieces: the file may be large
                 with old.open(stock_info) as source, new.open(
@@ -231,55 +225,51 @@ def change_wheel(stock, target):
         for name, info in infos.items():
             if name.endswith('/') or name == record_name:
                 continue
-            new_data, used = _apply_changes(old, info)
-            unused -= used
-            write(name.replace(stock_suffix, new_suffix, 1), info, new_data)
+            new_data, applied_here = _apply_changes(old, info)
+            applied |= applied_here
+            write(name.replace(stock_dist_info, new_dist_info, 1), info,
+                  new_data)
         for module, name in ADDED.items():
             write(f'mxnet/{name}', infos['mxnet/__init__.py'],
                   module_bytes(module))
-        new_name = record_name.replace(stock_suffix, new_suffix, 1)
+        new_name = record_name.replace(stock_dist_info, new_dist_info, 1)
         record_lines.append(f'{new_name},,')
         with new.open(_copy_info(infos[record_name], new_name), 'w') as file:
             file.write(('\n'.join(record_lines) + '\n').encode('utf-8'))
-    if unused:
+    not_found = [change[1] for change in CHANGES if change not in applied]
+    if not_found:
         raise WheelError(
             f'{Path(stock).name} is not the wheel of MXNet {MXNET_VERSION} '
-            'that its publishers released: '
-            f'{CHANGES[min(unused)][1]!r} is not found in it; let pip '
-            'download the wheel from https://pypi.org')
+            f'that its publishers released: {not_found[0]!r} is not found in '
+            'it; let pip download the wheel from https://pypi.org')
 
 
 def _copy_info(info, name):
-    """A copy of a ZipInfo with a new name and the fastest compression."""
     copy = zipfile.ZipInfo(name, info.date_time)
     copy.external_attr = info.external_attr
     copy.compress_type = zipfile.ZIP_DEFLATED
-    copy._compresslevel = 1
+    copy._compresslevel = 1     # the fastest
     return copy
 
 
 def _apply_changes(archive, info):
-    """Return the changed bytes of a file, and the applied changes.
-
-    info: the ZipInfo of the file. The bytes are None for a file without
-    changes. The changes are a set of indices in CHANGES.
-    """
+    """Return (changed bytes or None, set of the applied CHANGES)."""
     name = info.filename
-    candidates = [k for k, (name_pattern, _, _) in enumerate(CHANGES)
-                  if re.fullmatch(name_pattern, name)]
+    candidates = [change for change in CHANGES
+                  if re.fullmatch(change[0], name)]
     if not candidates:
         return None, set()
     before = archive.read(info).decode('utf-8')
-    used, text = set(), before
-    for k in candidates:
-        _, pattern, replacement = CHANGES[k]
+    applied, text = set(), before
+    for change in candidates:
+        _, pattern, replacement = change
         text, num_replaced = re.subn(pattern, replacement, text)
         if num_replaced:
-            used.add(k)
+            applied.add(change)
     if name.endswith('.dist-info/METADATA'):
         text = text.replace(f'Version: {MXNET_VERSION}\n',
                             f'Version: {version()}\n', 1)
-    return (None if text == before else text.encode('utf-8')), used
+    return (None if text == before else text.encode('utf-8')), applied
 
 
 def _digest(data):

@@ -1,9 +1,8 @@
 """Identify this machine's processor, and find the C++ compiler.
 
 The C++ code is compiled for the instruction set of the processor, unless the
-environment variable D2LBERT_ISA names a lower set. With this variable, tests
-run the code for an older processor on a newer one. This module imports neither
-MXNet nor NumPy.
+environment variable D2LBERT_ISA names a lower set, for example to test the
+code for older processors. This module imports neither MXNet nor NumPy.
 """
 import os
 import platform
@@ -22,8 +21,7 @@ VENDORS = {'GenuineIntel': 'Intel', 'AuthenticAMD': 'AMD', '0x41': 'Arm',
            '0x4e': 'NVIDIA', '0x46': 'Fujitsu', '0x6d': 'Microsoft'}
 
 #: {feature in /proc/cpuinfo: name of an instruction set for matrix products}.
-#: `Processor.instruction_sets` names the first of VECTOR_SETS that the
-#: processor has, and all of EXTRA_SETS that it has.
+#: In VECTOR_SETS the best comes first.
 VECTOR_SETS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX',
                'sse2': 'SSE', 'asimd': 'NEON'}
 EXTRA_SETS = {'avx512_bf16': 'bf16', 'bf16': 'bf16', 'amx_bf16': 'AMX',
@@ -42,7 +40,7 @@ class Processor(NamedTuple):
 
     @property
     def instruction_sets(self):
-        """The instruction sets for matrix products: a list of names."""
+        """Names of the best of its VECTOR_SETS, and of its EXTRA_SETS."""
         vector_sets = [name for feature, name in VECTOR_SETS.items()
                        if feature in self.features]
         extra_sets = [name for feature, name in EXTRA_SETS.items()
@@ -63,17 +61,13 @@ class Processor(NamedTuple):
         return re.sub('[^a-z0-9]+', '-', words.lower())
 
     def __str__(self):
-        """One line: name, kind and instruction sets."""
         name = f'{self.name} ' if self.name else ''
         sets = ', '.join(self.instruction_sets) or 'instructions unknown'
         return f'{name}({self.kind}; {sets})'
 
 
 def find_processor(path='/proc/cpuinfo', machine=None):
-    """The `Processor` that the first entry of /proc/cpuinfo describes.
-
-    path: the file to read. machine: None for platform.machine().
-    """
+    """The `Processor` that the first entry of /proc/cpuinfo describes."""
     machine = machine or platform.machine()
     fields = {}
     try:
@@ -84,25 +78,21 @@ def find_processor(path='/proc/cpuinfo', machine=None):
     except OSError:
         pass
 
-    def value_of(*names):
-        """The value of the first field that is not empty, or ''."""
+    def first_value(*names):
         return next((fields[name] for name in names if fields.get(name)), '')
 
     # Of two names, the first is used on x86-64, the second on Arm
-    vendor_id = value_of('vendor_id', 'CPU implementer')
+    vendor_id = first_value('vendor_id', 'CPU implementer')
     return Processor(
         machine, VENDORS.get(vendor_id, vendor_id),
-        value_of('cpu family', 'CPU architecture'),
-        value_of('model', 'CPU part'),
-        value_of('model name') or platform.processor(),
-        frozenset(value_of('flags', 'Features').split()))
+        first_value('cpu family', 'CPU architecture'),
+        first_value('model', 'CPU part'),
+        first_value('model name') or platform.processor(),
+        frozenset(first_value('flags', 'Features').split()))
 
 
 def describe_machine(root='/'):
-    """One line about this machine: processor, number of cores, system.
-
-    root: the folder with proc and sys, which is not / in tests.
-    """
+    """One line about this machine. root: the folder of proc and sys."""
     processor = find_processor(Path(root, 'proc/cpuinfo'))
     num_cores = physical_cores(root=root)
     return (f'{processor.name or processor.machine}, '
@@ -111,17 +101,16 @@ def describe_machine(root='/'):
 
 
 class Isa(NamedTuple):
-    """An instruction set: its compiler flags, and what a processor needs."""
+    """An instruction set that D2LBERT_ISA can name."""
 
     machines: Tuple[str, ...]   # possible values of platform.machine()
     flags: Tuple[str, ...]
     required_features: str      # names in /proc/cpuinfo, with blanks between
 
 
-# Features that code for -march=haswell needs. The flags below name haswell, as
-# old versions of GCC and clang do not know the similar x86-64-v3
+# Features that -march=haswell needs. The similar x86-64-v3 is unknown to old
+# versions of GCC and clang
 _HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
-#: {value of D2LBERT_ISA: its `Isa`}, without native.
 ISAS = {
     'avx512': Isa(
         ('x86_64',), ('-march=haswell', '-mavx512f', '-mavx512bw',
@@ -161,7 +150,6 @@ def chosen_isa():
 
 
 def isa_flags():
-    """A list of the compiler flags for the result of `chosen_isa`."""
     name = chosen_isa()
     if name == 'native':
         return ['-march=native']
@@ -173,11 +161,10 @@ VERSION_SECONDS = 30
 
 
 def find_compiler():
-    """Find the C++ compiler; return (command, version).
+    """Find the C++ compiler; return its command and its version.
 
-    command: a list of words. version: the first line that the compiler prints
-    for --version. The compiler is $CXX or, without this variable, g++ or c++.
-    Raises LookupError, with the names that were tried, if none works.
+    command: a list of words. version: the first line that --version prints.
+    Raises LookupError, with the names that were tried, if no compiler works.
     """
     names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
     for name in names:

@@ -16,9 +16,9 @@ def fill_descriptors():
     Otherwise the next opened file would get the free descriptor 0, 1 or 2, and
     libraries would print into that file.
     """
-    for number in range(3):
+    for descriptor in range(3):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)      # the lowest free descriptor
 
@@ -32,11 +32,11 @@ def close_broken(stream):
         stream.close()
 
 
-#: The text that Rust prints for a panic: thread, message and backtrace.
+# The text of a panic: thread, message and backtrace
 _PANIC = re.compile(rb"\n?thread '[^\n]*panicked at [^\n]*\n[^\n]*\n"
                     rb'(?:stack backtrace:\n(?: +[^\n]*\n)*)?'
                     rb'(?:note: [^\n]*\n)?')
-# The thread in `without_panics` that captures standard error holds this lock
+# Held by the thread that captures standard error
 _capture_lock = threading.Lock()
 
 
@@ -44,14 +44,12 @@ _capture_lock = threading.Lock()
 def without_panics():
     """Context in which Rust code of the tokenizers library prints no panics.
 
-    Rust prints a panic before Python gets the exception. In this context,
-    descriptor 2 is a temporary file. On exit, the text of the file without the
-    panics is written to standard error.
+    Rust prints a panic before Python gets the exception. So standard error
+    goes to a temporary file, whose text is printed on exit, without panics.
 
-    While one thread captures, other threads enter this context without effect.
-    They may print a panic after the capture has ended. If threads shared a
-    capture, it could end only when no thread is in the context, and with
-    overlapping calls this may never happen.
+    While one thread captures, the context has no effect in other threads. They
+    may print a panic after the capture. Threads do not share a capture, which
+    would never end while their calls overlap.
     """
     if not _capture_lock.acquire(blocking=False):
         yield
@@ -87,24 +85,22 @@ class TextWarning(UserWarning):
     """Input texts were truncated, or have unknown words."""
 
 
-# {owner: kinds of warnings issued for it}, see `warn_once`
-_warned = weakref.WeakKeyDictionary()
+_issued_kinds = weakref.WeakKeyDictionary()     # {owner: set of kinds}
 
 
 def warn_once(owner, kind, line):
     """Issue the warning `line`, unless `owner` already had one of this kind.
 
-    owner: an object, for example a tokenizer. kind: a text, equal for warnings
-    of the same kind. Later lines of a kind are logged at level INFO, so that a
-    server does not print a line for each request. The warning names the line
-    of code that called the package d2lbert.
+    owner: for example a tokenizer. Later lines of the kind are logged at level
+    INFO, so that a server does not print a line for each request.
     """
-    kinds = _warned.setdefault(owner, set())
+    kinds = _issued_kinds.setdefault(owner, set())
     if kind in kinds:
         LOG.info('%s', line)
         return
     kinds.add(kind)
-    # Find the stack level of the caller of the package; 1 is this function
+    # The warning names the line of code that called the package d2lbert. Stack
+    # level 1 is this function
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get(
             '__name__', '').partition('.')[0] == 'd2lbert':
@@ -113,8 +109,6 @@ def warn_once(owner, kind, line):
 
 
 class _NoteHandler(logging.Handler):
-    """A log handler that prints messages with `note`."""
-
     def emit(self, record):
         note(record.getMessage())
 
@@ -123,16 +117,16 @@ class _NoteHandler(logging.Handler):
 def printed_warnings(hidden=False):
     """Context in which a command prints the warnings of this package.
 
-    hidden: if true, hide the warnings and progress bars (--quiet).
+    hidden: hide the warnings and progress bars instead (--quiet).
     """
     logger_state = LOG.handlers, LOG.propagate
-    show_other = warnings.showwarning
+    default_show = warnings.showwarning
 
     def show(message, category, *args, **kwargs):
         if issubclass(category, TextWarning):
             note(message)
         else:
-            show_other(message, category, *args, **kwargs)
+            default_show(message, category, *args, **kwargs)
     # Without a handler, Python would print lines of `warn` despite --quiet
     LOG.handlers = [_NoteHandler(logging.WARNING)]
     # Otherwise a handler of the root logger would print each line once more
@@ -146,7 +140,7 @@ def printed_warnings(hidden=False):
         LOG.handlers, LOG.propagate = logger_state
 
 
-_quiet = False      # True in a context of `quiet`
+_quiet = False
 
 
 @contextlib.contextmanager
@@ -170,7 +164,7 @@ def is_quiet():
 
 
 def note(line):
-    """Print a line to standard error, except in a context of `quiet`."""
+    """Print a line to standard error, unless `is_quiet()`."""
     if not _quiet and sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)
 
@@ -179,12 +173,10 @@ class FailsafeStream:
     """A text stream that ignores output once a write has failed.
 
     stream: the stream to write to, or None if its descriptor was closed before
-    Python started. A write fails if a disk is full, or a pipe or a terminal is
-    closed. The log lines of a run are not lost: they are in log.txt, too.
+    Python started. The log lines of a run are in log.txt, too.
     """
 
-    # Other code reads these attributes. They do not depend on the stream,
-    # which may be None
+    # Other code reads these attributes, even if the stream is None
     encoding, errors = 'utf-8', 'replace'
 
     def __init__(self, stream):
@@ -194,7 +186,6 @@ class FailsafeStream:
         return getattr(self._stream, name)
 
     def write(self, text):
-        """Write the text, unless an earlier write has failed."""
         try:
             self._attempt('write', text)
         except UnicodeEncodeError as error:
@@ -204,19 +195,17 @@ class FailsafeStream:
         return len(text)
 
     def flush(self):
-        """Flush the stream, unless an earlier write has failed."""
         self._attempt('flush')
 
     def isatty(self):
-        """True if the stream is an open terminal."""
         return bool(self._attempt('isatty'))
 
-    def _attempt(self, name, *args):
+    def _attempt(self, method_name, *args):
         """Call a method of the stream; after a failure, return None."""
         if self._stream is None:
             return None
         try:
-            return getattr(self._stream, name)(*args)
+            return getattr(self._stream, method_name)(*args)
         except UnicodeEncodeError:      # a ValueError that `write` handles
             raise
         except (OSError, ValueError):   # ValueError: the file is closed
@@ -225,11 +214,9 @@ class FailsafeStream:
             return None
 
 
-# The number of open contexts of `failsafe_output`; sys.stdout and sys.stderr
-# as they were before the first of these contexts
-_num_contexts, _original_streams = 0, None
-# A thread holds this lock while it changes the two variables above
-_streams_lock = threading.Lock()
+# Contexts of `failsafe_output`, and sys.stdout and sys.stderr before the first
+_num_open_contexts, _original_streams = 0, None
+_streams_lock = threading.Lock()    # guards these variables
 
 
 @contextlib.contextmanager
@@ -237,16 +224,16 @@ def failsafe_output():
     """Context in which printing never raises an OSError.
 
     On exit, the streams are flushed, so that Python's flush at the end of the
-    program cannot fail. All threads share sys.stdout and sys.stderr. So the
-    context that is entered first replaces both, and the context that is left
-    last restores both.
+    program cannot fail. Since threads share sys.stdout and sys.stderr, the
+    context that is entered first replaces them, and the context that is left
+    last restores them.
     """
-    global _num_contexts, _original_streams
+    global _num_open_contexts, _original_streams
     with _streams_lock:
-        if not _num_contexts:
+        if not _num_open_contexts:
             _original_streams = sys.stdout, sys.stderr
             sys.stdout, sys.stderr = map(FailsafeStream, _original_streams)
-        _num_contexts += 1
+        _num_open_contexts += 1
         streams = sys.stdout, sys.stderr
     try:
         yield
@@ -254,6 +241,6 @@ def failsafe_output():
         for stream in streams:
             stream.flush()
         with _streams_lock:
-            _num_contexts -= 1
-            if not _num_contexts:
+            _num_open_contexts -= 1
+            if not _num_open_contexts:
                 sys.stdout, sys.stderr = _original_streams

@@ -1,8 +1,4 @@
-"""Run functions in threads, and connect the workers of distributed training.
-
-Threads help if a function spends its time in C++ or NumPy. Only one thread at
-a time runs Python code.
-"""
+"""Run functions in threads; connect the workers of distributed training."""
 import collections
 import os
 import threading
@@ -17,12 +13,10 @@ ENDING_SECONDS = 1
 def interruptible(work):
     """Return the result of work(is_abandoned); handle signals meanwhile.
 
-    work: a function with a long call into another library. Python handles
-    signals only in the main thread, between two bytecode instructions. If this
-    function is called in the main thread, it runs `work` in another thread. If
-    a signal handler raises an exception, the exception leaves this function,
-    and `is_abandoned()` returns True from then on. `work` should call
-    `is_abandoned` often, and end when the result is True.
+    Python handles signals only in the main thread, between two bytecode
+    instructions. So a call in the main thread runs `work` in another thread,
+    and waits. If a signal handler raises an exception, this function raises
+    it, and `is_abandoned()` becomes True. `work` should then end, if it can.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)      # no signal handler runs in this thread
@@ -47,8 +41,7 @@ def in_order(work, items, num_threads=None):
 
     items: an iterable, which the calling thread reads at most `num_threads`
     items ahead. If `items` raises an exception, the results of the earlier
-    items come first. num_threads: None for one per core. With 1, the calling
-    thread computes, and does not read ahead.
+    items come first. num_threads: None for one per core; 1 for no threads.
     """
     if num_threads is None:
         num_threads = hardware.physical_cores()
@@ -90,10 +83,9 @@ def num_workers():
 def kvstore():
     """The key-value store that sums the gradients of the workers.
 
-    Pass it to `gluon.Trainer` with update_on_kvstore=False. The servers of the
-    store then only sum gradients, and each worker runs the whole optimizer, as
-    in training without `d2lbert launch`. The attribute `rank` of the store may
-    differ from `rank()`.
+    Pass it to `gluon.Trainer` with update_on_kvstore=False. Each worker then
+    runs the whole optimizer. The attribute `rank` of the store may differ from
+    `rank()`.
     """
     # Not at the top: the launcher imports this module without MXNet
     from d2lbert.machine.backend import mx
