@@ -1,8 +1,7 @@
 """Run a page of the book; print its outputs, or compare them with stored ones.
 
 The page runs in a Jupyter kernel: a process of the same Python, in which
-`import d2l` gives d2lbert. The stored outputs are of an earlier run. They are
-in a notebook itself, or in a second file for a Markdown source (see pages.py).
+`import d2l` gives d2lbert. pages.py reads the outputs of an earlier run.
 """
 import ast
 import itertools
@@ -20,28 +19,25 @@ from tqdm import tqdm
 from d2lbert.book.pages import is_code, is_picture, printed_lines
 from d2lbert.machine.terminal import is_quiet
 
-#: Seconds in which a kernel must be ready.
-START_SECONDS = 120
+START_TIMEOUT = 120     # seconds
 
-# The first code that a kernel runs. `exec` gives `_SET_UP_CODE` globals of its
-# own, so that the page does not see the names in `_SET_UP_CODE`
+# The first code in a kernel. `exec` hides the set-up's names from the page
 _SET_UP_TEMPLATE = '''\
-exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
+exec({code!r}, {{'init_path': {init_path!r}, 'ip': get_ipython()}})
 '''
-# Import this copy of d2lbert, even if another copy is installed, and redirect
-# `import d2l`. path: the path of __init__.py in this copy
+# Import this copy of d2lbert, even if another copy is installed
 _SET_UP_CODE = '''\
 import importlib.util, os, sys
 if 'd2lbert' not in sys.modules:
     spec = importlib.util.spec_from_file_location(
-        'd2lbert', path, submodule_search_locations=[os.path.dirname(path)])
+        'd2lbert', init_path,
+        submodule_search_locations=[os.path.dirname(init_path)])
     sys.modules['d2lbert'] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules['d2lbert'])
 from d2lbert import load_ipython_extension
 load_ipython_extension(ip)
 '''
-# The expression that `Kernel.traceback` evaluates. An import statement would
-# add a name to the page
+# An expression: an import statement would add a name to the page
 _TRACEBACK_EXPRESSION = ("__import__('d2lbert.book.imports', "
                          "fromlist=['cell_traceback']).cell_traceback()")
 
@@ -51,13 +47,9 @@ class KernelError(RuntimeError):
 
 
 class _ThisPythonSpecs(KernelSpecManager):
-    """A manager that knows one kernel: the Python that runs d2lbert.
-
-    Kernels that are installed for Jupyter are ignored.
-    """
+    """Ignore the kernels that are installed for Jupyter: run this Python."""
 
     def get_kernel_spec(self, kernel_name):
-        """Return the same `KernelSpec` for every name."""
         return KernelSpec(
             argv=[sys.executable, '-m', 'ipykernel_launcher', '-f',
                   '{connection_file}', '--log-level=ERROR',
@@ -68,21 +60,17 @@ class _ThisPythonSpecs(KernelSpecManager):
 class OutputCollector:
     """Collect the outputs of one cell, as Jupyter does.
 
-    displays: {display_id: list of outputs}, shared by all cells of the page,
-    because a later cell may change an output with a display_id.
+    outputs_by_display_id: shared by all cells of the page, because a later
+    cell may change an output with a display_id.
     """
 
-    def __init__(self, displays):
+    def __init__(self, outputs_by_display_id):
         self.outputs, self.execution_count = [], None
-        self._displays = displays
-        # True: clear the outputs when the next output comes
+        self._outputs_by_display_id = outputs_by_display_id
         self._is_clear_pending = False
 
     def add(self, message):
-        """Process a message of the kernel; return its output, or None.
-
-        Only messages of some types have an output.
-        """
+        """Process a message of the kernel; return its new output, or None."""
         kind, content = message['msg_type'], message['content']
         display_id = content.get('transient', {}).get('display_id')
         if kind == 'execute_input':
@@ -92,15 +80,16 @@ class OutputCollector:
             if not content.get('wait'):
                 self._clear_if_pending()
         elif kind == 'update_display_data':
-            for output in self._displays.get(display_id, ()):
+            for output in self._outputs_by_display_id.get(display_id, ()):
                 output.update(data=content['data'],
                               metadata=content['metadata'])
         elif kind in ('stream', 'display_data', 'execute_result', 'error'):
             self._clear_if_pending()
             output = v4.output_from_msg(message)
             if display_id is not None:
-                self._displays.setdefault(display_id, []).append(output)
-            self._append(output)
+                self._outputs_by_display_id.setdefault(
+                    display_id, []).append(output)
+            self._append_or_extend(output)
             return output
         return None
 
@@ -109,9 +98,7 @@ class OutputCollector:
             self.outputs.clear()
             self._is_clear_pending = False
 
-    def _append(self, output):
-        """Append an output, or extend the last one if both are of one stream.
-        """
+    def _append_or_extend(self, output):
         last = self.outputs[-1] if self.outputs else None
         if (last is not None and output.output_type == 'stream'
                 and last.output_type == 'stream'
@@ -122,30 +109,28 @@ class OutputCollector:
 
 
 class Kernel:
-    """A Jupyter kernel, as a context manager that starts and ends it.
+    """A Jupyter kernel, as a context manager that starts and ends it."""
 
-    folder: the working directory. As in Jupyter, it is the page's folder.
-    """
-
-    def __init__(self, folder):
+    def __init__(self, working_folder):
         self._manager = KernelManager(
             kernel_spec_manager=_ThisPythonSpecs())
         self._client = None
-        self._folder = str(folder)
+        self._working_folder = str(working_folder)
 
     def __enter__(self):
-        self._manager.start_kernel(cwd=self._folder)
+        self._manager.start_kernel(cwd=self._working_folder)
         try:
             self._client = self._manager.client()
             self._client.start_channels()
             try:
-                self._client.wait_for_ready(timeout=START_SECONDS)
+                self._client.wait_for_ready(timeout=START_TIMEOUT)
             except RuntimeError as error:
                 raise KernelError('the Jupyter kernel does not start: '
                                   f'{error}') from None
-            path = Path(__file__).resolve().parents[1] / '__init__.py'
+            init_path = Path(__file__).resolve().parents[1] / '__init__.py'
             reply = self.execute(
-                _SET_UP_TEMPLATE.format(code=_SET_UP_CODE, path=str(path)),
+                _SET_UP_TEMPLATE.format(code=_SET_UP_CODE,
+                                        init_path=str(init_path)),
                 silent=True)
             if reply['status'] != 'ok':
                 raise KernelError(reply['evalue'])
@@ -161,7 +146,7 @@ class Kernel:
 
     def execute(self, code, on_message=lambda message: None,
                 on_wait=lambda: None, **options):
-        """Run code; return the execute_reply of the Jupyter protocol.
+        """Run code; return the content of Jupyter's execute_reply.
 
         on_message: called with each message about outputs or the state of the
         kernel. on_wait: called at least once a second. options: keywords of
@@ -170,9 +155,7 @@ class Kernel:
         client = self._client
         request_id = client.execute(code, allow_stdin=False,
                                     stop_on_error=False, **options)
-        # Outputs come on the IOPub channel. After the last output, the state
-        # of the kernel is idle
-        is_idle = False
+        is_idle = False     # the kernel is idle after its last output
         while not is_idle:
             message = self._next_message(client.get_iopub_msg, on_wait)
             if message['parent_header'].get('msg_id') == request_id:
@@ -180,17 +163,12 @@ class Kernel:
                            message['content']['execution_state'] == 'idle')
                 on_message(message)
                 on_wait()
-        while True:     # the reply comes on the shell channel
+        while True:
             message = self._next_message(client.get_shell_msg, on_wait)
             if message['parent_header'].get('msg_id') == request_id:
                 return message['content']
 
     def _next_message(self, get_message, on_wait):
-        """Wait for a message and return it; call `on_wait` once a second.
-
-        get_message: a function of jupyter_client that waits `timeout` seconds
-        at most.
-        """
         while True:
             try:
                 return get_message(timeout=1)
@@ -201,12 +179,8 @@ class Kernel:
                         ) from None
                 on_wait()
 
-    def traceback(self):
-        """Return the calls in cells, from the traceback of the last error.
-
-        The result is the list that `cell_traceback` of imports.py describes,
-        or [] if `cell_traceback` fails.
-        """
+    def cell_traceback(self):
+        """Return the list of `imports.cell_traceback`, or [] if it fails."""
         reply = self.execute(
             '', silent=True, store_history=False,
             user_expressions={'traceback': _TRACEBACK_EXPRESSION})
@@ -218,31 +192,29 @@ class Kernel:
 
 
 class PageError(RuntimeError):
-    """A cell of a page failed; the message names the cell and the line."""
+    """A cell of a page failed; the message names it, and its line if known."""
 
 
 def run_page(page, compare=False):
-    """Execute a page, print its outputs and store them in `page.notebook`.
+    """Execute a `Page`, print its outputs and store them in `page.notebook`.
 
-    page: a `Page` (see pages.py). compare: after each cell, print its outputs
-    and, if they differ, the stored outputs beside them. On a terminal, a
-    progress bar counts the cells. Raises PageError at the first cell that
-    fails, and KernelError if the kernel fails.
+    compare: after each cell, print its outputs and, if they differ, the stored
+    outputs beside them. Raises PageError at the first cell that fails, and
+    KernelError if the kernel fails.
     """
-    # index: of a cell among all cells of the notebook, from 0. number: of a
-    # cell among the cells with code, from 1
-    cells = [(index, cell) for index, cell in enumerate(page.notebook.cells)
-             if is_code(cell)]
+    code_cells = [(index, cell)
+                  for index, cell in enumerate(page.notebook.cells)
+                  if is_code(cell)]
     comparison = Comparison() if compare else None
-    displays = {}
+    outputs_by_display_id = {}
     # disable=None: show the bar only if standard error is a terminal
     with Kernel(page.path.resolve().parent) as kernel, tqdm(
-            total=len(cells), desc=page.path.name, unit='cell', leave=False,
-            disable=is_quiet() or None, file=sys.stderr) as bar:
-        for number, (index, cell) in enumerate(cells, 1):
+            total=len(code_cells), desc=page.path.name, unit='cell',
+            leave=False, disable=is_quiet() or None, file=sys.stderr) as bar:
+        for number, (index, cell) in enumerate(code_cells, 1):
             # To compare, print standard output only after the cell has ended
             screen = Screen(bar, only_stderr=compare)
-            collector = OutputCollector(displays)
+            collector = OutputCollector(outputs_by_display_id)
             _run_cell(kernel, page, index, number, collector, screen)
             cell.outputs = collector.outputs
             cell.execution_count = collector.execution_count
@@ -267,11 +239,9 @@ def _pictures_text(num_pictures):
 
 
 def _run_cell(kernel, page, index, number, collector, screen):
-    """Execute one cell of a page; raise PageError if it fails.
+    """Execute a cell; raise PageError if it fails.
 
-    index, number: of the cell, as in `run_page`. collector: an
-    `OutputCollector`, which stores the outputs. screen: a `Screen`, which
-    prints them. Raises KernelError if the kernel ends.
+    index: among all cells, from 0. number: among cells with code, from 1.
     """
     cell, location = page.notebook.cells[index], f'{page.path}, cell {number}'
 
@@ -288,55 +258,49 @@ def _run_cell(kernel, page, index, number, collector, screen):
     screen.end_line()
     raise PageError(_failure_message(
         location, cell.source.split('\n'), page.first_line_numbers[index],
-        kernel.traceback(), reply))
+        kernel.cell_traceback(), reply))
 
 
-def _failure_message(location, lines, first_line_number, traceback, reply):
+def _failure_message(location, code_lines, first_line_number, calls, reply):
     """Return the message for a cell that failed, with the line that failed.
 
-    location: text that names the page and the cell. lines: the code of the
-    cell. first_line_number: of lines[0] in the Markdown source, or None.
-    traceback: from `Kernel.traceback`, a list of [line number in a cell, name
-    of the function], or []. reply: from `Kernel.execute`.
+    first_line_number: of code_lines[0] in the Markdown source, or None. calls:
+    from `Kernel.cell_traceback`. reply: from `Kernel.execute`.
     """
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
-    if not traceback:
+    if not calls:
         return f'{location}: {error}'
-    line_number = _failed_line(lines, traceback)
-    _, function = traceback[-1]
+    line_number = _failed_line_number(code_lines, calls)
     location += f', line {line_number}'
     if first_line_number is not None:
         line_in_file = first_line_number + line_number - 1
         location += f' (line {line_in_file} of the file)'
-    # True if the error came from a function of a cell
-    if len(traceback) > 1 and function != '<module>':
+    _, function = calls[-1]
+    is_in_function = len(calls) > 1 and function != '<module>'
+    if is_in_function:
         location += f', in {function}'
-    return f'{location}: {error}\n    {lines[line_number - 1].strip()}'
+    return f'{location}: {error}\n    {code_lines[line_number - 1].strip()}'
 
 
-def _failed_line(lines, traceback):
-    """Return the number of the line that failed, counted from 1.
-
-    lines, traceback: as for `_failure_message`.
-    """
-    line_number, _ = traceback[0]
+def _failed_line_number(code_lines, calls):
+    line_number, _ = calls[0]
     # IPython does not count empty lines at the start of a cell
-    num_before = next(k for k, line in enumerate(lines) if line.strip())
+    first_index = next(k for k, line in enumerate(code_lines) if line.strip())
     is_cell_magic = (line_number == 1
-                     and lines[num_before].lstrip().startswith('%%'))
-    if is_cell_magic and len(traceback) > 1 and traceback[1][1] == '<module>':
+                     and code_lines[first_index].lstrip().startswith('%%'))
+    if is_cell_magic and len(calls) > 1 and calls[1][1] == '<module>':
         # A magic command such as %%time has run the lines below it as a cell
-        line_number, _ = traceback[1]
-        num_before = next((k for k in range(num_before + 1, len(lines))
-                           if lines[k].strip()), num_before)
+        line_number, _ = calls[1]
+        first_index = next((k for k in range(first_index + 1, len(code_lines))
+                            if code_lines[k].strip()), first_index)
     # A syntax error may be reported after the last line
-    return min(line_number + num_before, len(lines))
+    return min(first_index + line_number, len(code_lines))
 
 
 class Screen:
     """Print the outputs of a cell above the progress bar.
 
-    bar: a tqdm bar. only_stderr: True drops everything for standard output.
+    only_stderr: True drops everything for standard output.
     """
 
     def __init__(self, bar, only_stderr=False):
@@ -353,16 +317,11 @@ class Screen:
             self.print_lines([output.data.get('text/plain', '')])
 
     def print_lines(self, lines):
-        """Print lines to standard output, unless `only_stderr`.
-
-        If the line before them is unfinished, end it first.
-        """
         if lines and not self.only_stderr:
             self.end_line()
             self._write(''.join(f'{line}\n' for line in lines), sys.stdout)
 
     def end_line(self):
-        """End the line that is unfinished, if any."""
         if self._unfinished:
             self._write('\n', sys.stdout)
 
@@ -371,26 +330,21 @@ class Screen:
         self._bar.refresh()
 
     def _write(self, text, stream):
-        """Print text to a stream.
-
-        tqdm can show its bar only below whole lines. So if the bar is visible,
-        an unfinished last line of standard output is printed when its end
-        comes.
-        """
+        """Print text; if the bar is visible, hold back an unfinished line."""
         if stream is sys.stdout:
             is_bar_visible = not self._bar.disable
             if is_bar_visible:
                 text = self._unfinished + text
             self._unfinished = text.rpartition('\n')[2]
             if is_bar_visible:
+                # tqdm can show its bar only below whole lines
                 text = text[:len(text) - len(self._unfinished)]
         if text:
             tqdm.write(text, file=stream, end='')
             stream.flush()
 
 
-#: Headings of the stored outputs, and of the outputs of this run.
-BEFORE, NOW = 'in the file', 'now'
+STORED_HEADING, NOW_HEADING = 'in the file', 'now'
 
 
 class Comparison:
@@ -399,44 +353,41 @@ class Comparison:
     def __init__(self):
         self._num_same = self._num_different = 0
 
-    def compare(self, number, before, now):
-        """Compare the outputs of a cell; return lines that show them.
+    def compare(self, number, stored, now):
+        """Return lines that compare the outputs of cell `number`.
 
-        A cell counts if its outputs were stored, unless it printed nothing
-        both times. number: of the cell, for the heading. before: the lines of
-        its stored outputs, or None if they were not stored. now: the lines of
-        its outputs in this run.
+        stored, now: lists of lines; stored is None if no outputs were stored.
         """
-        if not before and not now:
+        if not stored and not now:
             return []
-        if before is None:
+        if stored is None:
             return [f'cell {number}, not printed in the file:', *now]
-        if before == now:
+        if stored == now:
             self._num_same += 1
             return [f'cell {number}, as in the file:', *now]
         self._num_different += 1
         return [f'cell {number}:', *side_by_side(
-            before, now, shutil.get_terminal_size().columns)]
+            stored, now, shutil.get_terminal_size().columns)]
 
     def summary(self):
-        """Return a sentence with the numbers of equal and different cells."""
         total = self._num_same + self._num_different
         return (f'{total} {"cell" if total == 1 else "cells"} with outputs: '
                 f'{self._num_same} as in the file, '
                 f'{self._num_different} different')
 
 
-def side_by_side(before, now, columns):
+def side_by_side(stored, now, max_width):
     """Return lines that show two lists of lines side by side.
 
-    Lines that differ have | between them. columns: the width of the terminal,
-    in characters. If the terminal is too narrow, `now` is below `before`.
+    Lines that differ have | between them. If this is wider than `max_width`
+    characters, `now` is below `stored`.
     """
-    pairs = [(BEFORE, NOW), *itertools.zip_longest(before, now, fillvalue='')]
+    pairs = [(STORED_HEADING, NOW_HEADING),
+             *itertools.zip_longest(stored, now, fillvalue='')]
     old_width, new_width = (max(map(len, side)) for side in zip(*pairs))
-    if old_width + len(' | ') + new_width <= columns:
+    if old_width + len(' | ') + new_width <= max_width:
         return [
             f'{old:{old_width}} {"|" if old != new else " "} {new}'.rstrip()
             for old, new in pairs]
-    return [f'{BEFORE}:', *(f'  {line}' for line in before),
-            f'{NOW}:', *(f'  {line}' for line in now)]
+    return [f'{STORED_HEADING}:', *(f'  {line}' for line in stored),
+            f'{NOW_HEADING}:', *(f'  {line}' for line in now)]

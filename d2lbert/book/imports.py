@@ -11,19 +11,13 @@ import types
 
 from d2lbert.book.pages import has_mxnet, split_tabs
 
-#: The book's package and its module for MXNet.
-BOOK_MODULES = 'd2l', 'd2l.mxnet'
-#: The book's modules for other frameworks.
-OTHER_FRAMEWORKS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
+REDIRECTED_MODULES = 'd2l', 'd2l.mxnet'
+NON_MXNET_MODULES = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
 
-# Patterns of lines in a cell. _TAB_MAGIC: %%tab names the tabs of the cell
-# (see pages.py). _LOAD_TABS: the line loads the extension d2lbook.tab. _PIP:
-# the line installs or uninstalls packages. _BOOK_OR_MXNET: d2l or MXNet is
-# among these packages
 _TAB_MAGIC = re.compile(r'\s*%%tab\s+(.+)')
 _LOAD_TABS = re.compile(r'(\s*)%(?:re)?load_ext\s+d2lbook\.tab\s*$')
-_PIP = re.compile(r'(\s*)([!%]\s*(?:\S*python\S*\s+-m\s+)?pip3?\s+'
-                  r'(?:un)?install\s.*)$')
+_PIP_INSTALL = re.compile(r'(\s*)([!%]\s*(?:\S*python\S*\s+-m\s+)?pip3?\s+'
+                          r'(?:un)?install\s.*)$')
 _BOOK_OR_MXNET = re.compile(r"[\s/'\"](?:d2l|mxnet)(?![a-zA-Z_])")
 
 
@@ -31,7 +25,6 @@ class BookModule(types.ModuleType):
     """A module of the book's package with the public names of d2lbert."""
 
     def __getattr__(self, name):
-        """Return d2lbert's object `name`; called if the module lacks it."""
         names = importlib.import_module('d2lbert.names')
         # Python itself asks for names such as __file__
         if name.startswith('__') and name != '__all__':
@@ -45,47 +38,35 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Let `import d2l` give a `BookModule`, even if no d2l is installed."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """Return a spec for BOOK_MODULES, or None for a module outside d2l.
-
-        Raises ImportError for other modules of d2l.
-        """
-        if fullname in BOOK_MODULES:
+        if fullname in REDIRECTED_MODULES:
             # A package, so that `from d2l.mxnet import x` without such an x
             # looks for a module d2l.mxnet.x, which raises the error below
             return importlib.machinery.ModuleSpec(
                 fullname, self, origin='d2lbert', is_package=True)
         if fullname.startswith('d2l.'):
             raise ImportError(_missing_message(fullname), name=fullname)
-        return None     # not a module of d2l: Python asks other finders
+        return None
 
     def create_module(self, spec):
-        """Return a module that looks up each name in d2lbert at its use."""
         return BookModule(spec.name)
 
     def exec_module(self, module):
         """Do nothing: Python requires this method, but there is no code."""
 
 
-def _missing_message(name):
-    """Return the message for a name that d2lbert lacks.
-
-    name: with its module, for example 'd2l.mxnet.f'.
-    """
-    if name in OTHER_FRAMEWORKS:
-        return (f'{name} is for another framework: d2lbert runs the MXNet '
-                'version of a page')
-    short_name = 'd2l.' + name.rpartition('.')[2]
+def _missing_message(full_name):
+    if full_name in NON_MXNET_MODULES:
+        return (f'{full_name} is for another framework: d2lbert runs the '
+                'MXNet version of a page')
+    short_name = 'd2l.' + full_name.rpartition('.')[2]
     return (f'{short_name} is not in d2lbert, which has the names of the '
             "book's BERT chapters")
 
 
 def adapt_lines(lines):
-    """Adapt the code of a cell to d2lbert; return the new lines.
+    """Return the lines of a cell, adapted to d2lbert.
 
-    lines: a list, from IPython. If %%tab names only other frameworks, all
-    lines become comments. Lines that load d2lbook.tab, or that install or
-    uninstall d2l or MXNet, are replaced. The number of lines does not change,
-    so that line numbers in errors are right.
+    Their number stays the same, so that errors name the right lines.
     """
     first_line = next(filter(str.strip, lines), '')
     tab_match = _TAB_MAGIC.match(first_line)
@@ -99,9 +80,8 @@ def adapt_lines(lines):
 
 
 def _adapt_line(line):
-    """Replace a line that loads d2lbook.tab, or (un)installs d2l or MXNet."""
     text = line.rstrip('\n')
-    pip_match = _PIP.match(text)
+    pip_match = _PIP_INSTALL.match(text)
     if pip_match:
         indentation, command = pip_match.groups()
         if _BOOK_OR_MXNET.search(command):
@@ -121,11 +101,8 @@ class Redirection:
         self._finder, self._shell = BookFinder(), None
         self._has_set_start_method = False
 
-    def begin(self, ip):
-        """Let `import d2l` give d2lbert, and adapt the cells of a shell.
-
-        ip: the IPython shell. A second call has no effect.
-        """
+    def begin(self, shell):
+        """Redirect `import d2l`, and adapt the cells of an IPython shell."""
         if self._shell is not None:
             return
         # If MXNet cannot work, this raises ImportError before anything changes
@@ -134,8 +111,8 @@ class Redirection:
             print('d2l was already imported: run the cells that import it '
                   'again', file=sys.stderr)
         sys.meta_path.insert(0, self._finder)
-        ip.input_transformers_cleanup.append(adapt_lines)
-        self._shell = ip
+        shell.input_transformers_cleanup.append(adapt_lines)
+        self._shell = shell
         # Pages define classes in cells and use them in worker processes. Only
         # a forked process has these classes. From Python 3.14 on, 'fork' is
         # not the default
@@ -171,21 +148,21 @@ redirection = Redirection()     # of this process, for `%load_ext d2lbert`
 
 
 def cell_traceback():
-    """Return the calls in cells, from the traceback of the last error.
+    """Return the calls in cells of the last error's traceback, as JSON.
 
-    The result is a JSON list of [line number in a cell, name of the function].
-    The first item is in the cell that was run. Further items are in functions
-    that cells define, the innermost call last, or in code that a cell gives to
-    `exec` or to a magic command such as %%time: its name is '<module>'.
+    Each call is [line number in its cell, name of the function], the innermost
+    call last. The first item is in the cell that was run. For code that a cell
+    gives to `exec` or to a magic command such as %%time, the name is
+    '<module>'.
     """
     # Code of cells, and only this code, has the globals of __main__
     cell_globals = sys.modules['__main__'].__dict__
-    error, last_traceback = sys.last_value, sys.last_traceback
     calls = [(line, frame.f_code.co_name)
-             for frame, line in traceback.walk_tb(last_traceback)
+             for frame, line in traceback.walk_tb(sys.last_traceback)
              if frame.f_globals is cell_globals]
     # Code with a syntax error has not run, so no call is in it. If a cell
     # gives this code to a magic command, `calls` has the call of that command
+    error = sys.last_value
     if len(calls) < 2 and isinstance(error, SyntaxError) and error.lineno:
         calls.append((error.lineno, '<module>'))
     return json.dumps(calls)

@@ -19,16 +19,12 @@ from d2lbert.machine.arguments import failures_of
 from d2lbert.machine.files import parse_json
 from d2lbert.texts.text_files import read_text
 
-#: The name of the tab whose code d2lbert runs.
 MXNET_TAB = 'mxnet'
 _TAB_LINE = re.compile(r'\s*(?:#\s*@tab|%%tab)\s+(.+)')
 
 
 def tabs_of(code):
-    """Return a list of the tabs that a cell names, or None if it names none.
-
-    code: the text of the cell; its first line that is not blank can name tabs.
-    """
+    """Return the tabs that the first nonblank line names, or None."""
     first_line = next(filter(str.strip, code.split('\n')), '')
     match = _TAB_LINE.match(first_line)
     return None if match is None else split_tabs(match.group(1))
@@ -40,7 +36,7 @@ def split_tabs(text):
 
 
 def has_mxnet(tabs):
-    """True if a cell of these tabs has MXNet code; tabs: as from `tabs_of`."""
+    """True if a cell of these tabs has MXNet code; None: it names no tabs."""
     return tabs is None or MXNET_TAB in tabs or 'all' in tabs
 
 
@@ -48,10 +44,7 @@ class Tabs:
     """The class of `tab`, which `%load_ext d2lbook.tab` defines in a page."""
 
     def interact_select(self, *frameworks):
-        """Raise ValueError unless MXNet is among the frameworks.
-
-        frameworks: names, or lists of names.
-        """
+        """Raise ValueError unless `selected(*frameworks)`."""
         names = _flatten(frameworks)
         if not has_mxnet(names):
             raise ValueError('this page has no MXNet code, only code for '
@@ -63,7 +56,6 @@ class Tabs:
 
 
 def _flatten(frameworks):
-    """Return a list of names, from names and lists of names."""
     return [name for group in frameworks
             for name in ([group] if isinstance(group, str) else group)]
 
@@ -71,17 +63,17 @@ def _flatten(frameworks):
 tab = Tabs()    # pages import it, see imports.py
 
 
-#: The line that `printed_lines` has for a picture.
 PICTURE = '(a picture)'
 #: The folder with the outputs of Markdown sources, in a checkout of the living
 #: edition (see manual/book.md).
 OUTPUTS_FOLDER = Path('outputs', MXNET_TAB)
-# The line before the code of a cell. The first group is the cell's name
+# The line before the code of a cell
 _CELL_START = re.compile(
-    r'```\s*\{\.python \.input\s*(?:#([\w.:-]+))?[^}]*\}\s*$')
-# A paragraph for some frameworks. Groups: the names of its tabs, the text
+    r'```\s*\{\.python \.input\s*(?:#(?P<name>[\w.:-]+))?[^}]*\}\s*$')
+# A paragraph for some frameworks
 _TEXT_IN_TABS = re.compile(
-    r'^:begin_tab:`([^`]*)`[^\n]*\n(.*?)^:end_tab:[^\n]*$', re.M | re.S)
+    r'^:begin_tab:`(?P<tabs>[^`]*)`[^\n]*\n(?P<text>.*?)^:end_tab:[^\n]*$',
+    re.M | re.S)
 
 
 class Page(NamedTuple):
@@ -120,11 +112,10 @@ def is_code(cell):
 
 
 def printed_lines(outputs):
-    """Return a cell's outputs as a list of lines.
+    """Return the lines of a cell's nbformat outputs.
 
-    Standard error and the error of a failed cell are left out. outputs: in the
-    format of nbformat. For each picture, a line PICTURE is at the end of the
-    list.
+    Standard error and errors are left out. For each picture, a line PICTURE is
+    at the end.
     """
     text, num_pictures = '', 0
     for output in outputs:
@@ -140,12 +131,10 @@ def printed_lines(outputs):
 
 
 def is_picture(output):
-    """True if an output has a picture."""
     return any(mime.startswith('image/') for mime in output.get('data', ()))
 
 
 def _read_notebook(path, text):
-    """Read the text of an .ipynb file as a `Page`."""
     try:
         with warnings.catch_warnings():
             # Old notebooks lack cell ids: nbformat adds them, with a warning
@@ -172,21 +161,26 @@ def _read_notebook(path, text):
 
 
 def _read_markdown(path, text):
-    """Read the text of a Markdown source as a `Page`."""
     notebook = v4.new_notebook(metadata={
         'kernelspec': {'display_name': 'Python 3', 'language': 'python',
                        'name': 'python3'},
         'language_info': {'name': 'python'}})
     stored_lines_by_name = _stored_lines_by_name(path)
     first_line_numbers, stored_lines = [], []
-    other_tabs = []     # the names of the tabs of cells that are left out
+    prose, omitted_tabs = [], []
 
     def add(cell, first_line_number=None, stored=None):
         notebook.cells.append(cell)
         first_line_numbers.append(first_line_number)
         stored_lines.append(stored)
 
-    prose, numbered_lines = [], enumerate(text.split('\n'), 1)
+    def add_prose():
+        prose_for_mxnet = _without_other_frameworks('\n'.join(prose))
+        prose.clear()
+        if prose_for_mxnet.strip():
+            add(v4.new_markdown_cell(prose_for_mxnet))
+
+    numbered_lines = enumerate(text.split('\n'), 1)
     for number, line in numbered_lines:
         start_match = _CELL_START.match(line)
         if not start_match:
@@ -204,38 +198,27 @@ def _read_markdown(path, text):
         code = '\n'.join(code_lines)
         tabs = tabs_of(code)
         if not has_mxnet(tabs):
-            other_tabs += tabs
+            omitted_tabs += tabs
             continue
-        _add_prose(add, prose)
+        add_prose()
         add(v4.new_code_cell(code), number + 1,
-            stored_lines_by_name.get(start_match.group(1)))
-    _add_prose(add, prose)
-    if other_tabs and not any(map(is_code, notebook.cells)):
+            stored_lines_by_name.get(start_match['name']))
+    add_prose()
+    if omitted_tabs and not any(map(is_code, notebook.cells)):
         raise ValueError(f'{path} has no MXNet code, only code for '
-                         + ', '.join(sorted(set(other_tabs))))
+                         + ', '.join(sorted(set(omitted_tabs))))
     return Page(path, notebook, first_line_numbers, stored_lines)
 
 
-def _add_prose(add, lines):
-    """Call `add` with a Markdown cell of these lines, and clear the list.
-
-    Text for other frameworks is left out. `add` is not called for blank lines
-    alone.
-    """
-    text = _TEXT_IN_TABS.sub(
-        lambda match: (match.group(2).rstrip('\n')
-                       if has_mxnet(split_tabs(match.group(1))) else ''),
-        '\n'.join(lines)).strip('\n')
-    lines.clear()
-    if text.strip():
-        add(v4.new_markdown_cell(text))
+def _without_other_frameworks(prose):
+    return _TEXT_IN_TABS.sub(
+        lambda match: (match['text'].rstrip('\n')
+                       if has_mxnet(split_tabs(match['tabs'])) else ''),
+        prose).strip('\n')
 
 
 def _stored_lines_by_name(path):
-    """Return {name of a cell: stored lines} for the Markdown source `path`.
-
-    The result is {} if the source is not in a checkout of the living edition.
-    """
+    """Return {cell name: stored lines}, or {} if no outputs are stored."""
     path = path.resolve()
     for root in path.parents:
         stored_path = (root / OUTPUTS_FOLDER
@@ -245,15 +228,13 @@ def _stored_lines_by_name(path):
     return {}
 
 
-def _read_outputs(path):
-    """Return {name of a cell: stored lines}; path: a file in OUTPUTS_FOLDER.
-    """
+def _read_outputs(stored_path):
     try:
-        cells = parse_json(read_text(path))['cells']
+        cells = parse_json(read_text(stored_path))['cells']
         return {name: printed_lines(map(_as_nbformat, cell['outputs']))
                 for name, cell in cells.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f'{path} does not hold the outputs of a page: '
+        raise ValueError(f'{stored_path} does not hold the outputs of a page: '
                          f'{type(error).__name__}: {error}') from None
 
 

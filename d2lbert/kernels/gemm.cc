@@ -1,5 +1,4 @@
-// This file has the micro-kernels that gemm.h declares, each of which computes
-// one tile (gemm.h) of a product, and the functions that pack the operands.
+// This file defines the micro-kernels and the packing that gemm.h declares.
 #include "gemm.h"
 
 #include "fork.h"
@@ -31,8 +30,7 @@ inline void multiply_add(vf& c, uint32_t a, vu b) {
 inline vu load_words(const uint32_t* b) { return load<vu>(b); }
 #endif
 
-// The `MicroKernel` for a tile of M rows of N vectors. COLS: true if A has the
-// layout "columns".
+// The `MicroKernel` for M rows of N vectors. COLS: A has the layout "columns".
 template <class E, bool COLS, int M, int N>
 void micro_kernel(long k, const word<E>* a, long lda, const word<E>* b,
                   float* c, long ldc, const float* start, long start_ld) {
@@ -45,7 +43,6 @@ void micro_kernel(long k, const word<E>* a, long lda, const word<E>* b,
 #if defined(__AVX__) && !defined(__AVX512F__)
 #pragma GCC unroll 2  // one iteration has only twelve multiplications
 #endif
-  // k: the number of words that are left
   for (; k; k--, b += NR, a += COLS ? lda : 1) {
     decltype(load_words(b)) b_row[N];
 #pragma GCC unroll 3
@@ -65,9 +62,8 @@ void micro_kernel(long k, const word<E>* a, long lda, const word<E>* b,
 
 }  // namespace
 
-// KERNEL_TABLE is the table of `MicroKernels` for E and one layout of A
-// ("columns" if COLS). Its rows are MR_KERNELS, for tiles of 1 to MR rows of N
-// vectors. FOUR_KERNELS is a part of MR_KERNELS, for M to M + 3 rows.
+// FOUR_KERNELS: kernels for M to M + 3 rows of N vectors. MR_KERNELS: for 1 to
+// MR rows. KERNEL_TABLE: for all tiles, as in `MicroKernels`.
 #define FOUR_KERNELS(E, COLS, M, N)                             \
   micro_kernel<E, COLS, M, N>, micro_kernel<E, COLS, M + 1, N>, \
       micro_kernel<E, COLS, M + 2, N>, micro_kernel<E, COLS, M + 3, N>
@@ -112,12 +108,12 @@ const MicroKernel<Bf16> MicroKernels<Bf16>::columns[NV][MR] =
 
 namespace {
 
-// The distance of prefetches, in rows: while row i is packed, row i + 12 is
-// prefetched. The hardware prefetcher does not follow rows that are far apart.
+// While row i is packed, row i + PREFETCH_ROWS is prefetched: the hardware
+// prefetcher does not follow rows that are far apart.
 constexpr long PREFETCH_ROWS = 12;
 constexpr long FLOATS_PER_LINE = 16;  // in a cache line of 64 bytes
 
-// Pack n columns of B, whole panels, in one pass over the rows of B.
+// Pack n columns of B, which are whole panels, in one pass over the rows.
 template <long n>
 inline void pack_whole_panels(const float* b, long ld, long k, float* to) {
   for (long i = 0; i < k; i++, b += ld, to += NR) {
@@ -166,28 +162,28 @@ void pack_column_blocks<Fp32>(const float* a, long ld, long k, long m,
 
 namespace {
 
-// Transpose VL rows of b, of `words` words each, into VL columns of a panel. If
-// n < VL, b has only n rows, and the other columns become zeros.
+// Transpose min(n, VL) rows of b, of `words` words each, into VL columns of a
+// panel. The other columns become zeros.
 inline void pack_transposed(const uint32_t* b, long ld, long n, long words,
                             uint32_t* to) {
   const uint32_t* row[VL];
   uint32_t transposed[VL * VL];
   uint32_t row_ends[VL * VL];  // the last words of each row, then zeros
   for (long i = 0; i < words; i += VL) {
-    const long left = std::min<long>(VL, words - i);
+    const long num_words = std::min<long>(VL, words - i);
     for (int r = 0; r < VL; r++) {
       row[r] = r < n ? b + r * ld + i : (const uint32_t*)zeros;
-      if (left < VL && r < n) {
-        store(row_ends + r * VL, load<vu>(row[r], left));
+      if (num_words < VL && r < n) {
+        store(row_ends + r * VL, load<vu>(row[r], num_words));
         row[r] = row_ends + r * VL;
       }
     }
-    if (left == VL) {
+    if (num_words == VL) {
       transpose(row, to + i * NR, NR);
       continue;
     }
     transpose(row, transposed, VL);  // `to` has fewer than VL rows left
-    for (long r = 0; r < left; r++)
+    for (long r = 0; r < num_words; r++)
       store(to + (i + r) * NR, load<vu>(transposed + r * VL));
   }
 }
@@ -225,8 +221,8 @@ inline vu pair_vectors(vf x, vf y) {
 #endif
 }
 
-// The words (x_i, y_i) of the first min(n, 16) numbers of two rows. y may be
-// null, for a row of zeros.
+// The words (x_i, y_i) of the first min(n, 16) numbers of two rows. A null y is
+// a row of zeros.
 inline vu pair_rows(const float* x, const float* y, long n) {
   return pair_vectors(load(x, n), y ? load(y, n) : vf{});
 }
@@ -265,7 +261,7 @@ template <>
 void pack_panel_t<Bf16>(const float* b, long ld, long k, long n,
                         uint32_t* to) {
   constexpr long MAX_WORDS = 4 * VL;
-  uint32_t rows[VL * MAX_WORDS];  // up to MAX_WORDS words of each of VL rows
+  uint32_t rows[VL * MAX_WORDS];
   const long words = Bf16::words(k);
   for (int j = 0; j * VL < n; j++)
     for (long i = 0; i < words; i += MAX_WORDS) {
@@ -305,9 +301,7 @@ const uint32_t* as_columns(const float* a, long& ld, long k, long m,
 
 }  // namespace d2lbert
 
-// For Python: 1 if this build can compute precision 'bf16', else 0.
+// Properties of this build, for Python. d2lbert_vector: the floats in a vector.
 extern "C" int d2lbert_bf16() { return D2LBERT_BF16; }
-// For Python: the instruction set of this build.
 extern "C" const char* d2lbert_isa() { return d2lbert::ISA; }
-// For Python: the number of floats in a vector.
 extern "C" int d2lbert_vector() { return d2lbert::VL; }

@@ -1,6 +1,5 @@
 // This file computes matrix products C = start + A B by vector instructions,
-// for matrices that fit in cache. `start` is zero, a bias, or the C before the
-// product.
+// for matrices that fit in cache.
 //
 // C is computed tile by tile: a tile is a block of C that fits in registers
 // (amx.h has other tiles). B is packed once into panels of NR columns, the
@@ -22,8 +21,7 @@
 
 namespace d2lbert {
 
-// A tile has MR rows of NV vectors, and each vector has VL numbers. So a tile,
-// like a panel, has NR columns.
+// A tile has MR rows of NV vectors of VL numbers.
 #if defined(__AVX512F__)
 constexpr int MR = 14, NV = 2;  // 28 of 32 registers accumulate
 #elif defined(__AVX__)
@@ -39,14 +37,14 @@ inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 // n (columns) rounded up to whole panels.
 inline long padded(long n) { return ceil_div(n, NR) * NR; }
 
-// Scratch memory, which grows and never shrinks. take() returns arrays in it.
-// For the address sanitizer, a gap after each array is marked as invalid.
+// Scratch memory, which grows and never shrinks. The address sanitizer reports
+// accesses to the gap after each array.
 class Scratch {
  public:
   ~Scratch() { std::free(base_); }
   // Forget all arrays, and reserve at least `bytes` of memory for new arrays.
   void reset(size_t bytes) {
-    // take() rounds up each size, and adds a gap: room for 64 arrays at least
+    // Room for 64 arrays: take() rounds up each size and adds a gap
     bytes += 4096 + GAP * 1024;
     if (bytes > size_) {
       std::free(base_);
@@ -93,8 +91,7 @@ bool is_after_fork();
 // Scratch memory of the calling thread, for arrays that its OpenMP team shares.
 Scratch& team_scratch();
 
-// The precision of a product, the argument E of templates. words(k): the number
-// of words for k numbers in a row of A or in a column of B.
+// The precision of a product, the argument E of templates.
 struct Fp32 {
   typedef float word;
   static constexpr long PER_WORD = 1;  // numbers per word
@@ -110,11 +107,9 @@ template <class E>
 using word = typename E::word;
 
 // A function that computes one tile, c = start + a b, where b is a packed
-// panel. A row of a has k words. lda is the number of words from a row of a to
-// the next, or from a column to the next in the layout "columns". ldc and
-// start_ld: the numbers of floats from a row of c, or of `start`, to the next.
-// If start_ld is 0, `start` is one row for all rows of the tile. If `start` is
-// c, the product is added to c.
+// panel, and a row of a has k words. The leading dimensions are lda, in words,
+// ldc and start_ld. If start_ld is 0, `start` is one row for all rows of the
+// tile. If `start` is c, the product is added to c.
 template <class E>
 using MicroKernel = void (*)(long k, const word<E>* a, long lda,
                              const word<E>* b, float* c, long ldc,
@@ -135,8 +130,7 @@ const MicroKernel<Bf16> MicroKernels<Bf16>::rows[NV][MR];
 template <>
 const MicroKernel<Bf16> MicroKernels<Bf16>::columns[NV][MR];
 
-// The `start` of a product. ZERO: zeros. BIAS: a bias for each column. ADD: C,
-// so that the product is added to C.
+// The `start` of a product: zeros, a bias for each column, or the previous C.
 enum Start { ZERO, BIAS, ADD };
 
 extern const float zeros[NR];
@@ -181,9 +175,8 @@ inline void multiply_panel(bool by_columns, long m, long n, long k,
   }
 }
 
-// Prefetches memory that is needed next, in steps between parts of other work.
-// add() registers a range of memory, at most four times. Each call of step()
-// prefetches a part of every range, and `steps` calls prefetch all ranges.
+// Prefetches up to four ranges of memory between parts of other work. Each call
+// of step() prefetches a part of every range, and `steps` calls prefetch all.
 class Prefetcher {
  public:
   explicit Prefetcher(long steps) : steps_(std::max<long>(1, steps)) {}
@@ -210,15 +203,13 @@ class Prefetcher {
 
 constexpr long STRIPE = 2 * MR;  // rows of C between two calls of step()
 
-// The `steps` of a `Prefetcher` for `multiply`, whose C is (m x n): `multiply`
-// calls step() once for each stripe of STRIPE rows and NR columns of C.
+// The number of calls of step() by `multiply`, whose C is (m x n).
 inline long num_stripes(long m, long n) {
   return ceil_div(m, STRIPE) * ceil_div(n, NR);
 }
 
-// Compute C (m x n), where b has all panels of B, and bias has padded(n)
-// numbers. k: the number of words in a row of A. ahead: prefetches other memory
-// meanwhile; may be null. The other arguments are as for `multiply_panel`.
+// Like `multiply_panel`, but b has all panels of B, and bias padded(n) numbers.
+// ahead: prefetches other memory meanwhile; may be null.
 template <class E>
 inline void multiply(bool by_columns, long m, long n, long k,
                      const word<E>* a, long lda, const word<E>* b, float* c,
@@ -240,13 +231,13 @@ inline void multiply(bool by_columns, long m, long n, long k,
 // ld floats apart. Zeros complete the ceil_div(n, VL) vectors of a row.
 template <class E>
 void pack_panel(const float* b, long ld, long k, long n, word<E>* to);
-// Pack the same panel from the transpose of its columns, b (n x k).
+// The same, from the transpose, b (n x k).
 template <class E>
 void pack_panel_t(const float* b, long ld, long k, long n, word<E>* to);
 
-// Pack B, b (k x n), as panels, one after the other. If the rows of b are far
-// apart, a pass over the rows takes as long for several panels as for one. So
-// fp32 packs PACK_COLUMNS columns, which are whole panels, in one pass.
+// Pack B, b (k x n), as panels, one after the other. fp32 packs PACK_COLUMNS
+// columns, which are whole panels, in one pass over the rows: if rows are far
+// apart, the pass takes as long for several panels as for one.
 constexpr long PACK_COLUMNS = 128 / NR * NR;
 template <class E>
 void pack(const float* b, long ld, long k, long n, word<E>* to);
@@ -259,20 +250,19 @@ inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
                     to + j * E::words(k));
 }
 
-// Return the words of A, a (m x k), in the layout "rows". ld: the number of
-// floats from a row of a to the next. fp32 returns a. bf16 writes a copy to
-// `to`, m * words(k) words, and sets ld to words(k).
+// Return the words of A, a (m x k), in the layout "rows". ld: the leading
+// dimension of a, then of the result. fp32 returns a. bf16 writes m * words(k)
+// words to `to`.
 inline const float* as_rows(const float* a, long&, long, long, float*) {
   return a;
 }
 const uint32_t* as_rows(const float* a, long& ld, long m, long k,
                         uint32_t* to);
 
-// Like `as_rows`, for a matrix that is read many times. If ld is a multiple of
-// 1,024, the rows of a tile have addresses that differ by multiples of 4 KiB.
-// Such addresses compete for a few places, 8 or 12, of the first-level cache.
-// So for such an ld, fp32 copies the rows, too, with ROW_GAP unused words after
-// each, and sets ld.
+// Like `as_rows`, for a matrix that is read many times. If rows are a multiple
+// of 4 KiB apart, all rows of a tile map to one set of the first-level cache,
+// which has 8 or 12 ways. So fp32 copies such rows, too, with ROW_GAP unused
+// words after each.
 constexpr long ROW_GAP = 16;
 inline const float* conflict_free_rows(const float* a, long& ld, long m,
                                        long k, float* to) {
@@ -287,29 +277,28 @@ inline const uint32_t* conflict_free_rows(const float* a, long& ld, long m,
   return as_rows(a, ld, m, k, to);
 }
 
-// Pack A = a^T, a (k x m), for many passes over A. Each block of MR rows of A,
-// the rows of a tile, becomes a matrix of column_block_words(k) words in the
-// layout "columns". Its columns begin TILE_LD words apart.
+// Pack A = a^T, a (k x m), for many passes over A. Each MR rows of A become a
+// block of column_block_words(k) words in the layout "columns". Its columns
+// begin TILE_LD words apart.
 constexpr long TILE_LD = (MR + VL - 1) / VL * VL;
 template <class E>
 inline long column_block_words(long k) {
-  // + 16: without a gap, blocks may be a power of two apart, and would compete
-  // for places in the cache
+  // + 16: blocks a power of two apart would compete for the same cache sets
   return E::words(k) * TILE_LD + 16;
 }
 template <class E>
 void pack_column_blocks(const float* a, long ld, long k, long m, word<E>* to);
 
-// Return the words of A = a^T, a (k x m), in the layout "columns". fp32 returns
-// a. bf16 writes a copy to `to`, words(k) * m words, and sets ld to m.
+// Like `as_rows`, for A = a^T, a (k x m), and the layout "columns". bf16 writes
+// words(k) * m words.
 inline const float* as_columns(const float* a, long&, long, long, float*) {
   return a;
 }
 const uint32_t* as_columns(const float* a, long& ld, long k, long m,
                            uint32_t* to);
 
-// c (m x n, with ldc floats from row to row) = start + x B, for x (m x k) and
-// b, the panels of B. x_words: scratch memory of m * words(k) words.
+// c (m x n) = start + x B, for contiguous x (m x k) and b, the panels of B.
+// x_words: scratch memory of m * words(k) words.
 template <class E>
 inline void multiply_rows(const float* x, long m, long k, word<E>* x_words,
                           const word<E>* b, long n, float* c, long ldc,
