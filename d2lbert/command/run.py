@@ -9,10 +9,6 @@ from d2lbert.machine.arguments import (
     writing,
 )
 
-#: Modules that run a page in a Jupyter kernel. Their packages on PyPI have the
-#: same names.
-KERNEL_MODULES = 'nbformat', 'jupyter_client', 'ipykernel'
-
 
 def add(commands):
     """Add this sub-command to the parser."""
@@ -42,23 +38,22 @@ def run(args):
     _check_kernel_modules()
     from d2lbert.book.execution import run_page
     from d2lbert.book.pages import read_page
-    paths = _output_paths(args.files, args.out, args.force)
+    out_paths = _output_paths(args.files, args.out, args.force)
     pages = [read_page(file) for file in args.files]
     if args.compare:
         _check_stored_outputs(pages)
-    for k, (page, path) in enumerate(zip(pages, paths)):
+    for k, (page, out_path) in enumerate(zip(pages, out_paths)):
         if len(pages) > 1:
             heading = f'{page.path}:'
             print(f'\n{heading}' if k else heading, flush=True)
         run_page(page, args.compare)
-        if path is not None:
-            _write(page.notebook, path, args.force)
+        if out_path is not None:
+            _write_notebook(page.notebook, out_path, args.force)
     return 0
 
 
 def _check_kernel_modules():
-    """Raise ImportError if a module of `KERNEL_MODULES` is missing."""
-    for name in KERNEL_MODULES:
+    for name in 'nbformat', 'jupyter_client', 'ipykernel':
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -69,11 +64,9 @@ def _check_kernel_modules():
 
 
 def _output_paths(files, out, force):
-    """Return a list: the path at which to write each page as a notebook.
+    """Return the path of each page's notebook, or None without --out.
 
-    files: paths of the pages; out, force: --out and --force. Without --out,
-    the paths are None. Raises an error for a path that is not allowed, for
-    example the path of a page.
+    Raises an error if a notebook must not be written to its path.
     """
     if out is None:
         return [None] * len(files)
@@ -95,7 +88,7 @@ def _output_paths(files, out, force):
                 raise ValueError(f'--out {path} is a page to run: choose '
                                  'another name')
         if len(files) > 1 and not target.exists():
-            # `_write` creates the folder `target`: check only its parent
+            # `_write_notebook` creates the folder `target`: check its parent
             check_out(target, force, example=path.name)
         else:
             check_out(path, force, example=Path(files[0]).stem + '.ipynb')
@@ -106,7 +99,6 @@ def _output_paths(files, out, force):
 
 
 def _check_stored_outputs(pages):
-    """Raise ValueError if a page has no outputs for --compare."""
     for page in pages:
         if all(lines is None for lines in page.stored_lines):
             raise ValueError(
@@ -115,12 +107,10 @@ def _check_stored_outputs(pages):
                 'edition, whose outputs are in outputs/mxnet/')
 
 
-def _write(notebook, out, force):
-    """Write a notebook to the path `out`; force: replace a file."""
+def _write_notebook(notebook, path, force):
     import nbformat
-    # An OSError becomes a ValueError that begins with --out
-    with failures_of('--out', out, 'written'):
-        out.parent.mkdir(exist_ok=True)
-    with writing(out, force) as temporary:      # renamed to `out` at the end
+    with failures_of('--out', path, 'written'):
+        path.parent.mkdir(exist_ok=True)
+    with writing(path, force) as temporary:
         with open(temporary, 'w', encoding='utf-8') as file:
             nbformat.write(notebook, file)

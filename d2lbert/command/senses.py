@@ -11,22 +11,22 @@ from d2lbert.command.flags import (
 
 def add(commands):
     """Add this sub-command to the parser."""
-    senses = commands.add_parser(
+    parser = commands.add_parser(
         'senses', help='measure how well a model separates word senses',
         description='Compare the vectors of words with two senses in the '
         'sentences of the sample corpus. For each word and each layer of a '
-        'model, print how often the most similar other occurrence has the '
-        'same sense. Layer 0 is the embeddings; the column chance has the '
-        'fraction of the more frequent sense. For a run with checkpoints, '
-        'also print the fractions for each checkpoint; pretrain --save-every '
-        'N --keep 0 keeps all checkpoints.')
-    add = senses.add_argument
-    add('folders', nargs='+', metavar='RUN|FOLDER', help='a run folder, of '
-        'pretrain or finetune, or a folder of a pretrained model; several '
+        'model, print the fraction of occurrences whose most similar other '
+        'occurrence has the same sense. Layer 0 is the embeddings; the column '
+        'chance has the fraction of the more frequent sense. For a run with '
+        'checkpoints, also print the fractions for each checkpoint; pretrain '
+        '--save-every N --keep 0 keeps all checkpoints.')
+    add = parser.add_argument
+    add('folders', nargs='+', metavar='RUN|FOLDER', help='the folder of a run '
+        'of pretrain or finetune, or of a pretrained model; several '
         'models share one figure --out')
     add('--word', dest='words', action='append', metavar='WORD', help='one '
-        'of the 32 words with annotated senses, for example crane; several '
-        'may be given (default: all)')
+        'of the 32 words with annotated senses, for example crane; repeat '
+        '--word for several (default: all)')
     add('--out', metavar='FILE.png', help='a figure to draw: fractions '
         'by layer, and by step of the checkpoints')
     add('--force', action='store_true', help='replace the figure, if there '
@@ -34,15 +34,12 @@ def add(commands):
     add_precision(add)
     add_device(add)
     add_json(add, 'a line for each model, with the same numbers')
-    senses.set_defaults(run=run, check=check_folders,
+    parser.set_defaults(run=run, check=check_folders,
                         needs='d2lbert.pictures.senses')
 
 
 def run(args):
-    """Print a table or, with --json, a line of JSON for each model.
-
-    Then draw the figure --out. Returns the exit status.
-    """
+    """Print the fractions and draw the figure; returns the exit status."""
     from d2lbert.pictures.senses import (
         as_dict,
         plot_reports,
@@ -60,7 +57,7 @@ def run(args):
         if args.json:
             print_json(as_dict(report))
             continue
-        if len(args.folders) > 1:   # an empty line between the tables
+        if len(args.folders) > 1:
             print(f'\n{report.name}' if k else report.name)
         print('\n'.join(table(report)), flush=True)
     if args.out is not None:

@@ -5,18 +5,14 @@ from d2lbert.command.flags import add_device, check_folders, device_of
 
 
 class _TextAction(argparse.Action):
-    """The action of --text: append (text, None) to `args.texts`.
-
-    `args.texts` is a list of (first text, second text or None).
-    """
+    """Append the pair (value of --text, None) to `args.texts`."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         namespace.texts = [*(namespace.texts or ()), (value, None)]
 
 
 class _PairAction(argparse.Action):
-    """The action of --pair: replace the None of the last item in `args.texts`.
-    """
+    """Replace the None in the last pair of `args.texts`."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         texts = namespace.texts or ()
@@ -28,26 +24,26 @@ class _PairAction(argparse.Action):
 
 def add(commands):
     """Add this sub-command to the parser."""
-    show = commands.add_parser(
+    parser = commands.add_parser(
         'show', help='write a page about what a model has learnt',
         description='Write an HTML file about a model and texts: attention '
         'by layer and head, predictions for each token if it were masked, '
         'the nearest tokens of a corpus, the vectors of a word in many '
         'sentences, and the history of the run. It opens in any browser, '
         'without a network.')
-    add = show.add_argument
-    add('folder', metavar='RUN|FOLDER', help='a run folder, of pretrain or '
-        'finetune, or a folder of a pretrained model')
+    add = parser.add_argument
+    add('folder', metavar='RUN|FOLDER', help='the folder of a run of '
+        'pretrain or finetune, or of a pretrained model')
     add('--text', dest='texts', action=_TextAction, metavar='TEXT',
-        help="a text to show, for example 'a crane is flying'; several may "
-        "be given (default: the book's texts with the word crane)")
+        help="a text to show, for example 'a crane is flying'; repeat --text "
+        "for several (default: the book's texts with the word crane)")
     # SUPPRESS: no `args.pair`; `_PairAction` changes `args.texts`
     add('--pair', action=_PairAction, metavar='TEXT',
         default=argparse.SUPPRESS,
-        help='the second text of a pair; give it after --text, the first')
+        help='the second text of a pair; give it after --text with the first')
     add('--word', dest='words', action='append', metavar='WORD', help='a '
-        'word whose vectors in many sentences are shown; several may be '
-        'given (default: words of the texts that occur often enough)')
+        'word whose vectors in many sentences are shown; repeat --word for '
+        'several (default: words of the texts that occur often enough)')
     add('--file', metavar='FILE', help='search the lines of this file for '
         'the nearest tokens and the words (default: the training text of a '
         'run of pretrain, else the sample corpus)')
@@ -58,8 +54,8 @@ def add(commands):
     add('--force', action='store_true', help='replace the page, if it '
         'exists')
     add_device(add)
-    show.set_defaults(run=run, check=check_folders,
-                      needs='d2lbert.pictures.show')
+    parser.set_defaults(run=run, check=check_folders,
+                        needs='d2lbert.pictures.show')
 
 
 def run(args):

@@ -29,9 +29,8 @@ def add(commands):
         help='number of texts to print (default: 5)')
     add_encoding_flags(
         add, ('own', 'cls', 'mean'),
-        'the pooling of token vectors: own (the default) is the pooling that '
-        'the folder stores, else the mean; cls takes the first token; mean, '
-        'the mean of all tokens')
+        'how token vectors are pooled: as the folder stores, else the mean '
+        '(own, the default), the first token (cls), or the mean (mean)')
     add_precision(add)
     add_device(add)
     add_json(add, 'a line for each text that is found, with its similarity '
@@ -43,7 +42,8 @@ def add(commands):
 def run(args):
     """Print the nearest texts; returns the exit status."""
     from d2lbert.command.vectors import similar
-    similar(args.folder, args.query, args.file, args.top, args.pool,
-            args.vectors, args.text_field, args.skip_empty, args.json,
+    similar(args.folder, args.query, args.file, top=args.top, pool=args.pool,
+            vectors_path=args.vectors, text_field=args.text_field,
+            skip_empty=args.skip_empty, is_json=args.json,
             **encoding_options(args))
     return 0

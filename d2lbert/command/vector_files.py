@@ -1,13 +1,10 @@
 """Write vectors to files, and read .npy files of vectors.
 
-H: the size of a vector. The extension of the file's name selects a class from
-`FORMATS`. All these classes have the interface of `Npy`. The constructor gets
-`file`, an open binary file, and `title`, the title of the column of texts or
-tokens, if the format has such a column. The method `add` appends the vectors
-`rows`, an array (n, H), and `texts`, a list of n texts or tokens. The
-attribute `about` is None, or a dictionary with a digest of the texts, which
-`close` writes to .npy files only. `close` completes the content, but leaves
-`file` open.
+H: the size of a vector. All classes in `FORMATS` have the interface of `Npy`.
+The constructor gets an open binary file, which `close` leaves open, and the
+name of the column of texts, for formats with such a column. `add` appends n
+texts or tokens and their vectors, an array (n, H). `about` is None, or a
+dictionary with a digest of the texts, which only `Npy` writes.
 """
 import contextlib
 import csv
@@ -26,7 +23,7 @@ from d2lbert.machine import array_files
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.files import parse_json
 
-#: `Parquet` keeps vectors until it has this number, and then writes them.
+#: The number of vectors that `Parquet` collects before it writes them.
 PARQUET_ROWS = 1 << 12
 
 
@@ -36,7 +33,7 @@ class Npy:
     The header contains the number of vectors, so `close` overwrites it.
     """
 
-    def __init__(self, file, title='text'):
+    def __init__(self, file, text_column='text'):
         # shape: (number of vectors so far, H)
         self.file, self.shape, self.about = file, (0, 0), None
         file.write(self._header())
@@ -44,23 +41,22 @@ class Npy:
 
     def _header(self):
         """Return a header of constant length, which `close` can replace."""
-        # Spaces pad the text to 118 bytes with its newline. With the 10 bytes
-        # before it, the header has 128 bytes: a multiple of 64, as NumPy asks
+        # 128 bytes with the 10 before it: a multiple of 64, as NumPy asks
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
-        # The magic string of .npy files, with version 1.0 of the format
-        return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
+        version = b'\x01\x00'
+        return (array_files.NPY_MAGIC + version
+                + struct.pack('<H', len(text)) + text)
 
-    def add(self, texts, rows):
+    def add(self, texts, vectors):
         """Append the vectors; the format has no place for their texts."""
-        self.file.write(onp.ascontiguousarray(rows, '<f4').tobytes())
-        self.shape = (self.shape[0] + len(rows), rows.shape[1])
+        self.file.write(onp.ascontiguousarray(vectors, '<f4').tobytes())
+        self.shape = (self.shape[0] + len(vectors), vectors.shape[1])
 
     def close(self):
-        """Write the final header, and append `about`.
+        """Write the final header, and `about` as a second array, in JSON.
 
-        `about` becomes a second array, with bytes of JSON. `numpy.load` reads
-        only the first array of a file.
+        `numpy.load` reads only the first array of a file.
         """
         self.file.seek(0)
         self.file.write(self._header())
@@ -71,22 +67,20 @@ class Npy:
 
 
 def read_npy(path, flag):
-    """Return (rows, about) from a .npy file.
+    """Return (vectors, about) from a .npy file.
 
-    rows: the vectors (n, H), memory-mapped; about: the dictionary that `Npy`
-    stored, or {}. Raises ValueError if vectors cannot be read from the file;
-    flag: the flag that named the file, for this error.
+    vectors: (n, H), memory-mapped. about: the dictionary that `Npy` stored, or
+    {}. Raises ValueError, which names the flag, if the file is invalid.
     """
     try:
-        rows, about = array_files.map_npy(path), {}
+        vectors, about = array_files.map_npy(path), {}
         with open(path, 'rb') as file:
-            file.seek(rows.offset + rows.nbytes)
-            # `about` as an array, far shorter than this limit; b'' without it
-            second_npy = file.read(1 << 16)
-        if second_npy:
+            file.seek(vectors.offset + vectors.nbytes)
+            about_npy = file.read(1 << 16)      # far more than `about` takes
+        if about_npy:
             about = parse_json(bytes(array_files.read_array(
-                io.BytesIO(second_npy), len(second_npy))))
-        if rows.ndim != 2 or rows.dtype.kind != 'f':
+                io.BytesIO(about_npy), len(about_npy))))
+        if vectors.ndim != 2 or vectors.dtype.kind != 'f':
             raise ValueError('it does not contain a matrix of floats')
         if not isinstance(about, dict):
             raise ValueError('its second array is no JSON object about the '
@@ -95,7 +89,7 @@ def read_npy(path, flag):
             TypeError) as error:
         raise ValueError(f'{flag} {path} is no .npy file of vectors: {error}'
                          ) from None
-    return rows, about
+    return vectors, about
 
 
 class Npz:
@@ -103,20 +97,17 @@ class Npz:
 
     about = None
 
-    def __init__(self, file, title='text'):
-        # `Npy.close` overwrites the header, which is not possible in an
-        # archive, so the vectors go to a temporary file first
+    def __init__(self, file, text_column='text'):
+        # `Npy.close` overwrites the header, which it could not in an archive
         self._file, self._npy_file = file, tempfile.TemporaryFile()
-        self._npy = Npy(self._npy_file)
+        self._npy_writer = Npy(self._npy_file)
 
-    def add(self, texts, rows):
-        """Append the vectors; the format has no place for their texts."""
-        self._npy.add(texts, rows)
+    def add(self, texts, vectors):
+        self._npy_writer.add(texts, vectors)
 
     def close(self):
-        """Write the archive."""
         with self._npy_file as npy_file:
-            self._npy.close()
+            self._npy_writer.close()
             npy_file.seek(0)
             with zipfile.ZipFile(self._file, 'w') as archive:
                 with archive.open('vectors.npy', 'w',
@@ -129,23 +120,22 @@ class Csv:
 
     dialect, about = 'excel', None
 
-    def __init__(self, file, title='text'):
+    def __init__(self, file, text_column='text'):
         self._text_file = io.TextIOWrapper(file, 'utf-8', newline='')
         self._writer = csv.writer(self._text_file, self.dialect,
                                   lineterminator='\n')
-        self._title, self._has_header = title, False
+        self._text_column, self._has_header = text_column, False
 
-    def add(self, texts, rows):
-        """Append a line for each vector; the first call adds a header."""
+    def add(self, texts, vectors):
         if not self._has_header:
-            self._writer.writerow([self._title, *range(rows.shape[1])])
+            self._writer.writerow([self._text_column,
+                                   *range(vectors.shape[1])])
             self._has_header = True
         # str(float32) has the fewest digits that distinguish the number
-        self._writer.writerows([text, *map(str, row)]
-                               for text, row in zip(texts, rows))
+        self._writer.writerows([text, *map(str, vector)]
+                               for text, vector in zip(texts, vectors))
 
     def close(self):
-        """Write the lines that are still in the buffer."""
         self._text_file.flush()
         # A wrapper that is not detached closes the binary file when deleted
         self._text_file.detach()
@@ -162,13 +152,13 @@ class JsonLines:
 
     about = None
 
-    def __init__(self, file, title='text'):
-        self._file, self._title = file, title
+    def __init__(self, file, text_column='text'):
+        self._file, self._text_column = file, text_column
 
-    def add(self, texts, rows):
-        """Append a line for each vector."""
-        for text, row in zip(texts, rows):
-            line = json.dumps({self._title: text, 'vector': short_floats(row)},
+    def add(self, texts, vectors):
+        for text, vector in zip(texts, vectors):
+            line = json.dumps({self._text_column: text,
+                               'vector': short_floats(vector)},
                               ensure_ascii=False)
             self._file.write(line.encode() + b'\n')
 
@@ -181,36 +171,33 @@ class Parquet:
 
     about = None
 
-    def __init__(self, file, title='text'):
-        self._file, self._title = file, title
-        self._writer = None     # made when the size of the vectors is known
-        self._texts, self._rows = [], []
+    def __init__(self, file, text_column='text'):
+        self._file, self._text_column = file, text_column
+        self._writer = None     # made when H is known
+        self._texts, self._vectors = [], []
 
-    def add(self, texts, rows):
-        """Keep the vectors; write them once there are `PARQUET_ROWS`."""
+    def add(self, texts, vectors):
         self._texts += texts
-        self._rows += list(rows)
-        if len(self._rows) >= PARQUET_ROWS:
-            self._write_rows()
+        self._vectors += list(vectors)
+        if len(self._vectors) >= PARQUET_ROWS:
+            self._write_collected()
 
-    def _write_rows(self):
-        """Write the texts and vectors that were kept."""
+    def _write_collected(self):
         import pyarrow as pa
         from pyarrow import parquet
-        rows = onp.array(self._rows, 'float32')
-        vector_column = pa.FixedSizeListArray.from_arrays(
-            pa.array(rows.reshape(-1)), rows.shape[1])
-        table = pa.table({self._title: pa.array(self._texts, pa.string()),
-                          'vector': vector_column})
+        texts = pa.array(self._texts, pa.string())
+        array = onp.array(self._vectors, 'float32')
+        vectors = pa.FixedSizeListArray.from_arrays(
+            pa.array(array.reshape(-1)), array.shape[1])
+        table = pa.table({self._text_column: texts, 'vector': vectors})
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self._file, table.schema)
         self._writer.write_table(table)
-        self._texts, self._rows = [], []
+        self._texts, self._vectors = [], []
 
     def close(self):
-        """Write the last rows and the footer of the file."""
-        if self._rows:
-            self._write_rows()
+        if self._vectors:
+            self._write_collected()
         if self._writer is not None:
             self._writer.close()
 
@@ -220,50 +207,43 @@ FORMATS = {'.npy': Npy, '.npz': Npz, '.csv': Csv, '.tsv': Tsv,
            '.jsonl': JsonLines, '.parquet': Parquet}
 
 
-def check_vectors_out(out, force=False, reads=(), flag='--out'):
-    """Raise an error if vectors cannot be written to the file `out`.
-
-    The arguments are those of `check_out` in machine/arguments.py.
-    """
+def _check_vectors_out(out, force, reads, flag):
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
-    # A pipe or a file in /dev needs no extension: .npy is the default format
-    is_special = path.exists() and not path.is_file()
-    if not is_special and path.suffix.lower() not in FORMATS:
+    extension = path.suffix.lower()
+    # Pipes and devices need no extension: their default format is .npy
+    is_pipe_or_device = path.exists() and not path.is_file()
+    if extension not in FORMATS and not is_pipe_or_device:
         raise UsageError(f'{flag} {out} has no extension of a format for '
                          f'vectors: let it end in {", ".join(FORMATS)}')
-    if path.suffix.lower() == '.parquet':
+    if extension == '.parquet':
         try:        # imported now, to fail before the vectors are computed
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise ImportError(
                 f'{flag} {out}: Parquet files need pyarrow, which cannot be '
                 f'imported ({error}): pip install pyarrow, or choose '
-                'another ending') from None
+                'another extension') from None
 
 
 @contextlib.contextmanager
-def vectors_file(out, force=False, reads=(), title='text', flag='--out'):
+def vectors_file(out, force=False, reads=(), text_column='text',
+                 flag='--out'):
     """Yield an object of a class in `FORMATS`, which writes the file `out`.
 
-    The object writes a temporary file, which becomes `out` on success, or is
-    copied into a pipe `out`. A seekable device, such as /dev/null, is written
-    directly. title: the title of the column of texts or tokens. The other
-    arguments are those of `check_out` in machine/arguments.py.
+    It writes a temporary file, which becomes `out` on success, or is copied
+    into a pipe `out`. The other arguments are as for `check_out`.
     """
-    check_vectors_out(out, force, reads, flag)
+    _check_vectors_out(out, force, reads, flag)
     format_class = FORMATS.get(Path(out).suffix.lower(), Npy)
     with writing(out, force, flag) as temporary, open(
             temporary, 'wb') as file:
-        if file.seekable():
-            writer = format_class(file, title)
-            yield writer
-            writer.close()
-            return
         # In a pipe `out`, `Npy.close` could not overwrite the header
-        with tempfile.TemporaryFile() as seekable_file:
-            writer = format_class(seekable_file, title)
+        with (contextlib.nullcontext(file) if file.seekable()
+              else tempfile.TemporaryFile()) as seekable_file:
+            writer = format_class(seekable_file, text_column)
             yield writer
             writer.close()
-            seekable_file.seek(0)
-            shutil.copyfileobj(seekable_file, file)
+            if seekable_file is not file:
+                seekable_file.seek(0)
+                shutil.copyfileobj(seekable_file, file)

@@ -25,7 +25,7 @@ from d2lbert.texts.text_sources import Lines
 NUM_CHECKED = 8
 
 #: The remedy for a file --vectors with wrong vectors.
-REMEDY = 'name a file that is not there yet, and the vectors are written to it'
+REMEDY = 'name a new file, and the vectors are written to it'
 
 
 def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
@@ -33,109 +33,102 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
            **options):
     """Print or write the vectors of a text, or of each line of a file.
 
-    The arguments are the flags of `d2lbert encode`; is_json: --json; options:
-    see `_encoder`. Raises an error for invalid arguments, if possible before
-    loading the net.
+    The arguments are the flags of `d2lbert encode`; options: see `_encoder`.
+    Raises an error for invalid arguments, if possible before loading the net.
     """
-    # True if each text of --file must become one row of --out
     row_per_text = file is not None and out is not None
     pooling = _pooling(folder, pool, row_per_text)
     _check_arguments(text, pair, file, pooling, out)
-    lines, num_texts = None, None
+    lines = num_texts = digest = None
     if file is not None:
-        # A pipe is read once, as texts arrive, if the vectors are printed. All
-        # other texts are read first for their number and digest, then again
+        # To print vectors, a pipe is read once, as its texts arrive. All other
+        # texts are read twice: first for their number and digest
         lines = Lines(file, text_field, skip_empty, single_pass=out is None)
         if not lines.is_stream:
             num_texts, digest = _count_and_digest(lines)
     with contextlib.ExitStack() as stack:
         writer = out and stack.enter_context(vectors_file(
             out, force, reads=[folder, *(lines.sources if lines else ())],
-            title='text' if pooling else 'token'))
+            text_column='text' if pooling else 'token'))
         encoder = _encoder(folder, pooling=pooling, **options)
         unknown_words = UnknownWords(encoder.tokenizer)
         output = _output_function(writer, unknown_words, is_json, pooling,
                                   has_file=file is not None)
-        # No bar without num_texts, as for one text or for a pipe that is read
-        # once, and no bar beside vectors on a terminal
+        prints_to_terminal = out is None and sys.stdout.isatty()
         progress = stack.enter_context(bar(
-            num_texts, what='encoding', unit='texts', quiet=num_texts is None
-            or (out is None and sys.stdout.isatty())))
-        if lines is None:
-            batches = [[Text('text', text, pair)]]
-        else:
-            # A `Line` has the first two fields of a `Text`: name and text
-            batches = ([Text(*line) for line in batch]
-                       for batch in lines.batches())
+            num_texts, what='encoding', unit='texts',
+            quiet=num_texts is None or prints_to_terminal))
+        batches = ([[Text('text', text, pair)]] if lines is None
+                   else map(_to_texts, lines.batches()))
         for batch in batches:
             for text_item, encoding in zip(batch, encoder.encode(batch)):
                 unknown_words.count(encoding)
                 output(encoding, text_item.text)
                 progress.update(1)
-        if writer and lines:    # with --out, the lines always have a digest
+        if writer and digest:
             writer.about = dict(texts=digest)
-    _report(encoder, lines, unknown_words.note())
+    _print_notes(encoder, lines, unknown_words.note())
     if writer and is_json:
         print_json(dict(out=str(out), texts=encoder.num_texts,
                         truncated=encoder.num_truncated))
 
 
-def similar(folder, query, file, top=5, pool=None, vectors=None,
+def similar(folder, query, file, top=5, pool=None, vectors_path=None,
             text_field=None, skip_empty=False, is_json=False, **options):
     """Print the `top` texts of a file that are nearest to a query.
 
-    Each printed line has the cosine similarity of the pooled vectors, the text
-    and, as JSON, its index. Texts with equal similarities keep the order of
-    the file. vectors: the path of a .npy file with the vectors of the texts,
-    which is written if it is missing. pool: 'own', 'cls' or 'mean'; None means
-    'own'. The other arguments are as for `encode`.
+    The arguments are the flags of `d2lbert similar`; options: see `_encoder`.
+    Texts with equal similarities keep the order of the file.
     """
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
     lines = Lines(file, text_field, skip_empty)
     num_texts, digest = _count_and_digest(lines)
-    stored_vectors = _read_vectors(vectors, num_texts, digest)
+    stored_vectors = _read_vectors(vectors_path, num_texts, digest)
     with contextlib.ExitStack() as stack:
         writer = None
-        if vectors is not None and stored_vectors is None:
+        if vectors_path is not None and stored_vectors is None:
             writer = stack.enter_context(vectors_file(
-                vectors, force=False, reads=[folder, *lines.sources],
+                vectors_path, force=False, reads=[folder, *lines.sources],
                 flag='--vectors'))
         encoder = _encoder(folder, pooling=pool or 'own', **options)
         unknown_words = UnknownWords(encoder.tokenizer)
         unknown_query_words = UnknownWords(encoder.tokenizer)
-        # A copy of the encoder does not count texts of the file
+        # A copy counts its own truncated texts
         query_encoder = copy.copy(encoder)
         (query_encoding,) = query_encoder.encode([Text('query', query)])
         unknown_query_words.count(query_encoding)
-        # candidates: (text, vector) of each line of the file
         if stored_vectors is None:
             candidates = _encode_lines(encoder, unknown_words, lines,
                                        num_texts, writer)
         else:
-            _check_vectors(vectors, stored_vectors, copy.copy(encoder), lines)
+            _check_vectors(vectors_path, stored_vectors, copy.copy(encoder),
+                           lines)
             candidates = zip((line.text for line in lines), stored_vectors)
-        # A heap of (rank, -index, text, cosine): of equal cosines, the first
-        # wins. NaN has no order and comes after all numbers
-        nearest = []
-        for k, (text, vector) in enumerate(candidates):
-            cosine = _cosine(query_encoding.vectors, vector)
-            rank = -math.inf if math.isnan(cosine) else cosine
-            item = rank, -k, text, cosine
-            if len(nearest) < top:
-                heapq.heappush(nearest, item)
-            else:
-                heapq.heappushpop(nearest, item)
+        scored_texts = ((_cosine(query_encoding.vectors, vector), text, k)
+                        for k, (text, vector) in enumerate(candidates))
+        # Of equal cosines, `nlargest` returns the first one first
+        nearest = heapq.nlargest(top, scored_texts, key=_rank)
         if writer is not None:
             writer.about = dict(texts=digest)
-    for _, minus_k, text, cosine in sorted(nearest, reverse=True):
+    for cosine, text, k in nearest:
         if is_json:
-            print_json(dict(text=text, similarity=cosine, row=-minus_k))
+            print_json(dict(text=text, similarity=cosine, row=k))
         else:
             print(f'{cosine:.4f} {text}')
-    _report(encoder, lines, unknown_query_words.note('the query'),
-            unknown_words.note('the texts'),
-            _query_truncation_note(query_encoder))
+    _print_notes(encoder, lines, unknown_query_words.note('the query'),
+                 unknown_words.note('the texts'),
+                 _query_truncation_note(query_encoder))
+
+
+def _rank(scored_text):
+    cosine, _, _ = scored_text
+    # NaN has no order: rank it last
+    return -math.inf if math.isnan(cosine) else cosine
+
+
+def _to_texts(lines):
+    return [Text(line.name, line.text) for line in lines]
 
 
 def _encode_lines(encoder, unknown_words, lines, num_texts, writer):
@@ -144,18 +137,16 @@ def _encode_lines(encoder, unknown_words, lines, num_texts, writer):
     writer: an object from `vectors_file` that also gets the vectors, or None.
     """
     with bar(num_texts, what='encoding', unit='texts') as progress:
-        for batch in lines.batches():
-            encodings = encoder.encode([Text(*line) for line in batch])
-            for line, encoding in zip(batch, encodings):
+        for batch in map(_to_texts, lines.batches()):
+            for text, encoding in zip(batch, encoder.encode(batch)):
                 unknown_words.count(encoding)
                 if writer is not None:
-                    writer.add([line.text], encoding.vectors[None])
-                yield line.text, encoding.vectors
+                    writer.add([text.text], encoding.vectors[None])
+                yield text.text, encoding.vectors
                 progress.update(1)
 
 
 def _count_and_digest(lines):
-    """Return (number of texts, SHA-256 digest); raise if a text is invalid."""
     count, sha256 = 0, hashlib.sha256()
     for line in lines:
         count += 1
@@ -168,9 +159,7 @@ def _count_and_digest(lines):
 def _read_vectors(path, num_texts, digest):
     """Return the vectors in the file --vectors, or None without such a file.
 
-    path: the value of --vectors, or None. num_texts, digest: from
-    `_count_and_digest`. Raises ValueError if the path does not end in .npy, or
-    if the file has no vectors, or vectors of other texts.
+    Raises ValueError if they are of other texts, by number or digest.
     """
     if path is None:
         return None
@@ -189,26 +178,24 @@ def _read_vectors(path, num_texts, digest):
     return vectors
 
 
-def _check_vectors(path, rows, encoder, lines):
-    """Encode some texts again; raise if a vector differs from its row.
-
-    rows: the vectors in the file --vectors, `path`.
-    """
-    indices = onp.linspace(0, len(rows) - 1, NUM_CHECKED).astype(int).tolist()
-    checked = [(k, Text(*line)) for k, line in enumerate(lines)
-               if k in indices]
-    encodings = encoder.encode([text for _, text in checked])
-    for (k, text), encoding in zip(checked, encodings):
+def _check_vectors(path, stored_vectors, encoder, lines):
+    """Encode some texts again; raise if a stored vector differs."""
+    indices = onp.linspace(0, len(stored_vectors) - 1,
+                           NUM_CHECKED).astype(int).tolist()
+    checked = [(k, line) for k, line in enumerate(lines) if k in indices]
+    encodings = encoder.encode(_to_texts(line for _, line in checked))
+    for (k, line), encoding in zip(checked, encodings):
+        stored = stored_vectors[k]
         expected = encoding.vectors.astype('float64')
         # Another processor or another version may round differently
         tolerance = 1e-3 * onp.abs(expected).max()
-        # A NaN in the row compares as False
-        is_equal = (expected.shape == rows[k].shape
-                    and onp.abs(expected - rows[k]).max() <= tolerance)
+        # A NaN in the stored vector compares as False
+        is_equal = (expected.shape == stored.shape
+                    and onp.abs(expected - stored).max() <= tolerance)
         if not is_equal:
             raise ValueError(
                 f'--vectors {path} was not made by this model with these '
-                f'settings: the row of {text.name} is another vector; '
+                f'settings: the row of {line.name} is another vector; '
                 f'{REMEDY}')
 
 
@@ -224,9 +211,8 @@ def _cosine(x, y):
 def _pooling(folder, pool, row_per_text):
     """Return the argument `pooling` of `TextEncoder` for the flag --pool.
 
-    The result None means one vector for each token. It is the default for a
-    run, unless each text must have one vector (row_per_text). The default is
-    otherwise 'own': the pooling that the folder stores, or the mean.
+    Without the flag, a run has a vector for each token (None) unless
+    row_per_text is true, and a pretrained model has one for each text ('own').
     """
     if pool is not None:
         return None if pool == 'none' else pool
@@ -237,33 +223,26 @@ def _pooling(folder, pool, row_per_text):
 def _encoder(folder, precision=None, devices='auto', **options):
     """Return the `TextEncoder` of a folder.
 
-    precision: as for `load_pretrained`. devices: the flag --devices. options:
-    other arguments of `TextEncoder`.
+    precision, devices: the flags. options: other arguments of `TextEncoder`.
     """
-    loaded = None       # or (net, tokenizer)
-    # `load_quantized` does not import MXNet, which would take longer than
-    # encoding a text. With precision None, it returns None for a folder that
-    # is not quantized
-    if (precision in (None, 'int8') and devices in ('auto', 'cpu')
-            and not is_run(folder)):
-        loaded = load_quantized(folder, precision)
+    may_be_int8 = (precision in (None, 'int8')
+                   and devices in ('auto', 'cpu') and not is_run(folder))
+    # Avoid the import of MXNet, which takes longer than encoding a text
+    loaded = load_quantized(folder, precision) if may_be_int8 else None
     if loaded is None:
         from d2lbert.training.load import load
         # heads=(): do not warn of missing heads, which vectors do not need
         loaded = load(folder, device_of(devices), heads=(), trainable=False,
                       precision=precision)[1:]
     net, tokenizer = loaded
-    # Runs of `pretrain` and `finetune` store no pooling, and do not truncate
-    # texts: a text that is too long is an error
+    # Without `pooling`, as in runs of `pretrain` and `finetune`, a text that
+    # is too long is an error
     return TextEncoder(net, tokenizer, truncates=tokenizer.pooling is not None,
                        **options)
 
 
-def _report(encoder, lines, *notes):
-    """Print notes, also on truncated texts and skipped lines, to stderr.
-
-    notes: sentences; None is left out. lines: `Lines`, or None for one text.
-    """
+def _print_notes(encoder, lines, *notes):
+    """Print the notes, and notes on truncated texts and skipped lines."""
     truncation = encoder.truncation_note()
     if truncation:
         truncation += '; --overlap would keep them'
@@ -272,20 +251,15 @@ def _report(encoder, lines, *notes):
             note(sentence)
 
 
-def _query_truncation_note(encoder):
-    """A sentence if the only text of a `TextEncoder`, a query, was truncated.
-
-    Otherwise None.
-    """
-    if not encoder.num_truncated:
+def _query_truncation_note(query_encoder):
+    if not query_encoder.num_truncated:
         return None
-    return (f'the query has more than {encoder.max_len} tokens and was cut; '
-            f'{encoder.num_lost_tokens} tokens were left out; --overlap '
-            'would keep them')
+    return (f'the query has more than {query_encoder.max_len} tokens and was '
+            f'cut; {query_encoder.num_lost_tokens} tokens were left out; '
+            '--overlap would keep them')
 
 
 def _check_arguments(text, pair, file, pooling, out):
-    """Raise `UsageError` for a missing or empty text, or conflicting flags."""
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
                          'line' + (', not both' if file else ''))
@@ -304,16 +278,11 @@ def _check_arguments(text, pair, file, pooling, out):
 
 # Writing and printing vectors
 
-# Arguments: text is the user's text; in `encoding.text` it may have a prompt
-# or be lower-cased. unknown_words is an `UnknownWords`, whose method
-# `readable_tokens` returns tokens, with unknown words as the text spells them
+# text: as the user gave it; `encoding.text` may have a prompt, or be in lower
+# case
 
 def _output_function(writer, unknown_words, is_json, pooling, has_file):
-    """Return output(encoding, text), which writes or prints the vectors.
-
-    writer: an object from `vectors_file`, or None to print. pooling: None if
-    each token has a vector. has_file: True for the texts of --file.
-    """
+    """Return output(encoding, text), which writes or prints the vectors."""
     if writer:
         return functools.partial(_write, writer, unknown_words)
     if is_json:
@@ -325,10 +294,10 @@ def _output_function(writer, unknown_words, is_json, pooling, has_file):
 
 
 def _write(writer, unknown_words, encoding, text):
-    """Add the token vectors, or the pooled vector, to a file of vectors."""
-    texts_or_tokens = ([text] if encoding.vectors.ndim == 1
-                       else unknown_words.readable_tokens(encoding))
-    writer.add(texts_or_tokens, onp.atleast_2d(encoding.vectors))
+    is_pooled = encoding.vectors.ndim == 1
+    writer.add(
+        [text] if is_pooled else unknown_words.readable_tokens(encoding),
+        onp.atleast_2d(encoding.vectors))
 
 
 def _print_pooled(encoding, text):
@@ -337,7 +306,7 @@ def _print_pooled(encoding, text):
 
 def _print_json(unknown_words, encoding, text):
     vectors = encoding.vectors
-    if vectors.ndim == 1:
+    if vectors.ndim == 1:       # pooled
         print_json(dict(text=text, vector=short_floats(vectors)))
     else:
         print_json(dict(text=text,
@@ -350,13 +319,11 @@ def _format(vector):
 
 
 def _print_tokens(unknown_words, encoding, text):
-    """Print each token and its vector."""
     for token, vector in zip(unknown_words.readable_tokens(encoding),
                              encoding.vectors):
         print(token, _format(vector))
 
 
 def _print_paragraph(unknown_words, encoding, text):
-    """Print each token and its vector, then an empty line."""
     _print_tokens(unknown_words, encoding, text)
     print(flush=True)

@@ -28,7 +28,6 @@ def worker():
     if status:
         sys.stdout.flush()
         sys.stderr.flush()
-        # `SystemExit` may have a text in place of a number
         os._exit(status if isinstance(status, int) else 1)
 
 
