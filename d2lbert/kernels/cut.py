@@ -21,7 +21,7 @@ from d2lbert.machine.workers import interruptible
 PARAGRAPHS, WIKI, PARTS = range(3)
 
 #: The number of unused entries at the end of a table for `spread`, which
-#: copies this many entries at a time (kAtATime in types.cc).
+#: copies this many entries at a time (kEntriesPerCopy in types.cc).
 SPARE = 4
 
 #: Signals are handled during the cut of a text of this size (0.1 s) or more.

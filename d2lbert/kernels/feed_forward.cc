@@ -231,7 +231,7 @@ class FeedForward : public SavingOp {
   }
 
  private:
-  MXReturnValue run(MXTensor* in, float* Y) override {
+  MXReturnValue run_forward(MXTensor* in, float* Y) override {
     const Job job = job_of(in);
     if (wants_grad) {
       // 192: for three arrays aligned to 64 bytes
@@ -244,7 +244,7 @@ class FeedForward : public SavingOp {
     return MX_SUCCESS;
   }
 
-  void run_back(MXTensor* in, const float* dY, Tensors* grads) override {
+  void run_backward(MXTensor* in, const float* dY, Tensors* grads) override {
     const auto grad = [&](int k) { return floats((*grads)[k]); };
     if (at_.noise >= 0) zero_gradient((*grads)[at_.noise]);
     pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(backward))(

@@ -304,7 +304,7 @@ class SelfAttention : public SavingOp {
         causal_(number(attrs, "causal", 0) != 0) {}
 
  private:
-  MXReturnValue run(MXTensor* in, float* Y) override {
+  MXReturnValue run_forward(MXTensor* in, float* Y) override {
     const Job job = job_of(in);
     const Problem& p = job.attention;
     if (!covers_all_rows(p))
@@ -322,7 +322,7 @@ class SelfAttention : public SavingOp {
     return MX_SUCCESS;
   }
 
-  void run_back(MXTensor* in, const float* dY, Tensors* grads) override {
+  void run_backward(MXTensor* in, const float* dY, Tensors* grads) override {
     const auto grad = [&](int k) { return floats((*grads)[k]); };
     Gradients gradients = {};
     gradients.X = grad(at_.X);

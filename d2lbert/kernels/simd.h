@@ -1,6 +1,5 @@
-// This file has vectors as wide as the registers of the processor, and
-// functions of vectors. GCC's vector extensions serve AVX-512, AVX, SSE and
-// NEON alike.
+// Vectors as wide as the registers of the processor, by GCC's vector
+// extensions; functions of vectors; and dropout.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -11,7 +10,7 @@
 #include <arm_neon.h>
 #endif
 
-// 1 if this build may use instructions that multiply pairs of bfloat16, else 0.
+// 1 if this build has instructions that multiply pairs of bfloat16, else 0.
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #define D2LBERT_BF16 1
 #else
@@ -20,7 +19,7 @@
 
 namespace d2lbert {
 
-// ISA: the instruction set of this build. VL: the number of floats in a vector.
+// ISA: the instruction set of this build. VL: floats in a vector.
 #if defined(__AVX512F__)
 constexpr const char* ISA = D2LBERT_BF16 ? "AVX-512 with bf16" : "AVX-512";
 constexpr int VL = 16;
@@ -42,7 +41,6 @@ constexpr const char* ISA = "no vectors";
 constexpr int VL = 4;
 #endif
 
-// Vectors of VL floats, signed and unsigned integers.
 typedef float vf __attribute__((vector_size(4 * VL)));
 typedef int32_t vi __attribute__((vector_size(4 * VL)));
 typedef uint32_t vu __attribute__((vector_size(4 * VL)));
@@ -64,15 +62,15 @@ template <class V>
 inline void store(void* p, V v) { std::memcpy(p, &v, sizeof v); }
 
 #if defined(__AVX__) && !defined(__AVX512F__)
-// A mask with all bits set in the first n lanes, and no bit in the others.
+// A mask of the first n lanes, for 0 <= n <= VL.
 inline __m256i first_lanes(long n) {
   static const int32_t window[2 * VL] = {-1, -1, -1, -1, -1, -1, -1, -1};
   return _mm256_loadu_si256((const __m256i*)(window + VL - n));
 }
 #endif
 
-// Load min(n, VL) lanes from p, for n >= 0, and fill the other lanes with
-// zeros. Reads no memory after the loaded lanes.
+// Load the first min(n, VL) lanes, for n >= 0. The other lanes are zero, and
+// their memory is not read.
 template <class V = vf>
 inline V load(const void* p, long n) {
   if (n >= VL) return load<V>(p);
@@ -115,8 +113,7 @@ inline void store(void* p, V v, long n) {
 }
 
 // Store the first min(n, VL) lanes, for data that would leave the cache before
-// it is read again. With AVX and an aligned p, a whole vector bypasses the
-// cache, and the old content of memory is not read.
+// it is read again. With AVX, whole vectors bypass the cache if p is aligned.
 inline void stream(float* p, vf v, long n) {
 #if defined(__AVX512F__)
   if (n >= VL && !((uintptr_t)p % 64)) return _mm512_stream_ps(p, (__m512)v);
@@ -126,19 +123,17 @@ inline void stream(float* p, vf v, long n) {
   store(p, v, n);
 }
 
-// Complete the stores of `stream`. Call this before other threads read the
-// data.
+// Call this after `stream`, before other threads read the data.
 inline void stream_fence() {
 #if defined(__AVX__)
   _mm_sfence();
 #endif
 }
 
-// a * b + c, rounded once if this build has fused instructions. For the
-// expression a * b + c, the compiler would decide in each loop how often to
-// round: GCC tuned for Zen uses two instructions in a loop with one
-// accumulator, and one fused instruction in a loop with several. But a row must
-// get the same bits alone as in a block with other rows.
+// a * b + c, rounded once if this build has fused instructions. A row must get
+// the same bits alone as in a block of rows. The expression a * b + c does not
+// ensure that: tuned for Zen, GCC fuses it in a loop with several accumulators,
+// but not in a loop with one.
 inline vf fused_multiply_add(float a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
@@ -151,19 +146,18 @@ inline vf fused_multiply_add(float a, vf b, vf c) {
 #endif
 }
 
-// The vector 0, 1, ..., VL - 1.
 inline vi lane_indices() {
   vi v;
   for (int i = 0; i < VL; i++) v[i] = i;
   return v;
 }
 
-// For each lane, `yes` if all bits of the mask are set, `no` if all are zero.
+// mask ? yes : no for each lane. A lane of the mask has all bits set or none.
 inline vf pick(vi mask, vf yes, vf no) {
   return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
 
-// A vector whose lane i is lane order[i] of the 2 VL lanes of a and b together.
+// Lane i of the result is lane order[i] of a and b joined.
 inline vu shuffle(vu a, vu b, vi order) {
 #ifdef __clang__
   vu v;
@@ -201,8 +195,8 @@ inline vf smaller(vf a, vf b) {
 #endif
 }
 
-// Reduce a vector to one number: combine its two halves, then the halves of the
-// result, and so on. So the order of additions depends only on VL.
+// Combine the two halves of v, then the halves of the result, and so on down to
+// one number. So the order of additions depends only on VL.
 template <class F>
 inline float reduce(vf v, F combine) {
 #ifdef __SSE2__
@@ -210,9 +204,9 @@ inline float reduce(vf v, F combine) {
 #ifdef __AVX__
   typedef float v8 __attribute__((vector_size(32)));
 #ifdef __AVX512F__
-  __m256 a = _mm512_castps512_ps256((__m512)v);
-  __m256 b = _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)v, 1));
-  const v8 eight = combine((v8)a, (v8)b);
+  __m256 low = _mm512_castps512_ps256((__m512)v);
+  __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)v, 1));
+  const v8 eight = combine((v8)low, (v8)high);
 #else
   const v8 eight = v;
 #endif
@@ -238,7 +232,6 @@ inline float maximum(vf v) {
   return reduce(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// The largest of n numbers.
 inline float maximum(const float* x, long n) {
   const vi lane = lane_indices();
   const vf lowest = splat(-INFINITY);
@@ -256,38 +249,36 @@ inline float maximum(const float* x, long n) {
 // the largest float, NaN for NaN.
 inline vf exp(vf x) {
   // e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding `shift`, 1.5 *
-  // 2^23, rounds to an integer. n log(2) is subtracted as two products, the
-  // first of them exact: log(2) = 0.693359375 - 2.12194440e-4. x is clipped to
-  // [low, high]: outside, e^x is 0 or infinity.
+  // 2^23, rounds to an integer. log(2) = 0.693359375 - 2.12194440e-4; the
+  // product of n with the first number is exact. Outside of [low, high], e^x is
+  // 0 or infinity.
   const float low = -104.f, high = 89.f, shift = 12582912.f;
   const vf y = smaller(splat(high), larger(splat(low), x));
   const vf shifted = y * 1.44269504f + shift;
   const vf n = shifted - shift;
   vf r = y - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
-  // A polynomial for e^r
   vf p = splat(1.3813144e-3f);
   p = p * r + 8.3694188e-3f;
   p = p * r + 4.1668456e-2f;
   p = p * r + 1.6666515e-1f;
   p = p * r + 0.5f;
   p = p * (r * r) + r;
-  p = p + 1.f;
+  p = p + 1.f;  // e^r
 #ifdef __AVX512F__
   return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  // 2^n as 2 * 2^(n - 1), since n may be 128, and no float holds 2^128. The
-  // bits of `shifted` and `shift` differ by n. If n is 128 and p is 1 or more,
-  // the product overflows to infinity, as it should.
-  const vi power = (bits(shifted) - bits(splat(shift)) + 126) << 23;
-  p = (p + p) * (vf)power;
+  // Use 2^(n - 1) and 2 p: n may be 128, and no float holds 2^128. The bits of
+  // `shifted` and `shift` differ by n.
+  const vi half_power = (bits(shifted) - bits(splat(shift)) + 126) << 23;
+  p = (p + p) * (vf)half_power;
   return (vf)(bits(p) & ~(x < -86.6f));
 #endif
 }
 
-// `magnitude`, 0 or more, with the sign of x.
-inline vf with_sign_of(vf x, vf magnitude) {
-  return (vf)(bits(magnitude) | (bits(x) & INT32_MIN));
+// magnitude: 0 or more.
+inline vf copy_sign(vf magnitude, vf sign) {
+  return (vf)(bits(magnitude) | (bits(sign) & INT32_MIN));
 }
 
 inline vf absolute(vf x) { return (vf)(bits(x) & INT32_MAX); }
@@ -305,8 +296,8 @@ inline vf square_root(vf x) {
 #endif
 }
 
-// The hyperbolic tangent. `far` is exact enough only for large |x|: for small
-// |x|, 1 - 2 / (e^(2 |x|) + 1) would lose digits. So `near` has a polynomial.
+// For small |x|, the difference in `far` would lose digits, so `near` is a
+// polynomial.
 inline vf tanh(vf x) {
   vf a = absolute(x), s = x * x;
   vf p = splat(-5.5151642e-3f);
@@ -315,16 +306,16 @@ inline vf tanh(vf x) {
   p = p * s + 1.3330831e-1f;
   p = p * s - 3.3333260e-1f;
   vf near = x + x * s * p;
-  vf far = with_sign_of(x, 1.f - 2.f / (exp(a + a) + 1.f));
+  vf far = copy_sign(1.f - 2.f / (exp(a + a) + 1.f), x);
   return a < 0.625f ? near : far;
 }
 
-// Load the 32-bit words `column` to column + 3 of each of row[0], row[4],
-// row[8], ... into one vector. row: the addresses of rows.
-inline vu load_quads(const uint32_t* const* row, int column) {
+// Join words `column` to column + 3 of rows[0], rows[4], rows[8], ... in one
+// vector.
+inline vu load_quads(const uint32_t* const* rows, int column) {
 #if defined(__AVX512F__)
   auto quad = [&](int r) {
-    return _mm_loadu_si128((const __m128i*)(row[r] + column));
+    return _mm_loadu_si128((const __m128i*)(rows[r] + column));
   };
   __m512i v = _mm512_castsi128_si512(quad(0));
   v = _mm512_inserti32x4(v, quad(4), 1);
@@ -332,25 +323,24 @@ inline vu load_quads(const uint32_t* const* row, int column) {
   return (vu)_mm512_inserti32x4(v, quad(12), 3);
 #elif defined(__AVX__)
   return (vu)_mm256_insertf128_ps(
-      _mm256_castps128_ps256(_mm_loadu_ps((const float*)row[0] + column)),
-      _mm_loadu_ps((const float*)row[4] + column), 1);
+      _mm256_castps128_ps256(_mm_loadu_ps((const float*)rows[0] + column)),
+      _mm_loadu_ps((const float*)rows[4] + column), 1);
 #else
   vu v;
   for (int r = 0; r < VL; r += 4)
-    std::memcpy((char*)&v + 4 * r, row[r] + column, 16);
+    std::memcpy((char*)&v + 4 * r, rows[r] + column, 16);
   return v;
 #endif
 }
 
-// Transpose a VL x VL block of 32-bit words. row: the addresses of the rows.
-// to: the result, with ld words from one row to the next. Four columns are
-// transposed at a time. Lanes 4g to 4g + 3 of r<i> hold these columns of row
-// 4g + i. So these lanes of r0 to r3 are a 4 x 4 block. Transposing all blocks
-// gives four rows of the result.
-inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
+// Transpose a VL x VL block of 32-bit words, four columns at a time. ld: the
+// words from one row of `to` to the next. Lanes 4g to 4g + 3 of r<i> hold four
+// columns of row 4g + i, so these lanes of r0 to r3 are a 4 x 4 block.
+// Transposing all these blocks gives four rows of the result.
+inline void transpose(const uint32_t* const* rows, uint32_t* to, long ld) {
   // Orders for `shuffle`, compiled to unpack instructions. Of each four lanes
-  // of its arguments a and b, they take the lower or the higher two. `low`
-  // gives a0 b0 a1 b1, and `low_pairs` gives a0 a1 b0 b1
+  // of a and b, they take the lower or the higher two: `low` as a0 b0 a1 b1,
+  // `low_pairs` as a0 a1 b0 b1
   vi low, high, low_pairs, high_pairs;
   for (int q = 0; q < VL; q += 4) {
     const int a = q, b = q + VL;
@@ -365,8 +355,8 @@ inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
   }
 #pragma GCC unroll 4
   for (int c = 0; c < VL; c += 4, to += 4 * ld) {
-    const vu r0 = load_quads(row, c), r1 = load_quads(row + 1, c);
-    const vu r2 = load_quads(row + 2, c), r3 = load_quads(row + 3, c);
+    const vu r0 = load_quads(rows, c), r1 = load_quads(rows + 1, c);
+    const vu r2 = load_quads(rows + 2, c), r3 = load_quads(rows + 3, c);
     const vu low01 = shuffle(r0, r1, low), low23 = shuffle(r2, r3, low);
     const vu high01 = shuffle(r0, r1, high), high23 = shuffle(r2, r3, high);
     store(to, shuffle(low01, low23, low_pairs));
@@ -376,10 +366,9 @@ inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
   }
 }
 
-// Random 32-bit words of one row, for dropout. Word j of row i is a function of
-// (seed, i, j) only. So any thread draws the same words, and the backward pass
-// draws the words of the forward pass again. A 64-bit hash of seed and row sets
-// the constants of a 32-bit hash of j.
+// Random 32-bit words of one row, for dropout. A word is a hash of (seed, row,
+// j), so any thread and the backward pass draw the same words. SplitMix64 of
+// seed and row gives the keys of a 32-bit hash of j (lowbias32).
 struct Draws {
   uint32_t low_key, high_key;
   Draws(uint64_t seed, uint64_t row) {
@@ -390,7 +379,6 @@ struct Draws {
     low_key = (uint32_t)z;
     high_key = (uint32_t)(z >> 32);
   }
-  // The words whose indices are in the lanes of j.
   vu at(vu j) const {
     vu x = j + low_key;
     x = (x ^ (x >> 16)) * 0x7feb352du + high_key;
@@ -399,15 +387,15 @@ struct Draws {
   }
 };
 
-// Inverted dropout. Each element is multiplied by a factor, which is 0 with
-// probability p (exact to 2^-32), and 1 / (1 - p) otherwise.
+// Inverted dropout: the factor of an element is 0 with probability p (exact to
+// 2^-32), else 1 / (1 - p).
 struct Dropout {
   uint64_t seed = 0;
   uint32_t threshold = 0;  // an element with a smaller random word is dropped
   float scale = 1.f;       // the factor of the other elements
-  // noise: null, or the 64 numbers that MXNet's own dropout at rate 1/2 makes
-  // of 64 ones. In training each number is 0 or 2: 64 random bits, which depend
-  // on MXNet's seed. In prediction each number is 1, and nothing is dropped.
+  // noise: null, or 64 ones after MXNet's own dropout at rate 1/2. In training
+  // each is 0 or 2, a random bit that depends on MXNet's seed. In prediction
+  // each is still 1, and nothing is dropped.
   Dropout(double p, const float* noise) {
     if (p <= 0 || !noise || noise[0] == 1.f) return;
     for (int i = 0; i < 64; i++)
@@ -418,10 +406,8 @@ struct Dropout {
     scale = (float)(p < 1 ? 1 / (1 - p) : 0);
   }
   bool on() const { return threshold != 0; }
-  // The random words of row i, for `factors`.
   Draws row(uint64_t i) const { return Draws(seed, i); }
-  // The factor of element j of a row, for each lane of j. draws: row(i) of that
-  // row.
+  // The factors of elements j of row i, for draws = row(i).
   vf factors(const Draws& draws, vu j) const {
     vi is_kept = draws.at(j) >= threshold;
     return (vf)(is_kept & bits(splat(scale)));

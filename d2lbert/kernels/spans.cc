@@ -1,7 +1,6 @@
-// This file draws examples in which spans of neighbouring words are masked, as
-// for SpanBERT and other models. Random numbers are drawn in the same order as
-// by the Python code in corpus/masking.py, so both draw the same examples.
-// draw.py calls draw_spans. This code does not need MXNet.
+// Masks spans of neighbouring words, as for SpanBERT. Random numbers are drawn
+// in the order of `_mask_spans` in corpus/masking.py, so both draw the same
+// examples.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,8 +14,7 @@ namespace {
 // (kGoesOn in draw.h). If no token has this flag, each token is a word.
 struct MaskableWord {
   int32_t begin, end;  // tokens [begin, end) of the row
-  // The largest number of words of a span that begins with this word, without
-  // regard to max_tokens_. 0: no span can begin with this word
+  // Words of the longest span that can begin here, if max_tokens_ is ignored
   int32_t max_span_words;
 };
 
@@ -25,16 +23,14 @@ struct Span {
   int32_t begin, end;
 };
 
-// The words of a row, from which spans to mask are taken.
 class MaskableWords {
  public:
   // max_words, max_tokens: limits for a span. separate: spans must not touch.
   MaskableWords(int32_t max_words, int32_t max_tokens, bool separate)
       : max_words_(max_words), max_tokens_(max_tokens), separate_(separate) {}
 
-  // Find the words of a row of `length` tokens. flags: the flags of each token
-  // of the vocabulary (draw.h).
-  void read(const int32_t* tokens, int32_t length, const uint8_t* flags) {
+  // flags: of each token of the vocabulary (draw.h).
+  void find_words(const int32_t* tokens, int32_t length, const uint8_t* flags) {
     words_.clear();
     for (int32_t i = 0; i < length; ++i) {
       const uint8_t token_flags = flags[tokens[i]];
@@ -53,43 +49,40 @@ class MaskableWords {
     }
   }
 
-  // Take a span of `length` words at a random position, and store its range of
-  // tokens in *span. If no span of this length is left, take a span of the next
-  // smaller length that is left. Returns false if no span of any length is
+  // Take a span of num_words words at a random position. If none is left, take
+  // a span of the next smaller length that is left. Returns false if no span is
   // left.
-  bool take_span(int32_t length, Twister& random, Span* span) {
-    for (; length > 0; --length) {
+  bool take_span(int32_t num_words, Twister& random, Span* span) {
+    for (; num_words > 0; --num_words) {
       uint32_t num_positions = 0;
       for (size_t k = 0; k < words_.size(); ++k) {
-        num_positions += fits(k, length);
+        num_positions += can_begin_span(k, num_words);
       }
       if (!num_positions) continue;
       uint32_t to_skip = random.below(num_positions);
       size_t k = 0;
       for (;; ++k) {
-        if (fits(k, length) && to_skip-- == 0) break;
+        if (can_begin_span(k, num_words) && to_skip-- == 0) break;
       }
-      *span = {words_[k].begin, words_[k + length - 1].end};
-      exclude(k, k + length - 1);
+      *span = {words_[k].begin, words_[k + num_words - 1].end};
+      exclude(k, k + num_words - 1);
       return true;
     }
     return false;
   }
 
  private:
-  // True if word k + 1 follows word k directly, without a token between them.
   bool touches_next(size_t k) const {
     return words_[k].end == words_[k + 1].begin;
   }
 
-  // True if a span of `length` words can begin with word k.
-  bool fits(size_t k, int32_t length) const {
-    return words_[k].max_span_words >= length &&
-           words_[k + length - 1].end - words_[k].begin <= max_tokens_;
+  bool can_begin_span(size_t k, int32_t num_words) const {
+    return words_[k].max_span_words >= num_words &&
+           words_[k + num_words - 1].end - words_[k].begin <= max_tokens_;
   }
 
-  // Exclude words `first` to `last` from further spans. If spans must not
-  // touch, also exclude the neighbours of these words.
+  // Exclude words `first` to `last` from further spans and, if separate_, the
+  // words that touch them.
   void exclude(size_t first, size_t last) {
     if (separate_) {
       if (first > 0 && touches_next(first - 1)) --first;
@@ -109,8 +102,7 @@ class MaskableWords {
   std::vector<MaskableWord> words_;
 };
 
-// A masked token: its position and label, and the positions before (left) and
-// after (right) its span.
+// left, right: the positions before and after the span of the token.
 struct SpanToken {
   int32_t position, label, left, right;
 };
@@ -120,20 +112,18 @@ struct SpanToken {
 extern "C" {
 
 // Fill padded rows with parts of a text, and mask spans of words. Writes tokens
-// (N, T), valid_lens (N), and for each masked token its position, weight and
-// label, and the positions before (left) and after (right) its span, (N, P). N:
-// num_rows. T: tokens of a row. P: the largest number of masked tokens in a
-// row.
+// (N, T), valid_lens (N), and for the masked tokens (N, P): positions, weights,
+// labels, and the positions before (left) and after (right) their spans. N:
+// num_rows. P: the largest number of masked tokens in a row.
 //
 // Row k is <cls> and the parts row_offsets[k] to row_offsets[k + 1] - 1, each
 // followed by <sep>. Part i has tokens parts[2i] to parts[2i + 1] - 1 of the
-// text (`Words` calls them words). There are num_parts parts. The arguments
-// from types to num_choices are those of draw_masks (draw.cc), but flags and
-// choices must not be null. length_cdf (max_words): length_cdf[i] is the
-// probability that the drawn length of a span is at most i + 1 words.
-// max_tokens: the limit for the tokens of a span. separate: spans must not
-// touch. masked_per_million: the number of tokens to mask in a million. If a
-// row masks more than that, later rows mask less. Returns a Status.
+// text (`Words` calls them words). The arguments from types to num_choices are
+// those of draw_masks (draw.cc), but flags and choices must not be null.
+// length_cdf (max_words): entry i is the probability that a span is drawn with
+// at most i + 1 words. max_tokens: the limit for a span. separate: spans must
+// not touch. masked_per_million: the share of tokens to mask; if a row masks
+// more, later rows mask less. Returns a Status.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
                const int64_t* parts, int64_t num_parts, const void* types,
                int64_t type_bytes, int64_t num_words, const int32_t* vocab_ids,
@@ -157,8 +147,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
   const RandomTokens random_tokens{choices, static_cast<uint32_t>(num_choices)};
   std::vector<SpanToken> preds;
   preds.reserve(static_cast<size_t>(P));
-  // The number of tokens still to mask, in millionths. After a row with too
-  // many masked tokens, the number is negative
+  // Millionths of tokens still to mask; negative after a row with too many
   int64_t owed = 0;
   for (int64_t k = 0; k < num_rows; ++k) {
     int32_t *row = tokens + k * T, *end = row;
@@ -172,7 +161,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
     std::fill(end, row + T, specials->pad);
     valid_lens[k] = static_cast<float>(length);
 
-    maskable.read(row, length, flags);
+    maskable.find_words(row, length, flags);
     preds.clear();
     owed += masked_per_million * length;
     while (owed > 0) {
@@ -185,7 +174,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
       }
       Span span;
       if (!maskable.take_span(span_words, random, &span)) {
-        owed = 0;  // the next rows do not mask more instead
+        owed = 0;  // the next row does not make up for this row
         break;
       }
       owed -= kMillion * (span.end - span.begin);
@@ -201,15 +190,14 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* row_offsets,
                 return a.position < b.position;
               });
     for (size_t i = 0; i < static_cast<size_t>(P); ++i) {
-      // Entries after the masked tokens are padding, with weight 0
-      const bool is_real = i < preds.size();
-      const SpanToken pred = is_real ? preds[i] : SpanToken{0, 0, 0, 0};
+      const bool is_padding = i >= preds.size();
+      const SpanToken pred = is_padding ? SpanToken{} : preds[i];
       const size_t index = static_cast<size_t>(k * P) + i;
       positions[index] = pred.position;
       labels[index] = pred.label;
       left[index] = pred.left;
       right[index] = pred.right;
-      weights[index] = is_real ? 1.0f : 0.0f;
+      weights[index] = is_padding ? 0.0f : 1.0f;
     }
   }
   return kDone;

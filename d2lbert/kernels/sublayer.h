@@ -1,16 +1,14 @@
 // Common code of self_attention.cc and feed_forward.cc, the two halves of an
 // encoder block. Each half computes Y = LayerNorm(X + dropout(f(X))), for X
-// with R rows of H numbers. f is self-attention or the feed-forward network. A
-// few rows at a time go through all steps, so that intermediate results stay in
-// cache. Each thread sums the gradients of weights over the rows that it
-// computes.
+// (R, H), where f is self-attention or the feed-forward network. A group of
+// rows at a time goes through all steps, so that intermediate results stay in
+// cache.
 #pragma once
 #include "norm.h"
 
 namespace d2lbert {
 
-// Arguments of the residual connection and LayerNorm. eps: see `moments` in
-// norm.h. dropout: of f(X).
+// Arguments of the residual connection and LayerNorm. dropout: of f(X).
 struct Residual {
   long H;
   float eps;
@@ -18,16 +16,16 @@ struct Residual {
   const float *gamma, *beta;
 };
 
-// Results of LayerNorm that the gradient needs. hat (R, H): the normalized
-// rows, before gamma and beta. scale (R,): the scale of each row (`moments` in
-// norm.h). Both are null if no gradient is wanted.
+// Results of LayerNorm for the gradient; null if no gradient is wanted. hat
+// (R, H): the normalized rows, before gamma and beta. scale (R,): `moments` in
+// norm.h.
 struct Normalized {
   float *hat, *scale;
 };
 
-// Compute Y = LayerNorm(X + dropout(Z)) for m rows from row `first`, with Z =
+// Compute m rows of Y = LayerNorm(X + dropout(Z)) from row `first`, for Z =
 // f(X). x and z hold only these rows; Y and `normalized` hold all rows. X +
-// dropout(Z) replaces z.
+// dropout(Z) overwrites z.
 inline void add_and_norm(const Residual& residual, long first, long m,
                          const float* x, float* z, const Normalized& normalized,
                          float* Y) {
@@ -43,7 +41,7 @@ inline void add_and_norm(const Residual& residual, long first, long m,
     }
     float mean, scale;
     moments(z, H, residual.eps, &mean, &scale);
-    const long row_begin = (first + r) * H;  // in Y and normalized.hat
+    const long row_begin = (first + r) * H;
     for (long j = 0; j < H; j += VL) {
       const vf hat = (load(z + j, H - j) - mean) * scale;
       if (normalized.hat) stream(normalized.hat + row_begin + j, hat, H - j);
@@ -56,10 +54,10 @@ inline void add_and_norm(const Residual& residual, long first, long m,
   }
 }
 
-// Given dY, the gradient of all rows of Y, compute dz and dx for m rows from
-// row `first`. dz and dx hold only these rows. dz: the gradient of Z = f(X).
-// dx: the gradient of X through the residual connection alone, not through f.
-// The gradients of gamma and beta are added to `sums`.
+// Compute m rows of gradients from row `first`. dz: the gradient of Z = f(X).
+// dx: the gradient of X through the residual connection alone. dz and dx hold
+// only these rows; dY holds all rows. Adds the gradients of gamma and beta to
+// `sums`.
 inline void add_and_norm_gradient(const Residual& residual, long first, long m,
                                   const float* dY, const Normalized& normalized,
                                   const NormSums& sums, float* dx, float* dz) {
@@ -78,25 +76,23 @@ inline void add_and_norm_gradient(const Residual& residual, long first, long m,
   }
 }
 
-// The number of rows in a group of rows that go through all steps together.
-// Except for rounding up to tiles (`block_rows`), the data of a group, `width`
-// numbers for each row, fit in cache, and each thread gets at least 12 groups.
+// The number of rows in a group: `width` numbers for each row fit in cache, and
+// each thread gets at least 12 groups, except for rounding up to tiles.
 inline long rows_at_a_time(long R, int threads, long width) {
   return block_rows(R, threads, 12, 4.0 * width);
 }
 
-// Return a copy of n numbers, or of n zeros if `from` is null, with zeros up to
-// the end of the last panel (gemm.h).
-inline float* padded_copy(const float* from, long n, Scratch& shared) {
-  float* const to = shared.take<float>(padded(n));
+// Copy n numbers, or n zeros if `from` is null, and add zeros up to the end of
+// the last panel (gemm.h).
+inline float* padded_copy(const float* from, long n, Scratch& scratch) {
+  float* const to = scratch.take<float>(padded(n));
   std::fill(to, to + padded(n), 0.f);
   if (from) std::copy(from, from + n, to);
   return to;
 }
 
-// An operator that stores intermediate results for the gradient in its state.
-// If these results were outputs, MXNet would allocate memory for the gradients
-// of the results in each step.
+// An operator that saves results for the gradient in its state. If the results
+// were outputs, MXNet would allocate memory for their gradients in each step.
 class SavingOp : public mxnet::ext::CustomStatefulOp {
  public:
   explicit SavingOp(const Attrs& attrs)
@@ -105,7 +101,7 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
 
   MXReturnValue Forward(Tensors* in, Tensors* out, const OpResource&) final {
     if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
-    return caught([&] { return run(in->data(), floats((*out)[0])); });
+    return caught([&] { return run_forward(in->data(), floats((*out)[0])); });
   }
 
   MXReturnValue Backward(Tensors* in, Tensors* out, const OpResource&) final {
@@ -114,31 +110,26 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
                   "call it with grad=1");
     return caught([&] {
       const BackwardArrays arrays(*in, 1);
-      run_back(arrays.inputs, floats(arrays.gradients[0]), out);
+      run_backward(arrays.inputs, floats(arrays.gradients[0]), out);
       return MX_SUCCESS;
     });
   }
 
  protected:
-  // Compute Y from the inputs. If wants_grad, also store the results that
-  // `run_back` needs in `memory`.
-  virtual MXReturnValue run(MXTensor* in, float* Y) = 0;
-  // Compute the gradients of the inputs from dY.
-  virtual void run_back(MXTensor* in, const float* dY, Tensors* grads) = 0;
+  // If wants_grad, also store in `memory` what `run_backward` needs.
+  virtual MXReturnValue run_forward(MXTensor* in, float* Y) = 0;
+  virtual void run_backward(MXTensor* in, const float* dY, Tensors* grads) = 0;
 
-  // Dropout at the rate in the attribute `rate_key`. noise: the index of the
-  // input with the random bits, or -1 if the rate is 0.
-  Dropout dropout(const char* rate_key, MXTensor* in, int noise) const {
+  // noise_index: the input with the random bits, or -1 if the rate is 0.
+  Dropout dropout(const char* rate_key, MXTensor* in, int noise_index) const {
     const double p = number(attrs, rate_key, 0);
-    return Dropout(p, p > 0 ? floats(in[noise]) : nullptr);
+    return Dropout(p, p > 0 ? floats(in[noise_index]) : nullptr);
   }
-  // The `Residual` for rows of H numbers.
   Residual residual(long H, MXTensor& gamma, MXTensor& beta,
                     const Dropout& dropout) const {
     return {H, (float)number(attrs, "eps", 1e-5), dropout, floats(gamma),
             floats(beta)};
   }
-  // Take the arrays of `Normalized`, for R rows of H numbers, from `memory`.
   Normalized take_normalized(long R, long H) {
     float* const hat = memory.take<float>(R * H);
     return {hat, memory.take<float>(R)};
@@ -149,8 +140,7 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
   Scratch memory;  // results for the gradient
 };
 
-// Make an instance of Op, the state of one call of the operator, and store its
-// address in *op. MXNet calls this function.
+// MXNet calls this function to make the state of one call of the operator.
 template <class Op>
 MXReturnValue create(const Attrs& attrs, const mxnet::ext::MXContext&,
                      const Shapes&, const std::vector<int>,

@@ -1,7 +1,5 @@
-// Each word of a text is stored as its type: equal words have the same type, a
-// number from 0 on. The functions of this file count types, find where types
-// first occur, and look types up in tables. cut.py calls these functions for
-// texts/ and corpus/. They do not need MXNet.
+// A text is stored as the types of its words: equal words have the same type, a
+// number from 0 on. cut.py calls these functions.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +10,6 @@
 
 namespace {
 
-// `first_places` (see below) for types that are integers of class T.
 template <typename T>
 void first_places_in(const T* types, int64_t size, int64_t num_types,
                      int64_t num_paragraphs, const int64_t* lengths,
@@ -31,7 +28,6 @@ void first_places_in(const T* types, int64_t size, int64_t num_types,
   }
 }
 
-// `look_up` (see below) for a table with integers of class T.
 template <typename T>
 void look_up_in(const T* table, int64_t table_size, const int32_t* types,
                 int64_t size, T* to) {
@@ -41,15 +37,11 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
 }
 
 // The number of entries (pieces of a word) that `spread` copies at a time. Most
-// words have only one or two entries. A branch on the number of entries of a
-// word would be slow, because the processor cannot predict it. So at least
-// kAtATime entries are copied for each word, and the next word overwrites the
-// surplus.
-constexpr int64_t kAtATime = 4;
+// words have one or two, but the processor could not predict a branch on their
+// number. So each word copies at least kEntriesPerCopy, and the next word
+// overwrites the surplus.
+constexpr int64_t kEntriesPerCopy = 4;
 
-// `spread` (see below) for a table with integers of class T. Copies may read
-// unused entries at the end of `table`, and write unused entries at the end of
-// `to`.
 template <typename T>
 void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,
@@ -57,32 +49,30 @@ void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
   T* next = to;
   int64_t i = 0;
   for (int64_t s = 0; s <= num_ends; ++s) {
-    // Copy the entries of the words before ends[s], and in the last pass the
-    // entries of the words after all ends
+    // The last pass copies the words after all ends
     const int64_t end = s < num_ends ? ends[s] : size;
     for (; i < end; ++i) {
       const T* from = table + begins[types[i]];
       const int64_t count = lengths[types[i]];
       int64_t copied = 0;
       do {
-        std::memcpy(next + copied, from + copied, kAtATime * sizeof(T));
-        copied += kAtATime;
+        std::memcpy(next + copied, from + copied, kEntriesPerCopy * sizeof(T));
+        copied += kEntriesPerCopy;
       } while (copied < count);
       next += count;
     }
-    if (s < num_ends) ends[s] = next - to;  // now a number of entries
+    if (s < num_ends) ends[s] = next - to;
   }
 }
 
-// Require that `spread`, with these arguments, reads and writes only within its
-// arrays.
+// Require that `spread` reads and writes only within its arrays.
 void require_spread(int64_t table_size, const int64_t* begins,
                     const int32_t* lengths, int64_t num_types,
                     const int32_t* types, int64_t size, const int64_t* ends,
                     int64_t num_ends, int64_t to_size) {
   for (int64_t k = 0; k < num_types; ++k) {
     require(begins[k] >= 0 && lengths[k] >= 0 &&
-            begins[k] <= table_size - kAtATime - lengths[k]);
+            begins[k] <= table_size - kEntriesPerCopy - lengths[k]);
   }
   require_range(types, size, 0, num_types);
   require_sorted(ends, num_ends, size);
@@ -98,7 +88,7 @@ void require_spread(int64_t table_size, const int64_t* begins,
 extern "C" {
 
 // Add the occurrences of each type to counts (num_types). If table (num_types)
-// is not null, then replace each type by table[type].
+// is not null, replace each type by table[type].
 int count_types(int32_t* types, int64_t size, const int32_t* table,
                 int64_t num_types, int64_t* counts) try {
   require_range(types, size, 0, num_types);
@@ -111,9 +101,9 @@ int count_types(int32_t* types, int64_t size, const int32_t* table,
   return failure();
 }
 
-// For each word, write table[type] to `to` (size). For type -1, a pruned word,
-// write the last entry of the table. table (table_size) and `to` have integers
-// of entry_bytes, 2 or 4.
+// Write table[type] of each word to `to` (size). Type -1, a pruned word, reads
+// the last entry. table (table_size) and `to` have integers of entry_bytes, 2
+// or 4.
 int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
             const int32_t* types, int64_t size, void* to) try {
   require(table_size > 0);
@@ -131,12 +121,11 @@ int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
 }
 
 // Copy the entries of each word's type from `table` to `to`, one word after
-// another. begins and lengths (num_types): type k has the lengths[k] entries
-// from table[begins[k]] on. table (table_size) and `to` have integers of
-// entry_bytes, 2 or 4. The last four entries of the table belong to no type.
-// `to` has memory for to_size + 4 entries. ends (num_ends): sorted indices of
-// words; some may be equal. Each index is replaced by the number of entries of
-// all words before this index.
+// another. Type k has the lengths[k] entries from table[begins[k]] on. table
+// (table_size) and `to` have integers of entry_bytes, 2 or 4. The last
+// kEntriesPerCopy entries of the table belong to no type, and `to` has memory
+// for to_size + kEntriesPerCopy entries. ends (num_ends): sorted indices of
+// words, each replaced by the number of entries of all words before it.
 int spread(const void* table, int64_t entry_bytes, int64_t table_size,
            const int64_t* begins, const int32_t* lengths, int64_t num_types,
            const int32_t* types, int64_t size, int64_t* ends,
@@ -155,12 +144,10 @@ int spread(const void* table, int64_t entry_bytes, int64_t table_size,
   return failure();
 }
 
-// For each of num_types types, lower first[type] to the place of the first word
-// of this type. first[type] stays if it is lower already. The words come from
-// num_paragraphs paragraphs of a larger text, one after the other. The place of
-// a word is its index in the larger text. Paragraph q has lengths[q] words, and
-// places[q] is the place of its first word. types: integers of type_bytes, 2 or
-// 4.
+// Lower first[type] (num_types) to the place of the first word of this type,
+// its index in a larger text. The words come from num_paragraphs paragraphs of
+// the larger text, one after the other. Paragraph q has lengths[q] words, and
+// begins at places[q]. types: integers of type_bytes, 2 or 4.
 int first_places(const void* types, int64_t type_bytes, int64_t size,
                  int64_t num_types, int64_t num_paragraphs,
                  const int64_t* lengths, const int64_t* places,

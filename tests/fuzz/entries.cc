@@ -262,12 +262,12 @@ int read_tables(Input& input) {
   }
   if (which == 1) {
     const int64_t places = input.upto(30);
-    const Array<T> table(input.numbers<T>(places + kAtATime, 99));
+    const Array<T> table(input.numbers<T>(places + kEntriesPerCopy, 99));
     const Array<int64_t> begins(input.numbers<int64_t>(num_types, places));
     const Array<int32_t> lengths(input.numbers<int32_t>(num_types, 4));
     Array<int64_t> ends(input.rising(input.upto(9), 6));
     const int64_t room = input.byte();
-    Array<T> found(room + kAtATime);
+    Array<T> found(room + kEntriesPerCopy);
     const int status = spread(
         table.get(), sizeof(T), table.size(), begins.get(), lengths.get(),
         num_types, types.get(), size, ends.get(), ends.size(), found.get(),
