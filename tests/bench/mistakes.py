@@ -1341,7 +1341,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'text = self.prompt + text', 'pass',
      'test_a_pooling_of_its_own_is_the_tokenizers'),
     ('the farthest lines come first',
-     'in sorted(nearest, reverse=True)', 'in sorted(nearest)',
+     'heapq.nlargest(', 'heapq.nsmallest(',
      'test_similar_prints_the_nearest_lines'),
 
     # instruction sets
