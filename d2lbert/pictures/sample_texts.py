@@ -1,11 +1,7 @@
 """Load the model, the tokenizer and the sample of sentences for a picture.
 
 The page of `d2lbert show` searches the sample for the uses of a word, and for
-tokens similar to a token of the page's texts. For a run of `pretrain`, the
-sample comes from the training text. For other models, it comes from the sample
-corpus that is bundled with d2lbert. The flag `--file` names another text. In
-the sample corpus, the senses of some words have labels; the page always takes
-the uses of these words from there.
+tokens similar to a token of the page's texts.
 """
 import collections
 import csv
@@ -24,6 +20,22 @@ from d2lbert.texts.numbered_text import STOP
 from d2lbert.training.load import load
 from d2lbert.training.saved_runs import read_config
 
+#: Limits of `pick_sentences`: sentences from the whole sample, and sentences
+#: with each word.
+MAX_SENTENCES, MAX_PER_WORD = 250, 20
+
+#: Limits of `sentences_of`: characters in all, and words of a sentence.
+MAX_CHARS, MAX_SENTENCE_WORDS = 1 << 24, 48
+
+#: White space after the end of a sentence, in text without ' . '.
+_SENTENCE_GAP = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
+
+#: The label in senses.tsv for a use with neither of the two senses of a word.
+OTHER_SENSE = 'other'
+
+#: Irregular plurals in senses.tsv, {plural: singular}.
+IRREGULAR_PLURALS = {'mice': 'mouse'}
+
 
 def open_model(model, precision=None, ctx=None):
     """Return (net, tokenizer, folder) of a model.
@@ -41,10 +53,9 @@ def open_model(model, precision=None, ctx=None):
 
 
 def tokenizer_of(net, tokenizer=None, vocab=None):
-    """Return `tokenizer` or, if it is None, a tokenizer for a vocabulary.
+    """Return `tokenizer` or, if it is None, a tokenizer for the vocabulary.
 
-    The vocabulary is `vocab_of(net, vocab)`. `tokenizer` may be a `Vocab`,
-    too, which `as_tokenizer` converts.
+    `tokenizer` may be a `Vocab`, too.
     """
     if tokenizer is None:
         tokenizer = vocab_of(net, vocab)
@@ -52,10 +63,7 @@ def tokenizer_of(net, tokenizer=None, vocab=None):
 
 
 def vocab_of(net, vocab=None):
-    """Return `vocab`; if None, net.vocab, which `load_run` sets.
-
-    Raises ValueError if both are missing.
-    """
+    """Return `vocab` or, if it is None, net.vocab, which `load_run` sets."""
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
         raise ValueError('this net has no vocabulary: load it with load_run, '
@@ -65,27 +73,10 @@ def vocab_of(net, vocab=None):
 
 def short_label(name, max_letters=14):
     """Return a label for matplotlib, truncated to `max_letters`."""
-    name = (name if len(name) <= max_letters
-            else name[:max_letters - 1] + '\u2026')
+    if len(name) > max_letters:
+        name = name[:max_letters - 1] + '\u2026'
     # Escaped, since a dollar sign would begin a formula
     return name.replace('$', r'\$')
-
-
-#: Limits of `pick_sentences`: sentences from the whole sample, and sentences
-#: with each word.
-MAX_SENTENCES, MAX_PER_WORD = 250, 20
-
-#: Limits of `sentences_of`: characters in all, and words of a sentence.
-MAX_CHARS, MAX_SENTENCE_WORDS = 1 << 24, 48
-
-#: White space after the end of a sentence, in text without ' . '.
-_SENTENCE_GAP = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
-
-#: The label in senses.tsv for a use with neither of the two senses of a word.
-OTHER_SENSE = 'other'
-
-#: Irregular plurals in senses.tsv, {plural: singular}.
-IRREGULAR_PLURALS = {'mice': 'mouse'}
 
 
 class Sample(NamedTuple):
@@ -107,11 +98,13 @@ class Use(NamedTuple):
 def sample_of_run(folder):
     """Return the `Sample` of the training text of the run in `folder`.
 
-    If that text is no longer on this machine, or came from standard input or a
-    pipe, this logs a warning and returns `bundled_sample()`.
+    If that text cannot be read again, this logs a warning and returns
+    `bundled_sample()`.
     """
     settings = dict(read_config(Path(folder)).get('training', {}))
     corpus = settings.get('corpus')     # a name, a path or several paths
+    if corpus in (None, 'sample'):
+        return bundled_sample()
     if corpus == 'wikitext-2':
         # data_dir holds the file, or the folder wikitext-2 with the file
         data_dir = settings.get('data_dir') or hub.find_wikitext2()
@@ -120,15 +113,14 @@ def sample_of_run(folder):
             Path(data_dir, 'wikitext-2', hub.TRAIN_FILE)]
         paths = [path for path in candidates if path.is_file()][:1]
         name = 'WikiText-2'
-    elif corpus in (None, 'sample'):
-        return bundled_sample()
     else:
         paths = [corpus] if isinstance(corpus, str) else list(corpus)
         name = ', '.join(Path(path).name for path in paths)
-    # Only files and folders can be read again; standard input and pipes cannot
     expanded = [Path(path).expanduser() for path in paths]
-    if not paths or not all(path.is_file() or path.is_dir()
-                            for path in expanded):
+    # Standard input and pipes cannot be read again
+    can_read = paths and all(path.is_file() or path.is_dir()
+                             for path in expanded)
+    if not can_read:
         warn(f'the text of {folder} ({corpus}) is no longer on this '
              'machine: the page searches the sample corpus')
         return bundled_sample()
@@ -137,7 +129,6 @@ def sample_of_run(folder):
 
 
 def bundled_sample():
-    """Return the `Sample` of the corpus that comes with the package."""
     return Sample('the sample corpus',
                   sentences_of([hub.sample_dir() / hub.TRAIN_FILE]))
 
@@ -145,9 +136,9 @@ def bundled_sample():
 def sample_of_file(path, text_field=None):
     """Return the `Sample` whose sentences are the lines of a file.
 
-    Empty lines are left out. text_field: the field that holds the text, if
-    the lines are JSON. Raises ValueError for an invalid line, and for a file
-    that has no text or cannot be read.
+    text_field: the field that holds the text, if the lines are JSON. Raises
+    ValueError for an invalid line, and for a file that has no text or cannot
+    be read.
     """
     lines = text_sources.Lines(path, text_field, skip_empty=True,
                                single_pass=True)
@@ -157,13 +148,11 @@ def sample_of_file(path, text_field=None):
 def sentences_of(paths):
     """Return the sentences of text files, up to MAX_CHARS characters in all.
 
-    paths: paths or `text_sources.Source`s. The paragraph that exceeds the
-    limit is left out, with all that follows. Very short and very long
-    sentences are left out, see `_split_sentences`.
+    paths: paths or `text_sources.Source`s. `_split_sentences` leaves out very
+    short and very long sentences.
     """
     sentences, chars_left = [], MAX_CHARS
     for path in paths:
-        # The empty function ignores the number of bytes read
         for paragraphs in paragraphs_of(path, lambda num_bytes: None):
             for text in paragraphs.texts:
                 chars_left -= len(text)
@@ -176,9 +165,7 @@ def sentences_of(paths):
 def _split_sentences(text, is_tokenized):
     """Return the sentences of 3 to MAX_SENTENCE_WORDS words in a paragraph.
 
-    is_tokenized: True if punctuation marks have blanks around them. If it is
-    true, or if the paragraph contains ' . ', sentences end at ' . '.
-    Otherwise, they end at `_SENTENCE_GAP`.
+    is_tokenized: True if punctuation marks have blanks around them.
     """
     text = text.strip()
     parts = (text.split(STOP) if is_tokenized or STOP in text
@@ -190,28 +177,24 @@ def _split_sentences(text, is_tokenized):
 def pick_sentences(sample, words):
     """Pick sentences at even distances, and more that contain given words.
 
-    sample: a `Sample`; words: lower-case strings, each of which gets up to
-    MAX_PER_WORD sentences. A sentence is split into words at white space, so
-    'bank.' is not 'bank'. Returns a list without repetitions, in the order of
-    the text.
+    words: lower-case strings, each of which gets up to MAX_PER_WORD sentences.
+    A sentence is split into words at white space, so 'bank.' is not 'bank'.
+    Returns a list without repetitions, in the order of the text.
     """
     sentences = sample.sentences
-    picked = set(_pick_evenly(range(len(sentences)), MAX_SENTENCES))
+    picked_indices = set(_pick_evenly(range(len(sentences)), MAX_SENTENCES))
     indices_of = {word: [] for word in words}
     for k, sentence in enumerate(sentences):
         for word in set(sentence.lower().split()):
             if word in indices_of:
                 indices_of[word].append(k)
     for indices in indices_of.values():
-        picked.update(_pick_evenly(indices, MAX_PER_WORD))
-    return list(dict.fromkeys(sentences[k] for k in sorted(picked)))
+        picked_indices.update(_pick_evenly(indices, MAX_PER_WORD))
+    return list(dict.fromkeys(sentences[k] for k in sorted(picked_indices)))
 
 
-def common_words(sample):
-    """Return the set of words that are in more than 1/30 of the sentences.
-
-    They count as stop words. At most 3,000 sentences of the sample are used.
-    """
+def stop_words(sample):
+    """Return the set of words that are in more than 1/30 of the sentences."""
     sentences = _pick_evenly(sample.sentences, 3000)
     counts = collections.Counter(
         word for sentence in sentences
@@ -230,8 +213,8 @@ def _pick_evenly(items, max_items):
 def uses_of(word, sentences, senses=None, max_uses=60):
     """Find the first `Use` of a word in each sentence that has the word.
 
-    Case is ignored. senses: a label for each sentence, or None. Returns a
-    list of at most `max_uses` uses, picked at even distances.
+    Case is ignored. senses: a label for each sentence, or None. Returns at
+    most `max_uses` uses, picked at even distances.
     """
     uses = []
     for sentence, sense in zip(sentences, senses or repeat(None)):
@@ -251,9 +234,9 @@ def _find_word(word, sentence):
 
 
 def labelled_uses(word):
-    """Return the labelled `Use`s of a word in the sample corpus.
+    """Return the labelled `Use`s of this form of a word in the sample corpus.
 
-    Uses labelled OTHER_SENSE are included, other forms of the word are not.
+    Uses labelled OTHER_SENSE are included.
     """
     return _uses_by_form().get(word.lower(), [])
 
@@ -261,7 +244,7 @@ def labelled_uses(word):
 def labelled_words():
     """Return {base form of a word: labelled `Use`s of all its forms}, sorted.
 
-    Uses with neither of the two senses of the word are left out.
+    Uses labelled OTHER_SENSE are left out.
     """
     by_word, by_form = {}, _uses_by_form()
     for form, uses in by_form.items():
@@ -270,17 +253,13 @@ def labelled_words():
     return dict(sorted(by_word.items()))
 
 
-def _base_form(form, forms):
-    """Return the singular of a plural; return any other form unchanged.
-
-    forms: all forms of words. A form is a plural if it is in
-    IRREGULAR_PLURALS, or if `forms` contains it without 's' or 'es'.
-    """
+def _base_form(form, all_forms):
+    """Return the singular of a plural; return any other form unchanged."""
     if form in IRREGULAR_PLURALS:
         return IRREGULAR_PLURALS[form]
     for ending in ('s', 'es'):
         singular = form[:-len(ending)]
-        if form.endswith(ending) and singular in forms:
+        if form.endswith(ending) and singular in all_forms:
             return singular
     return form
 
@@ -295,19 +274,17 @@ def _uses_by_form():
     """
     folder = hub.sample_dir()
     lines = (folder / hub.TRAIN_FILE).read_text('utf-8').split('\n')
-    uses = {}
+    by_form = {}
     with open(folder / 'senses.tsv', encoding='utf-8', newline='') as file:
         for row in csv.DictReader(file, delimiter='\t'):
             tokens = lines[int(row['line']) - 1].split()
             index = int(row['token'])
             # The sentence is the tokens between two full stops
             stops = [k for k, token in enumerate(tokens) if token == '.']
-            first_token = max((k + 1 for k in stops if k < index), default=0)
-            end_token = min((k for k in stops if k >= index),
-                            default=len(tokens))
-            # The characters of the sentence before the word
-            begin = sum(len(token) + 1 for token in tokens[first_token:index])
-            uses.setdefault(row['word'].lower(), []).append(
-                Use(' '.join(tokens[first_token:end_token]), begin,
-                    begin + len(tokens[index]), row['sense']))
-    return uses
+            first = max((k + 1 for k in stops if k < index), default=0)
+            end = min((k for k in stops if k >= index), default=len(tokens))
+            word_begin = sum(len(token) + 1 for token in tokens[first:index])
+            by_form.setdefault(row['word'].lower(), []).append(
+                Use(' '.join(tokens[first:end]), word_begin,
+                    word_begin + len(tokens[index]), row['sense']))
+    return by_form

@@ -1,7 +1,4 @@
-"""Compute and draw the vectors of a word in many sentences.
-
-`plot_senses` draws the vectors as points. `sense_accuracy` measures, for each
-layer, how well the vectors separate the senses of words in the sample corpus.
+"""Draw the vectors of a word, and measure how well they separate its senses.
 
 L: the number of layers; H: the number of hidden units; n: a number of uses of
 words; W: the number of words.
@@ -21,26 +18,24 @@ from d2lbert.pictures.sample_texts import (
 )
 from d2lbert.training import checkpoints
 
-#: Maximum number of tokens of a sentence; longer sentences are truncated.
-MAX_LENGTH = 128
+#: Longer sentences are truncated.
+MAX_SENTENCE_TOKENS = 128
 
-#: Size of the font in points (1/72 inch), and side of a panel in inches.
-FONT_POINTS, PANEL_INCHES = 7, 4.2
+PANEL_INCHES = 4.2
+FONT_POINTS, MARKER_POINTS = 7, 6       # a point is 1/72 inch
 
 #: Maximum number of letters of a word in the label of a point.
-MAX_LETTERS = 11
+MAX_WORD_LETTERS = 11
 
-#: Markers of senses, which can be told apart without colours. `_plot_points`
-#: draws every second marker hollow.
-MARKERS = 'osD^vP'
+#: Markers of senses, which can be told apart without colours.
+SENSE_MARKERS = 'osD^vP'
 
-#: Positions of a label beside its marker, from the most to the least wanted:
-#: (distance to the right, distance up, horizontal and vertical alignment). The
-#: distances are in 1/72 inch.
-OFFSETS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
-           (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
-           (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
-           (4, -4, 'left', 'top'), (-4, -4, 'right', 'top'))
+#: Positions of a label beside its marker, the best first: (points to the
+#: right, points up, horizontal alignment, vertical alignment).
+LABEL_POSITIONS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
+                   (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
+                   (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
+                   (4, -4, 'left', 'top'), (-4, -4, 'right', 'top'))
 
 
 class SensePoints(NamedTuple):
@@ -55,40 +50,35 @@ def sense_points(net, tokenizer, word, uses):
     """Return the `SensePoints` of a word; uses: its `sample_texts.Use`s.
 
     The two dimensions are the first two principal components of a layer,
-    rotated or mirrored to fit the layer below. Long sentences are truncated,
-    and uses in the part that is cut off are left out. Raises ValueError if
-    fewer than three uses remain.
+    rotated or mirrored to fit the layer below. Raises ValueError if fewer than
+    three uses remain after `vectors_of` truncates the sentences.
     """
     uses, layer_vectors = vectors_of(net, tokenizer, uses)
     if len(uses) < 3:
         raise ValueError(f'{len(uses)} uses of {word!r} are in the first '
-                         f'{min(net.encoder.max_len, MAX_LENGTH)} tokens of '
-                         'the sentences: a picture needs at least three')
+                         f'{_max_tokens(net)} tokens of the sentences: a '
+                         'picture needs at least three')
     points = []
     for X in layer_vectors:
-        points.append(_align(_principal_components(X),
-                             points[-1] if points else None))
+        Y = _principal_components(X)
+        points.append(_align(Y, points[-1]) if points else Y)
     return SensePoints(word, onp.stack(points), uses)
 
 
 def vectors_of(net, tokenizer, uses):
-    """Compute the vectors of uses of words, one layer at a time.
+    """Compute the vectors of `sample_texts.Use`s, one layer at a time.
 
-    uses: a list of `sample_texts.Use`, of one word or several. The vector of
-    a use is the mean of the hidden states of its tokens. Returns (uses,
-    layer_vectors): the n uses left after long sentences are truncated, and a
-    generator of L + 1 arrays (n, H) float32, the embeddings first.
+    The vector of a use is the mean of the hidden states of its tokens. Returns
+    (uses, layer_vectors): the n uses left after long sentences are truncated,
+    and a generator of L + 1 arrays (n, H) float32, the embeddings first.
     """
     sentences = list(dict.fromkeys(use.sentence for use in uses))
-    encoded = tokenizer.encode_batch(
-        sentences, max_len=min(net.encoder.max_len, MAX_LENGTH))
+    encoded = tokenizer.encode_batch(sentences, max_len=_max_tokens(net))
     index_of = {sentence: k for k, sentence in enumerate(sentences)}
-    kept = []           # the uses that are left
-    kept_tokens = []    # for each, the indices of its sentence and its tokens
+    kept, kept_tokens = [], []
     for use in uses:
         k = index_of[use.sentence]
         word_indices = encoded[k].words     # None for special tokens
-        # The tokens that have a character of the use
         tokens = [t for t, (begin, end) in enumerate(encoded[k].offsets)
                   if word_indices[t] is not None
                   and begin < use.end and end > use.begin]
@@ -101,6 +91,10 @@ def vectors_of(net, tokenizer, uses):
         for states in vectors_by_layer(net, encoded, tokenizer.pad_id))
 
 
+def _max_tokens(net):
+    return min(net.encoder.max_len, MAX_SENTENCE_TOKENS)
+
+
 def _principal_components(X):
     """Project X (n, H) to its first two principal components: (n, 2)."""
     X = X.astype('float64') - X.mean(axis=0)
@@ -109,13 +103,10 @@ def _principal_components(X):
 
 
 def _align(Y, below):
-    """Rotate or mirror points Y (n, 2) to fit the points of the layer below.
+    """Rotate or mirror points Y to fit the points `below`, both (n, 2).
 
-    This solves the orthogonal Procrustes problem. below: (n, 2); None for the
-    points of the embeddings, which remain as they are.
+    This solves the orthogonal Procrustes problem.
     """
-    if below is None:
-        return Y
     U, _, Vt = onp.linalg.svd(Y.T @ below)
     return Y @ U @ Vt
 
@@ -133,13 +124,12 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     each of the `sentences`, or None; ignored without `sentences`. tokenizer:
     the tokenizer of `load_model`; default: made from `vocab`, or from the
     net's vocabulary. layer: index of the layer, 0 for the embeddings, -1 for
-    the last layer, -2 for the one before it; or a list of indices, one panel
-    for each. label: write the word before and the word after a use beside its
-    point if there is space.
+    the last layer; or a list of indices, one panel for each. label: write the
+    word before and the word after a use beside its point if there is space.
 
-    Returns a matplotlib figure. The axes are the two principal components of
-    a layer, rotated or mirrored, so only distances between points have a
-    meaning.
+    Returns a matplotlib figure. The axes are the first two principal
+    components of a layer, rotated or mirrored, so only distances between
+    points have a meaning.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -147,7 +137,7 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
     uses = _uses_to_draw(word, sentences, senses)
     found = sense_points(net, tokenizer_of(net, tokenizer, vocab), word, uses)
     layers = _layers_to_draw(layer, len(found.points))
-    # The different senses, sorted; None, for uses without a label, is first
+    # None, for uses without a label, comes first
     sense_names = sorted({use.sense for use in found.uses},
                          key=lambda sense: sense or '')
     fig = Picture(figsize=figsize or (PANEL_INCHES * len(layers) + 0.2,
@@ -173,10 +163,7 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
 
 
 def _uses_to_draw(word, sentences, senses):
-    """Return the `Use`s to draw; arguments as for `plot_senses`.
-
-    Raises ValueError or TypeError for an invalid argument.
-    """
+    """Check the arguments of `plot_senses`; return the `Use`s to draw."""
     if not isinstance(word, str) or not word.strip():
         raise TypeError(f'word must be a word, not {word!r}')
     if sentences is None:
@@ -196,11 +183,9 @@ def _uses_to_draw(word, sentences, senses):
 
 
 def _layers_to_draw(layers, count):
-    """Return the indices of layers as a list, each from 0 to count - 1.
+    """Return an index or indices of layers as a list of non-negative indices.
 
-    layers: an index or indices from -count to count - 1, where -1 is the last
-    layer; count: L + 1, as the embeddings count as a layer. Raises ValueError
-    for an invalid index, and for an empty list.
+    count: L + 1, as the embeddings count as a layer.
     """
     layers = [layers] if isinstance(layers, int) else list(layers)
     for number in layers:
@@ -213,12 +198,11 @@ def _layers_to_draw(layers, count):
 
 
 def _plot_points(ax, points, uses, sense_names):
-    """Draw the points (n, 2) of a layer, with a marker for each sense."""
     for k, name in enumerate(sense_names):
         points_of_sense = points[[use.sense == name for use in uses]]
         color = STYLES[k % len(STYLES)]['color']
-        ax.plot(*points_of_sense.T, MARKERS[k % len(MARKERS)], color=color,
-                markersize=6,
+        ax.plot(*points_of_sense.T, SENSE_MARKERS[k % len(SENSE_MARKERS)],
+                color=color, markersize=MARKER_POINTS,
                 markerfacecolor=color if k % 2 == 0 else 'none',
                 label=None if name is None else short_label(name, 30))
     ax.set(xticks=[], yticks=[])
@@ -226,21 +210,19 @@ def _plot_points(ax, points, uses, sense_names):
 
 
 def _label_points(ax, renderer, points, uses):
-    """Label each point, at the first of `OFFSETS` where the label fits.
+    """Label each point, at the first of `LABEL_POSITIONS` that is free.
 
-    A label fits if it is within the panel and overlaps no marker or label. A
-    point whose label fits nowhere gets no label.
+    If none is free, the point gets no label.
     """
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
-    # A marker occupies a square. It extends from the center to each side by
-    # half the markersize of 6, plus 1 for the edge, in 1/72 inch
-    half_side = (6 / 2 + 1) * renderer.points_to_pixels(1)
+    # A marker occupies a square; 1 is for its edge
+    half_side = (MARKER_POINTS / 2 + 1) * renderer.points_to_pixels(1)
     occupied = [(x - half_side, y - half_side, x + half_side, y + half_side)
                 for x, y in centers]
     for point, use in zip(points, uses):
-        for right, up, ha, va in OFFSETS:
-            text = ax.annotate(_context(use), point, (right, up),
+        for right, up, ha, va in LABEL_POSITIONS:
+            text = ax.annotate(_label_text(use), point, (right, up),
                                textcoords='offset points', ha=ha, va=va,
                                fontsize=FONT_POINTS, color='0.25')
             text.set_in_layout(False)   # else it could move the panels
@@ -260,11 +242,11 @@ def _overlaps(one, other):
             and one[1] < other[3] and other[1] < one[3])
 
 
-def _context(use):
+def _label_text(use):
     """Return the word before and the word after a use, around a dash."""
     words = [*use.sentence[:use.begin].split()[-1:], '\u2013',
              *use.sentence[use.end:].split()[:1]]
-    return ' '.join(short_label(word, MAX_LETTERS) for word in words)
+    return ' '.join(short_label(word, MAX_WORD_LETTERS) for word in words)
 
 
 # Accuracy at labelled senses
@@ -291,10 +273,7 @@ class SenseAccuracy(NamedTuple):
 
     @property
     def mean_rates(self):
-        """The mean of `rates` over the uses of all words: (L + 1,).
-
-        If there are several words, `table` shows it as the row `all`.
-        """
+        """The mean of `rates` over the uses of all words: (L + 1,)."""
         return self.rates @ self.counts / self.counts.sum()
 
 
@@ -316,17 +295,17 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     """
     uses_of_word = _labelled_uses_of(words)
     all_uses = [use for uses in uses_of_word.values() for use in uses]
-    kept, layer_vectors = vectors_of(
+    kept_uses, layer_vectors = vectors_of(
         net, tokenizer_of(net, tokenizer, vocab), all_uses)
-    kept = set(kept)        # without the uses in truncated parts of sentences
+    kept = set(kept_uses)
     uses_of_word = {word: [use for use in uses if use in kept]
                     for word, uses in uses_of_word.items()}
     for word, uses in uses_of_word.items():
         if len({use.sentence for use in uses}) < 2:
             raise ValueError(
                 f'{word!r} is in fewer than two sentences of the sample '
-                f'corpus, each cut at {min(net.encoder.max_len, MAX_LENGTH)} '
-                'tokens: there is nothing to compare with')
+                f'corpus, each cut at {_max_tokens(net)} tokens: there is '
+                'nothing to compare with')
     return _compute_accuracy(uses_of_word, layer_vectors)
 
 
@@ -349,26 +328,24 @@ def _labelled_uses_of(words):
 def _compute_accuracy(uses_of_word, layer_vectors):
     """Return the `SenseAccuracy` for {word: list of `Use`s}.
 
-    layer_vectors: for each layer an array with H columns. Its rows are the
-    vectors of all uses, in the order of `uses_of_word`.
+    layer_vectors: for each layer the vectors (n, H) of all uses, in the order
+    of `uses_of_word`.
     """
-    senses = []         # for each word (n,), the labels of its uses
-    comparable = []     # for each word (n, n), True for different sentences
+    senses_by_word, comparable_by_word = [], []
     for uses in uses_of_word.values():
-        senses.append(onp.array([use.sense for use in uses]))
-        comparable.append(onp.array(
+        senses_by_word.append(onp.array([use.sense for use in uses]))
+        comparable_by_word.append(onp.array(
             [[one.sentence != other.sentence for other in uses]
              for one in uses]))
-    counts = onp.array([len(labels) for labels in senses])
-    ends = onp.cumsum(counts)       # the row after the last use of each word
+    counts = onp.array([len(senses) for senses in senses_by_word])
     rates = []
     for vectors in layer_vectors:
-        vectors_by_word = onp.split(vectors, ends[:-1])
-        rates.append(list(map(_nearest_accuracy, vectors_by_word, senses,
-                              comparable)))
+        vectors_by_word = onp.split(vectors, onp.cumsum(counts)[:-1])
+        rates.append(list(map(_nearest_accuracy, vectors_by_word,
+                              senses_by_word, comparable_by_word)))
     chances = onp.array([
-        onp.unique(labels, return_counts=True)[1].max() / len(labels)
-        for labels in senses])
+        onp.unique(senses, return_counts=True)[1].max() / len(senses)
+        for senses in senses_by_word])
     return SenseAccuracy(list(uses_of_word), counts, chances,
                          onp.array(rates))
 
@@ -384,7 +361,7 @@ def _nearest_accuracy(X, senses, comparable):
     X /= onp.maximum(onp.linalg.norm(X, axis=1, keepdims=True), 1e-300)
     cosines = onp.where(comparable, X @ X.T, -onp.inf)
     max_cosines = cosines.max(axis=1, keepdims=True)
-    # (n, n), True for the nearest row of each row, or for several in a tie
+    # (n, n); in a tie, a row has several nearest rows
     nearest = cosines >= max_cosines - COSINE_TOLERANCE
     has_same_sense = senses[:, None] == senses
     num_same = (nearest & has_same_sense).sum(axis=1)
@@ -396,8 +373,7 @@ class SenseReport(NamedTuple):
 
     name: str       # of the model's folder
     accuracy: SenseAccuracy
-    steps: dict     # {step: `SenseAccuracy` of the checkpoint at this step},
-                    # in order
+    steps: dict     # {step: `SenseAccuracy` of its checkpoint}, in order
 
 
 def sense_report(folder, words=None, precision=None, ctx=None):
@@ -434,10 +410,7 @@ def as_dict(report):
 
 
 def table(report):
-    """Return a table as lines: a row for each word, then for each checkpoint.
-
-    After several words, a row `all` has the figures of all their uses.
-    """
+    """Return the lines of a table with a row for each word and checkpoint."""
     final = report.accuracy
     width = max(map(len, [*final.words, 'step']))
     layer_numbers = ''.join(f'{k:7}' for k in range(1, len(final.rates)))
@@ -449,17 +422,17 @@ def table(report):
                      final.mean_rates))
     for word, count, chance, rates in rows:
         lines.append(f'{word:{width}}  {count:4}  {chance:6.3f}'
-                     + _columns(rates))
+                     + _format_rates(rates))
     if report.steps:
         lines += ['', f'{"step":{width}}{titles}']
     for step, accuracy in report.steps.items():
         lines.append(f'{step:<{width}}  {accuracy.counts.sum():4}  '
-                     f'{accuracy.chance:6.3f}' + _columns(accuracy.mean_rates))
+                     f'{accuracy.chance:6.3f}'
+                     + _format_rates(accuracy.mean_rates))
     return lines
 
 
-def _columns(rates):
-    """Return accuracies (L + 1,) as columns of a line of `table`."""
+def _format_rates(rates):
     return '  ' + ''.join(f'{rate:7.3f}' for rate in rates)
 
 
@@ -485,8 +458,7 @@ def plot_reports(reports):
     for ax, k, x, rates in curves:
         ax.plot(x, rates, MODEL_MARKERS[k % len(MODEL_MARKERS)], markersize=5,
                 label=reports[k].name, **STYLES[k % len(STYLES)])
-    # A word has two senses, so the line of chance is at 0.5 or above: keep it
-    # off the lower edge
+    # Keep the line of chance, at least 0.5 for two senses, off the lower edge
     lowest = min(0.4, *(rate for *_, rates in curves for rate in rates))
     axes[0].set(xlabel='layer (0: embeddings)',
                 title='nearest other use has the same sense',
@@ -506,7 +478,7 @@ def plot_reports(reports):
         ax.grid(alpha=0.3)
         if ax.get_xscale() == 'linear':
             ax.locator_params('x', integer=True, nbins=8)
-    # The legend is below the panels, where it covers no curve
+    # Below the panels, where the legend covers no curve
     axes[0].legend(fontsize=8, ncol=min(4, 1 + len(reports)),
                    loc='upper left', bbox_to_anchor=(0, -0.16))
     return fig

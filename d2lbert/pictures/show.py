@@ -32,26 +32,25 @@ from d2lbert.pretrained.fill_mask import has_mask_head
 from d2lbert.training.load import is_run
 from d2lbert.training.saved_runs import RunError, is_finetuned
 
-#: TEXTS: the default texts, with the book's two senses of "crane". PAIRS and
-#: SINGLE_TEXTS: the default texts for a model that was fine-tuned on pairs of
-#: texts, and on single texts.
-TEXTS = ('a crane is flying', ('a crane driver came', 'he just left'))
-PAIRS = (('a crane is flying', 'a bird is in the air'), TEXTS[1])
-SINGLE_TEXTS = ('a crane is flying', 'a crane driver came')
+#: Default texts with the book's two senses of "crane", by `About.pair`;
+#: None is also the key for a model that is not fine-tuned.
+DEFAULT_TEXTS = {
+    None: ('a crane is flying', ('a crane driver came', 'he just left')),
+    True: (('a crane is flying', 'a bird is in the air'),
+           ('a crane driver came', 'he just left')),
+    False: ('a crane is flying', 'a crane driver came')}
 
 #: Maximum number of words whose uses are shown, if the user names no words.
 MAX_SHOWN_WORDS = 6
 
-#: Minimum number of uses of a word that is shown: for a word that the user
-#: named, and for a word that comes from the texts.
+#: Minimum number of uses: of a word that the user named, and of other words.
 MIN_USES_IF_NAMED, MIN_USES = 3, 6
 
 #: Maximum number of attention weights of a page. BERT base has 38 million for
 #: a text of 512 tokens.
 MAX_WEIGHTS = 40_000_000
 
-#: A page with up to this number of attention weights stores each weight in 16
-#: bits; a page with more weights, in 8 bits.
+#: A page with more attention weights stores them in 8 bits.
 MAX_WEIGHTS_IN_16_BITS = 300_000
 
 #: The files of the page, in the order in which they are joined.
@@ -82,8 +81,8 @@ def show(model: Any, texts: Any = None, *,
     the lines are JSON. out: a file to write the page to; force: replace this
     file if it exists.
 
-    The page of a fine-tuned model has its predictions. It has none for a
-    model that chooses among several endings, as a pair has only one ending.
+    The page of a fine-tuned model has its predictions, except for multiple
+    choice: a pair has only one ending.
 
     Returns a `Page`, which a notebook displays. Its file needs no network
     and no other file. Raises ValueError, TypeError or OSError with a one-line
@@ -98,9 +97,8 @@ def show(model: Any, texts: Any = None, *,
 def write_page(model, out, force=False, **keywords):
     """Write the page of `show` to the file `out`; return the `Page`.
 
-    keywords: arguments of `page_data`. Before the model is loaded, this raises
-    an error if `out` is a folder, if the folder of `out` is missing, or if
-    `out` must not be replaced.
+    keywords: arguments of `page_data`. `out` is checked before the model is
+    loaded.
     """
     reads = []      # paths that `out` must not replace
     if isinstance(model, (str, Path)):
@@ -109,7 +107,7 @@ def write_page(model, out, force=False, **keywords):
         reads.append(keywords['file'])
     check_out(out, force, example='page.html', reads=reads)
     page = Page(page_data(model, **keywords))
-    with writing(out, force) as temporary:      # renamed to `out` at the end
+    with writing(out, force) as temporary:
         Path(temporary).write_text(page.html, 'utf-8', 'backslashreplace')
     return page
 
@@ -122,11 +120,9 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     arguments are as for `show`.
     """
     net, tokenizer, folder = open_model(model, 'fp32', ctx)
-    about = net.about       # task and labels of a fine-tuned model, else None
+    about = net.about       # None unless the model is fine-tuned
     if texts is None:
-        # None is a model for both single texts and pairs
-        takes_pairs = None if about is None else about.pair
-        texts = {True: PAIRS, False: SINGLE_TEXTS, None: TEXTS}[takes_pairs]
+        texts = DEFAULT_TEXTS[about and about.pair]
     pairs = _check_texts(texts)
     all_encoded = [tokenizer.encode(*pair) for pair in pairs]
     num_weights = _count_weights(net, all_encoded)
@@ -139,9 +135,7 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     can_fill = has_mask_head(net) and tokenizer.mask_id is not None
     bits = 16 if num_weights <= MAX_WEIGHTS_IN_16_BITS else 8
     data_of_texts = []
-    # The sample tokens that the page stores: {index in `sample_tokens`: index
-    # in the page's list}. `_neighbour_data` adds the neighbours of a text
-    stored_index = {}
+    page_index = {}     # {index of a sample token: its index on the page}
     for pair, encoded, text_neighbours in zip(pairs, all_encoded, neighbours):
         tokens = _token_data(pair, encoded)
         weights = attention_of(net, encoded.ids, encoded.segments)
@@ -152,29 +146,13 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
                                          for token in tokens]),
             guesses=(_guess_data(net, tokenizer, encoded) if can_fill
                      else None),
-            near=_neighbour_data(text_neighbours, stored_index),
+            near=_neighbour_data(text_neighbours, page_index),
             prediction=(_prediction_data(net, tokenizer, *pair)
                         if about and about.kind != 'choice' else None)))
-    name = 'a net in memory' if folder is None else name_of(folder)
-    if about:
-        model_kind = 'fine-tuned'
-    elif folder is None:
-        model_kind = 'in memory'
-    else:
-        model_kind = 'run' if is_run(folder) else 'released'
     return dict(
-        title=f'What {name} learnt', name=name, version=__version__,
-        kind=model_kind, task=about.task if about else None,
-        layers=net.encoder.blks.num_layers, heads=net.config['num_heads'],
-        hiddens=net.config['num_hiddens'], tokens=len(tokenizer),
-        parameters=sum(int(math.prod(param.shape)) for param
-                       in net.collect_params().values()),
-        special=sorted({tokenizer.idx_to_token[idx] for idx in (
-            tokenizer.cls_id, tokenizer.sep_id)}),
-        mask=None if tokenizer.mask_id is None
-        else tokenizer.idx_to_token[tokenizer.mask_id],
+        **_model_data(net, tokenizer, folder),
         bits=bits, texts=data_of_texts,
-        sample=_sample_data(sample, sentences, sample_tokens, stored_index),
+        sample=_sample_data(sample, sentences, sample_tokens, page_index),
         senses=_sense_data(net, tokenizer, sample, text_words, words),
         training=_training_data(folder))
 
@@ -200,11 +178,7 @@ def _check_texts(texts):
 
 
 def _count_weights(net, all_encoded):
-    """Return the number of attention weights of all texts together.
-
-    all_encoded: the `Encoded` of each text. Raises ValueError if a text is too
-    long for the model, or if a page cannot hold the weights.
-    """
+    """Count attention weights; check that the texts fit the model and page."""
     for k, encoded in enumerate(all_encoded, 1):
         if len(encoded.ids) > net.encoder.max_len:
             raise ValueError(f'text {k} has {len(encoded.ids)} tokens, but '
@@ -220,7 +194,6 @@ def _count_weights(net, all_encoded):
 
 
 def _words_of(pairs):
-    """Return the words of pairs (text, text or None), in lower case."""
     words = []
     for pair in pairs:
         for text in filter(None, pair):
@@ -229,10 +202,6 @@ def _words_of(pairs):
 
 
 def _load_sample(folder, file, text_field):
-    """Return the `Sample` in which neighbours and uses of words are found.
-
-    folder: the model's folder, or None. The other arguments are as for `show`.
-    """
     if file is not None:
         return sample_texts.sample_of_file(file, text_field)
     if folder is not None and is_run(folder) and not is_finetuned(folder):
@@ -243,67 +212,64 @@ def _load_sample(folder, file, text_field):
 # Data of each text
 
 def _token_data(pair, encoded):
-    """Return a dictionary for each token of a pair (text, text or None).
+    """Return a dictionary for each token of a pair of texts.
 
-    'written' is the token's spelling in the text. encoded: the `Encoded`.
+    'written' is the token's spelling in the text.
     """
     tokens = []
-    for token, segment, (begin, end), word_index, k in zip(
+    for token, segment, (begin, end), word_index, text_index in zip(
             encoded.tokens, encoded.segments, encoded.offsets,
             encoded.words, encoded.text_indices):
-        written = pair[k][begin:end] if word_index is not None else ''
+        is_special = word_index is None
+        written = '' if is_special else pair[text_index][begin:end]
         tokens.append(dict(token=token, written=written, segment=segment,
-                           special=word_index is None))
+                           special=is_special))
     return tokens
 
 
 def _guess_data(net, tokenizer, encoded):
     """Return [guesses, probability, rank] for each token; None if special.
 
-    Each token is masked in turn. A guess is [token, probability]. The
-    probability and the rank are those of the token that was masked.
+    A guess is [token, probability]. The probability and the rank are those of
+    the token that was masked.
     """
     data = []
     for found in guesses_of(net, tokenizer, encoded):
-        if found is None:
-            data.append(None)
-            continue
-        guesses = [[guess.token, guess.probability] for guess in found.guesses]
-        data.append([guesses, found.own.probability, found.rank])
+        data.append(None if found is None else [
+            [[guess.token, guess.probability] for guess in found.guesses],
+            found.own.probability, found.rank])
     return data
 
 
-def _neighbour_data(neighbours, stored_index):
+def _neighbour_data(neighbours, page_index):
     """Return, for each layer, two lists for each token of a text.
 
-    neighbours: the text's entry in the second result of `neighbours_of`. A
-    list is [i, cosine, i, cosine, ...], where i is the index of a neighbour in
-    the page's list of sample tokens. The first list has the nearest tokens,
-    the second the nearest occurrences of the same token. If they are equal, 0
-    replaces the second. stored_index: {index of a sample token: i}, to
-    which this function adds the neighbours.
+    A list is [i, cosine, i, cosine, ...], where i is the index of a neighbour
+    on the page. The first list has the nearest tokens, the second the nearest
+    occurrences of the same token. If they are equal, 0 replaces the second.
+    neighbours: the text's entry in the second result of `neighbours_of`.
+    page_index: {index of a sample token: i}, which this function extends.
     """
-    def store(found):           # a `Neighbours`
+    def flat_list(found):       # a `Neighbours`
         numbers = []
         for index, cosine in zip(found.indices, found.cosines):
-            i = stored_index.setdefault(index, len(stored_index))
+            i = page_index.setdefault(index, len(page_index))
             numbers += [i, round(cosine, 4)]
         return numbers
-    return [[[store(among_all),
-              store(among_same) if among_same != among_all else 0]
+    return [[[flat_list(among_all),
+              flat_list(among_same) if among_same != among_all else 0]
              for among_all, among_same in layer] for layer in neighbours]
 
 
-def _sample_data(sample, sentences, sample_tokens, stored_index):
-    """Return the sample tokens in `stored_index`, and their sentences.
+def _sample_data(sample, sentences, sample_tokens, page_index):
+    """Return the sample tokens in `page_index`, and their sentences.
 
-    sentences, sample_tokens: argument and result of `neighbours_of`. A token
-    becomes [index of its sentence in the result, begin, end]. 'count' is the
-    length of `sentences`.
+    A token becomes [index of its sentence in the result, begin, end]. 'count'
+    is the number of sentences that were searched.
     """
     sentence_index = {}     # {index in `sentences`: index in the result}
     rows = []
-    for index in sorted(stored_index, key=stored_index.get):
+    for index in sorted(page_index, key=page_index.get):
         token = sample_tokens[index]
         s = sentence_index.setdefault(token.sentence, len(sentence_index))
         rows.append([s, token.begin, token.end])
@@ -312,11 +278,7 @@ def _sample_data(sample, sentences, sample_tokens, stored_index):
 
 
 def _prediction_data(net, tokenizer, text, text_b):
-    """Return the prediction of a fine-tuned model, as rows [name, value].
-
-    Depending on the task, a name is a word, a class, 'value' or 'answer'.
-    text_b: the second text of a pair, or None.
-    """
+    """Return the prediction of a fine-tuned model, as rows [name, value]."""
     [prediction] = predict(net, tokenizer, [text],
                            None if text_b is None else [text_b])
     kind = net.about.kind
@@ -333,19 +295,40 @@ def _prediction_data(net, tokenizer, text, text_b):
 
 # Data of the model
 
+def _model_data(net, tokenizer, folder):
+    about = net.about
+    name = 'a net in memory' if folder is None else name_of(folder)
+    if about:
+        kind = 'fine-tuned'
+    elif folder is None:
+        kind = 'in memory'
+    else:
+        kind = 'run' if is_run(folder) else 'released'
+    return dict(
+        title=f'What {name} learnt', name=name, version=__version__,
+        kind=kind, task=about.task if about else None,
+        layers=net.encoder.blks.num_layers, heads=net.config['num_heads'],
+        hiddens=net.config['num_hiddens'], tokens=len(tokenizer),
+        parameters=sum(int(math.prod(param.shape)) for param
+                       in net.collect_params().values()),
+        special=sorted({tokenizer.idx_to_token[idx] for idx in (
+            tokenizer.cls_id, tokenizer.sep_id)}),
+        mask=None if tokenizer.mask_id is None
+        else tokenizer.idx_to_token[tokenizer.mask_id])
+
+
 def _sense_data(net, tokenizer, sample, text_words, words):
     """Return a list with the data of each word that is shown.
 
-    The words shown are `words` or, if this is None, up to MAX_SHOWN_WORDS of
-    text_words with at least MIN_USES uses, except stop words of the sample and
-    numbers. text_words: the words of the page's texts.
+    They are `words` or, if this is None, up to MAX_SHOWN_WORDS of `text_words`
+    with at least MIN_USES uses, without stop words of the sample and numbers.
     """
     if words is not None:
         return [_word_data(net, tokenizer, sample, word, MIN_USES_IF_NAMED)
                 for word in dict.fromkeys(map(str.lower, words))]
-    common = sample_texts.common_words(sample)
+    stop_words = sample_texts.stop_words(sample)
     candidates = [word for word in dict.fromkeys(text_words)
-                  if word not in common and not word.isdigit()]
+                  if word not in stop_words and not word.isdigit()]
     # Words with labelled senses come first
     candidates.sort(key=lambda word: not sample_texts.labelled_uses(word))
     data = []
@@ -361,8 +344,7 @@ def _word_data(net, tokenizer, sample, word, min_uses):
     """Return the data of a word: points by layer, sentences and senses.
 
     Labelled uses, which are in the sample corpus, replace uses in `sample`.
-    Raises ValueError if the word has fewer than min_uses uses, or fewer than
-    three after `sense_points` truncates the sentences.
+    Raises ValueError if there are too few uses.
     """
     uses = (sample_texts.labelled_uses(word)
             or sample_texts.uses_of(word, sample.sentences))
@@ -371,26 +353,22 @@ def _word_data(net, tokenizer, sample, word, min_uses):
                          f'{sample.name}: a picture needs at least '
                          f'{min_uses}')
     found = sense_points(net, tokenizer, word, uses)
-    senses = [use.sense for use in found.uses]
-    sense_names = sorted(set(senses) - {None})      # empty without labels
+    # Either all uses have labels or none
+    sense_names = sorted({use.sense for use in found.uses} - {None})
     return dict(
         word=word, names=sense_names,
         texts=[use.sentence for use in found.uses],
         spans=[(use.begin, use.end) for use in found.uses],
         sample='the sample corpus' if sense_names else sample.name,
-        senses=([sense_names.index(sense) for sense in senses] if sense_names
-                else []),
-        # Four digits of each coordinate keep the page small
+        senses=[sense_names.index(use.sense) for use in found.uses
+                if use.sense is not None],
+        # Four digits keep the page small
         layers=[[[float(f'{x:.4g}') for x in point] for point in layer]
                 for layer in found.points.tolist()])
 
 
 def _training_data(folder):
-    """Return the losses and the settings of a run.
-
-    folder: the model's folder, or None. Returns None if there are no losses
-    that can be read.
-    """
+    """Return a run's losses and settings; None if no losses can be read."""
     try:
         record = read_record(folder) if folder is not None else None
     except RunError:
@@ -416,7 +394,6 @@ def _training_data(folder):
 
 
 def _setting_text(value):
-    """Return the value of a setting as text."""
     if isinstance(value, (list, tuple)):
         return ', '.join(map(_setting_text, value))
     if isinstance(value, bool):
@@ -429,15 +406,14 @@ def _setting_text(value):
 class Page:
     """A page that shows what a model learnt.
 
-    html: the text of the page. A notebook displays a `Page` that is the
-    result of a cell.
+    html: the text of the page, which a notebook displays.
     """
 
     def __init__(self, data):
         self.html = render(data)
 
     def save(self, path, force=False):
-        """Write the page to a file, completely or not at all.
+        """Write the page to a file, atomically.
 
         Raises FileExistsError if the file exists, unless `force`.
         """
