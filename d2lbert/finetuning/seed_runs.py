@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 from shlex import quote
 
-from d2lbert.finetuning.settings import CHANGEABLE_ON_RESUME
+from d2lbert.finetuning.settings import CHANGEABLE_ON_RESUME, complete
 from d2lbert.machine.files import (
     RUNS,
     missing_folders,
@@ -110,7 +110,10 @@ def resume(run_once, out, keywords, devices):
         raise ValueError(f'resumed runs keep their settings: '
                          f'{", ".join(refused)} cannot be changed, only '
                          f'{", ".join(CHANGEABLE_ON_RESUME)} and devices')
-    settings = dict(state['settings'], **keywords)
+    checked = complete({**state['settings'], **keywords})
+    # Only these: the runs may lack settings that were added after them
+    settings = {**state['settings'],
+                **{name: checked[name] for name in keywords}}
     if settings != state['settings']:
         # The figures of the earlier settings are left out
         state = dict(settings=settings, seeds=state['seeds'])

@@ -394,11 +394,14 @@ def test_several_seeds_go_on_with_changed_settings(given, tmp_path,
     before = (out / 'seeds.json').read_text()
     with pytest.raises(ValueError, match='devices'):
         d2l.finetune(resume=out, num_epochs=3, devices='cpu:0')
+    for epochs in 0, '5':
+        with pytest.raises((ValueError, TypeError), match='num_epochs must b'):
+            d2l.finetune(resume=out, num_epochs=epochs)
     assert (out / 'seeds.json').read_text() == before
     with monkeypatch.context() as patch:
         stop_in_run_2(patch, 12)        # in epoch 3, of five steps each
         with pytest.raises(Stopped, match='stopped in run 2 of 2'):
-            d2l.finetune(resume=out, num_epochs=3)
+            d2l.finetune(resume=out, num_epochs=onp.int64(3))
     d2l.finetune(resume=out)
     for name in 'seed-1', 'seed-2':
         config = json.loads((out / name / 'config.json').read_text())
