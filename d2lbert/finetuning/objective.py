@@ -87,14 +87,14 @@ class FineTuning(Objective):
         self._codec = CODECS[task.kind](self.about, self.tokenizer)
         self.train_inputs = self._codec.inputs(train_data, training=True)
         self.dev_inputs = self._codec.inputs(self.dev_data)
-        if not self.train_inputs.tokens:
-            raise ValueError(f'{train_data.path} has no example to train on')
         for data, inputs in ((train_data, self.train_inputs),
                              (self.dev_data, self.dev_inputs)):
             # Only for 'span': `_read_data` raises an error for other kinds
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
+        if not self.train_inputs.tokens:
+            raise ValueError(f'{train_data.path} has no example to train on')
         self.vocab = TokenizerFiles(self.tokenizer)
         self.Figures = figures_type(self.about)
         self.fingerprint = (f'{digest(self.train_inputs)}-'

@@ -544,6 +544,23 @@ def test_impossible_runs_are_refused_and_leave_no_files(
     assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.parametrize('part', ['train', 'dev'])
+def test_questions_without_answers_are_not_trained_on(part, given, data,
+                                                      tmp_path):
+    shutil.copytree(data['span'], tmp_path / 'data')
+    path = next((tmp_path / 'data').glob(f'{part}*.json'))
+    content = json.loads(path.read_text())
+    for article in content['data']:
+        for paragraph in article['paragraphs']:
+            for qa in paragraph['qas']:
+                qa.pop('answers', None)
+                qa.pop('is_impossible', None)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f'{path.name} has no answers'):
+        d2l.finetune(**dict(given('span'), data=tmp_path / 'data'),
+                     out=tmp_path / 'run')
+
+
 def test_predict_checks_the_arguments_of_the_task(given, tmp_path):
     net, tokenizer = d2l.load_finetuned(d2l.finetune(
         **given('rte'), out=tmp_path / 'run'))
