@@ -5,7 +5,7 @@ from prose import conll, tagged, write
 from d2lbert.finetuning.metrics import entities
 from d2lbert.finetuning.tasks.catalog import read_task
 from d2lbert.finetuning.tasks.formats import read_conll
-from d2lbert.finetuning.tasks.tables import TaskError
+from d2lbert.finetuning.tasks.tables import Columns, TaskError
 
 CONLL_2003 = '''\
 -DOCSTART- -X- O O
@@ -66,9 +66,9 @@ def test_the_training_part_has_all_tags(tmp_path):
     ('a O\nb\n', {}, 'line 2: 1 columns where the lines before have 2'),
     ('a O\n\nb x O\n', {}, 'line 3: 3 columns where the lines before have 2'),
     ('a\n', {}, 'line 1: 1 columns; expected words in column 0 and tags in '
-     'column -1'),
+     'the last column, counted from 0: give'),
     ('a b\n', dict(tag_column=2), 'line 1: 2 columns; .* tags in column 2'),
-    ('a b\n', dict(word_column=1), 'words in column 1 and tags in column -1'),
+    ('a b\n', dict(word_column=1), 'words in column 1 and tags in the last'),
     ('a b\n', dict(tag_column=0), 'column 0 cannot be both words and tags'),
     ('\n-DOCSTART- O\n', {}, 'has no words'),
     ('', {}, 'is empty'),
@@ -81,6 +81,7 @@ def test_invalid_columns_are_reported(tmp_path, content, keywords, words):
 
 @pytest.mark.parametrize('columns, part, words', [
     ('text=word,label=tag', 'train', 'has the numbers of two columns'),
+    (Columns(0, label='tag'), 'train', 'has the numbers of two columns'),
     ('0,1,2', 'train', 'has the numbers of two columns'),
     ('text=0', 'train', '--columns has no label, which part train needs'),
 ])

@@ -183,13 +183,14 @@ def test_lines_that_do_not_fit_are_skipped_with_one_line(tmp_path, capsys):
 
 @pytest.mark.parametrize('content, columns, task, words', [
     ('a\n', 'text=0,label=1', 'classify',
-     'no examples: of its 1 lines 1 do not have 2 columns with tabs'),
+     'no examples: of its 1 rows 1 do not have 2 columns with tabs'),
+    ('text\tlabel\na\n', 'text,label', 'classify', 'of its 1 rows 1 do not'),
     ('text\tlabel\n', 'text,label', 'classify', 'a header and no examples'),
     ('a\tb\t-\nc\n', 'text=0,pair=1,label=2', 'snli', 'no examples: of its 2 '
-     "lines 1 do not have 3 columns with tabs between them and 1 have the la"
+     "rows 1 do not have 3 columns with tabs between them and 1 have the la"
      "bel '-'$"),
     ('a\tb\t-\n', 'text=0,pair=1,label=2', 'snli',
-     "no examples: of its 1 lines 1 have the label '-'$"),
+     "no examples: of its 1 rows 1 have the label '-'$"),
     ('a\tb\nc\t0\n', 'text,label', 'classify', "no column 'text' in its fir"
      r"st line \('a', 'b'\): name its columns by --columns.*as text=1"),
     ('a\ta\nc\t0\n', 'text=a,label=1', 'classify', "several columns 'a'"),

@@ -1,6 +1,7 @@
 """GLUE's and SNLI's files as they are published, and where they lie."""
 import gzip
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,13 @@ def test_mrpc_s_own_files_hold_out_what_dev_ids_lists(tmp_path, capsys):
         (zipped / f'{path.name}.gz').write_bytes(
             gzip.compress(path.read_bytes()))
     assert read_task('mrpc', zipped, 'dev').texts_a == ['c']
+    # The names may differ in case, and one file alone may be compressed
+    (zipped / 'msr_paraphrase_test.txt.gz').unlink()
+    shutil.copy(test, zipped / 'MSR_PARAPHRASE_TEST.TXT')
+    assert read_task('mrpc', zipped, 'dev').texts_a == ['c']
+    upper = zipped / 'MSR_PARAPHRASE_TRAIN.TXT.GZ'
+    (zipped / 'msr_paraphrase_train.txt.gz').rename(upper)
+    assert read_task('mrpc', upper, 'dev').texts_a == ['c']
     test.unlink()
     (tmp_path / 'dev_ids.tsv').unlink()
     with pytest.raises(TaskError, match='no dev part of task mrpc: expected '
@@ -259,8 +267,9 @@ def test_missing_files_are_reported(tmp_path, task, part, words):
      "line 2: the label is 'high'; expected a number$"),
     ('sst2', 'index\tsentence\n0\ta\n', "no column 'label'"),
     ('qnli', 'a\tb\n', 'not laid out as task qnli: its first line .* question'
-     ', sentence, and no .* 4 or 3 columns'),
-    ('sst2', 'a\tb\tc\n', 'and no line has 2 columns'),
+     ', sentence, and none .* 4 or 3 columns'),
+    ('sst2', 'a\tb\tc\n', 'and none of the first 100 lines has 2 columns '
+     'with tabs between them; describe'),
     ('rte', 'index\tsentence1\tsentence2\tlabel\n1\ta\n', 'no examples'),
 ])
 def test_another_layout_is_reported(tmp_path, task, content, words):
@@ -268,6 +277,12 @@ def test_another_layout_is_reported(tmp_path, task, content, words):
     with pytest.raises(TaskError, match=words) as error:
         read_task(task, path)
     assert str(path) in str(error.value)
+
+
+def test_no_tabs_are_asked_of_a_csv_file(tmp_path):
+    path = write(tmp_path / 'train.csv', 'a,b,c\n')
+    with pytest.raises(TaskError, match='lines has 2 columns; describe'):
+        read_task('sst2', path)
 
 
 def test_no_column_of_tags_is_named_if_none_is_read(tmp_path):

@@ -266,8 +266,8 @@ def _check_no_columns(task, columns):
 def _read_tags(path, part, columns, labels):
     if columns is None:
         return read_conll(path, names=labels)
-    if (columns.pair is not None or columns.header
-            or isinstance(columns.text, str)):
+    has_names = any(isinstance(column, str) for column in columns)
+    if columns.pair is not None or columns.header or has_names:
         raise TaskError('for tagging --columns has the numbers of two '
                         'columns, as text=0,label=3, or of one, text=0, '
                         'if there are no tags')
@@ -338,10 +338,13 @@ def _original_mrpc(path, part):
             (tuple(cells[1:3]) in held_out) == (part == 'dev'))
     if part != 'dev':
         return path, None
-    path = path.with_name(path.name.replace('train', 'test'))
-    if not path.is_file():
+    test_name = 'msr_paraphrase_test.txt'
+    test_files = [file for file in sorted(path.parent.iterdir())
+                  if tables.uncompressed_name(file) == test_name]
+    if not test_files:
         raise TaskError(f'{path.parent} has no dev part of task mrpc: '
-                        f'expected dev.tsv, dev_ids.tsv or {path.name} in it')
+                        f'expected dev.tsv, dev_ids.tsv or {test_name} in it')
+    path = test_files[0]
     warn(f'{path}: taken for the development part, as there is no '
          'dev_ids.tsv')
     return path, None
@@ -368,9 +371,10 @@ def _column_indices(task, path, first_rows, part):
         widths = dict.fromkeys(str(len(order)) for order in orders)
         raise TaskError(
             f'{path} is not laid out as task {task.name}: its first line '
-            f'lacks the names {", ".join(task.text_columns)}, and no line has '
-            f'{" or ".join(widths)} columns with '
-            'tabs between them; describe another layout by --columns')
+            f'lacks the names {", ".join(task.text_columns)}, and none of the '
+            f'first {tables.NUM_FIRST_ROWS} lines has {" or ".join(widths)} '
+            f'columns{tables.between_columns(path)}; describe another layout '
+            'by --columns')
     text, *pair = [names.index(name) for name in task.text_columns]
     label = (names.index(task.label_column) if task.label_column in names
              else None)

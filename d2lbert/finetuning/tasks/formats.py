@@ -87,12 +87,14 @@ def read_conll(path, tag_column=-1, word_column=0, names=None):
             tag_column % width == word_column % width)
         if not has_columns or is_same_column:
             tags_place = ('' if tag_column is None
+                          else ' and tags in the last column'
+                          if tag_column == -1
                           else f' and tags in column {tag_column}')
             raise TaskError(
                 f'{path}, line {number}: {len(cells)} columns; expected words '
                 f'in column {word_column}{tags_place}, '
-                'counted from 0 (-1 is the last): give their numbers by '
-                '--columns, as text=0,label=3')
+                'counted from 0: give their numbers by --columns, as '
+                'text=0,label=3')
     if not words:
         raise TaskError(f'{path} has no words: expected in each line a word '
                         'and its tag')

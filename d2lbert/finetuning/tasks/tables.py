@@ -128,6 +128,11 @@ def is_csv(path):
     return uncompressed_name(path).endswith('.csv')
 
 
+def between_columns(path):
+    """What separates the columns of a table, for a message; '' for CSV."""
+    return '' if is_csv(path) else ' with tabs between them'
+
+
 def rows_of(path):
     """Yield (line number, cells) for each row of a table.
 
@@ -248,12 +253,13 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
     if number == 0:     # the loop read no row
         raise TaskError(f'{path} has a header and no examples')
     if not texts_a:
-        tabs = '' if is_csv(path) else ' with tabs between them'
+        num_rows = len(misfits) + num_unlabelled + num_dropped
         reasons = ' and '.join(f'{count:,} {reason}' for count, reason in (
-            (len(misfits), f'do not have {indices.width} columns{tabs}'),
+            (len(misfits), f'do not have {indices.width} columns'
+             + between_columns(path)),
             (num_unlabelled, f'have the label {no_label!r}'),
             (num_dropped, 'belong to another part')) if count)
-        raise TaskError(f'{path} has no examples: of its {number:,} lines '
+        raise TaskError(f'{path} has no examples: of its {num_rows:,} rows '
                         f'{reasons}')
     _warn_of_skipped(path, misfits, num_unlabelled, no_label, indices.width)
     labels = None
