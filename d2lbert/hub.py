@@ -204,14 +204,12 @@ def download(name: str, folder: Optional[PathLike] = None,
                          f'{", ".join(map(repr, DATA_HUB))}; add it as '
                          'DATA_HUB[name] = (address, sha1), or give an '
                          'address')
-    target_folder = _target_folder(given_folder)
     file_name = urllib.parse.urlsplit(url).path.split('/')[-1]
     if not file_name:
         raise ValueError(f'{url!r} ends in no file name: give the address '
                          'of a file')
-    target = target_folder / file_name
     wrong_paths = []    # files of this name with other content
-    folders = _data_folders() if given_folder is None else [target_folder]
+    folders = _data_folders() if given_folder is None else [Path(given_folder)]
     for data_folder in folders:
         path = data_folder / file_name
         if path.is_file():
@@ -219,6 +217,8 @@ def download(name: str, folder: Optional[PathLike] = None,
                     or sha1 == WIKITEXT_2_SHA1 and _has_training_text(path)):
                 return str(path)
             wrong_paths.append(path)
+    target_folder = _target_folder(given_folder)
+    target = target_folder / file_name
     cache.remove_leftovers('data')      # of killed processes
     try:
         _fetch_from_any(_addresses(url), target, sha1)

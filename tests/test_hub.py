@@ -457,7 +457,9 @@ def test_an_archive_on_this_machine_is_not_fetched(server, monkeypatch,
         monkeypatch.setattr(hub, '_repository', lambda: mine.parent)
     else:
         monkeypatch.setenv('D2LBERT_DATA', str(mine))
-    assert hub.download('x') == str(mine / 'x.zip')
+    with monkeypatch.context() as patch:
+        patch.setenv('D2LBERT_CACHE', '~nosuchuser/x')  # no usable cache
+        assert hub.download('x') == str(mine / 'x.zip')
     folder = hub.download_extract('x', 'wikitext-2')
     # No file is written to another folder of data
     assert files_in(mine) == ['x.zip'] and not server.asked
