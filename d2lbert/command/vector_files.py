@@ -21,7 +21,7 @@ import numpy as onp
 from d2lbert.command.flags import short_floats
 from d2lbert.machine import array_files
 from d2lbert.machine.arguments import UsageError, check_out, writing
-from d2lbert.machine.files import parse_json
+from d2lbert.machine.files import line_feeds, parse_json
 
 #: The number of vectors that `Parquet` collects before it writes them.
 PARQUET_ROWS = 1 << 12
@@ -122,8 +122,7 @@ class Csv:
 
     def __init__(self, file, text_column='text'):
         self._text_file = io.TextIOWrapper(file, 'utf-8', newline='')
-        self._writer = csv.writer(self._text_file, self.dialect,
-                                  lineterminator='\n')
+        self._writer = csv.writer(line_feeds(self._text_file), self.dialect)
         self._text_column, self._has_header = text_column, False
 
     def add(self, texts, vectors):

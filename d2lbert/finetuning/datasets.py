@@ -17,7 +17,7 @@ from d2lbert.finetuning.tasks.formats import DOCUMENT
 from d2lbert.finetuning.tasks.tables import ROLES
 from d2lbert.machine.arguments import check_model, items_of, short_repr
 from d2lbert.machine.backend import mx
-from d2lbert.machine.files import write_text
+from d2lbert.machine.files import line_feeds, write_text
 from d2lbert.natural_language_inference import (
     SIZES,
     load_pretrained_model,
@@ -222,7 +222,7 @@ def _checked_lists(argument, value):
 def _csv_text(argument, lists, header, task):
     """Check and format texts and labels; raises TypeError or ValueError."""
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator='\n')
+    writer = csv.writer(line_feeds(file))
     writer.writerow(header)
     for k, (*texts, label) in enumerate(zip(*lists)):
         for text in texts:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Union
 
-from d2lbert.machine.files import replacing
+from d2lbert.machine.files import line_feeds, replacing
 from d2lbert.machine.terminal import warn
 
 #: The path of a file or folder, for type hints.
@@ -302,6 +302,6 @@ def write_rows(path, extension, rows):
         writer = None
         for row in rows:
             if writer is None:
-                writer = csv.DictWriter(file, list(row), lineterminator='\n')
+                writer = csv.DictWriter(line_feeds(file), list(row))
                 writer.writeheader()
             writer.writerow(row)

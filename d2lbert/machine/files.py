@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import time
+import types
 from pathlib import Path
 
 try:
@@ -142,6 +143,16 @@ def write_text(path, text):
         # escapes such as \udce9. A JSON parser reads the same surrogates
         temporary.write_text(text, encoding='utf-8',
                              errors='backslashreplace')
+
+
+def line_feeds(file):
+    """Wrap a text file for csv.writer, so that rows end with LF.
+
+    csv.writer itself ends rows with CR LF: with other line ends, it does not
+    quote a cell with a lone CR before Python 3.13.
+    """
+    return types.SimpleNamespace(
+        write=lambda row: file.write(f'{row[:-2]}\n'))
 
 
 def parse_json(text):

@@ -95,6 +95,13 @@ def test_vectors_are_written_in_the_format_of_the_name(
                             ('[CLS]', 'a', 'crane', '[SEP]')])
 
 
+@pytest.mark.parametrize('name', ['x.csv', 'x.TSV'])
+def test_a_lone_carriage_return_comes_back(name, folder, tmp_path):
+    assert main(['encode', str(folder), 'a\rcrane', '--out', name]) == 0
+    names, _ = READERS[name](tmp_path / name)
+    assert names == [['text', 'a\rcrane']]
+
+
 @pytest.mark.parametrize('name', ['x.parquet', 'x.npz', 'x.csv'])
 def test_files_of_many_rows_are_whole(name, tmp_path):
     if name.endswith('parquet'):

@@ -117,6 +117,17 @@ def test_labels_of_any_type_have_names():
         'train.csv'] == 'text,label\na,0.10000000149011612\n'
 
 
+def test_a_lone_carriage_return_comes_back(tmp_path):
+    from d2lbert.finetuning.datasets import DataInMemory
+    data = ['a\rb', 'c\r', 'd'], ['x', 'y\rz', 'x']
+    found = DataInMemory.of(data, data)
+    assert found.files['train.csv'] == (
+        'text,label\n"a\rb",x\n"c\r","y\rz"\nd,x\n')
+    (tmp_path / 'train.csv').write_bytes(found.files['train.csv'].encode())
+    read = d2l.read_task('classify', tmp_path, columns=found.columns)
+    assert (read.texts_a, read.labels_names) == (data[0], ('x', 'y\rz'))
+
+
 @pytest.mark.parametrize('kind', [float, onp.float16, onp.float32,
                                   onp.float64])
 def test_labels_of_any_kind_of_float_are_numbers(kind):

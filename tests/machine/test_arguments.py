@@ -1,10 +1,13 @@
 """Messages about the files that flags name."""
+import csv
+
 import pytest
 
 from d2lbert.machine.arguments import (
     check_out_path,
     check_sizes,
     failures_of,
+    write_rows,
 )
 
 
@@ -45,3 +48,12 @@ def test_a_size_is_a_whole_number(size):
     with pytest.raises(ValueError, match='width must be a whole number of at '
                        'least 1, not'):
         check_sizes(height=1, width=size)
+
+
+def test_the_cells_of_a_table_come_back(tmp_path):
+    rows = [{'text': text, 'label': 'x'} for text in ('a\rb', 'c\nd', '"e"')]
+    write_rows(tmp_path / 'x', '.csv', rows)
+    assert (tmp_path / 'x').read_bytes().startswith(
+        b'text,label\n"a\rb",x\n')
+    with open(tmp_path / 'x', newline='') as file:
+        assert list(csv.DictReader(file, strict=True)) == rows
