@@ -226,12 +226,13 @@ def _csv_text(argument, lists, header, task):
     writer.writerow(header)
     for k, (*texts, label) in enumerate(zip(*lists)):
         for text in texts:
-            if not isinstance(text, str) or not text.strip():
+            if (not isinstance(text, str) or not text.strip()
+                    or '\0' in text):
                 raise TypeError(f'text {k} of {argument} is '
                                 f'{short_repr(text)}: expected a string that '
-                                'is not blank')
+                                'is not blank and has no zero character')
         is_number = (hasattr(label, '__float__')
-                     and not isinstance(label, (str, bool)))
+                     and not isinstance(label, (str, bool, onp.bool_)))
         if task == 'regress' and not is_number:
             raise TypeError(f'label {k} of {argument} is {short_repr(label)}: '
                             'expected a number')
@@ -271,9 +272,10 @@ def _conll_text(argument, lists):
                              f'and {len(tags)} tags: give a tag for each word')
         for entry in (*words, *tags):
             if not isinstance(entry, str) or not entry or any(
-                    space in entry for space in ' \t\r\n'):
+                    space in entry for space in ' \t\r\n\0'):
                 raise TypeError(f'text {k} of {argument} has {entry!r}: '
-                                'expected words and tags without blanks')
+                                'expected words and tags without blanks and '
+                                'zero characters')
         if DOCUMENT in words:
             raise ValueError(f'text {k} of {argument} has the word {DOCUMENT},'
                              ' which marks documents in files of tags: leave '
