@@ -1,6 +1,6 @@
 """Set the precision of a net: fp32, bf16, or int8 for inference only."""
 from d2lbert import kernels
-from d2lbert.kernels import ops
+from d2lbert.kernels import int8, ops
 from d2lbert.machine.backend import np
 from d2lbert.machine.terminal import warn
 from d2lbert.nn.layers import is_unmodified
@@ -88,11 +88,11 @@ def _quantize_encoder(net):
 
 
 def _shared_activation(encoder):
-    """The one activation of all feed-forward networks, or 'none'."""
+    """The activation of all feed-forward networks; 'none' if int8 lacks it."""
     ffns = [block.ffn for block in encoder.blks]
     acts = {ffn.dense1.fused_activation() for ffn in ffns}
     is_shared = len(acts) == 1 and all(ffn.dense2.act is None for ffn in ffns)
-    return acts.pop() if is_shared else 'none'
+    return acts.pop() if is_shared and acts <= {*int8.ACTS} else 'none'
 
 
 def _to_bf16(block):

@@ -121,9 +121,10 @@ def of_my_own(net):
     net.encoder.segment_embedding = MyEmbedding(2, H)
 
 
-def activation_of_my_own(block, layer, act):
+def activation_of_my_own(blocks, layer, act):
     def change(net):
-        getattr(net.encoder.blks[block].ffn, layer).act = nn.Activation(act)
+        for block in list(net.encoder.blks)[blocks]:
+            getattr(block.ffn, layer).act = nn.Activation(act)
     return change
 
 
@@ -140,8 +141,8 @@ def not_a_number(net):
     (dict(), of_my_own, 'without modified blocks'),
     *((dict(activation='relu'), activation_of_my_own(*where),
        'without modified blocks') for where in (
-           (0, 'dense1', 'sigmoid'), (1, 'dense1', 'tanh'),
-           (1, 'dense2', 'relu'))),
+           (slice(1), 'dense1', 'sigmoid'), (slice(1, 2), 'dense1', 'tanh'),
+           (slice(2), 'dense1', 'tanh'), (slice(1, 2), 'dense2', 'relu'))),
     (dict(), not_a_number, 'weight has numbers that are NaN or infinite')])
 def test_a_net_that_cannot_be_quantized_is_refused(
         tokenizer, compiled, keywords, change, why):
