@@ -47,14 +47,14 @@ def _host_or_none(X):
 
 
 def check_whole(X, name):
-    """Raise ValueError if an element of X has a fraction or is NaN.
+    """Raise ValueError if an element of X has a fraction, or is not finite.
 
     MXNet would convert it to an integer without an error. Floats such as 3.0
     are accepted, since the book's valid_lens are floats.
     """
     X = _host_or_none(X)
     if X is not None and X.dtype.kind == 'f':
-        invalid = X[X != onp.floor(X)]      # NaN, too
+        invalid = X[(X != onp.floor(X)) | ~onp.isfinite(X)]
         if invalid.size:
             raise ValueError(f'{name} {invalid[0]} is not a whole number')
 

@@ -82,7 +82,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')
     device = device or _device_of(tokens, net)
-    if not is_unmodified(net) or lens.min() < 1:
+    if not is_unmodified(net) or (lens < 1).any():
         return _encode_as_the_page(net, tokens, segments, lens, layer, at,
                                    device)
     packed, begins = pack(net.encoder, tokens, segments, lens, device)
@@ -131,7 +131,7 @@ def encode_first_tokens(encoder, tokens, segments, valid_lens):
     else:
         check_whole(valid_lens, 'valid length')
         lens = host(valid_lens).reshape(-1).astype('int32')
-    if not is_unmodified(encoder) or lens.min() < 1:
+    if not is_unmodified(encoder) or (lens < 1).any():
         return encoder(tokens, segments, valid_lens)[:, 0, :]
     packed, _ = pack(encoder, tokens, segments, lens,
                      _device_of(tokens, encoder))

@@ -248,8 +248,15 @@ def test_bad_ids_and_lengths_are_refused_there_too(batch):
     net, (tokens, segments, lens) = build(), batch
     with pytest.raises(ValueError, match='token 30 is out of range'):
         packed.encode_first_tokens(net.encoder, tokens * 0 + V, segments, lens)
-    with pytest.raises(ValueError, match='valid length 9.5 is not a whole'):
-        packed.encode_first_tokens(net.encoder, tokens, segments, lens + 0.5)
+    for length in 9.5, onp.inf:
+        with pytest.raises(ValueError,
+                           match=f'valid length {length} is not a whole'):
+            packed.encode_first_tokens(net.encoder, tokens, segments,
+                                       lens * 0 + length)
+    for call, block in ((packed.encode, net),
+                        (packed.encode_first_tokens, net.encoder)):
+        with pytest.raises(ValueError, match=r'one row .* of shape \(0, 9\)'):
+            call(block, tokens[:0], segments[:0], lens[:0])
 
 
 def test_dropout_follows_sinusoidal_positions(path):
