@@ -256,7 +256,8 @@ def resume(before, precision, fused=True):
     if kernel == current['product']:
         return None
     if (old_cpu == current['cpu'] and current['product'] != 'mxnet'
-            and mode() == 'auto' and kernel in _possible_kernels(precision)):
+            and mode() != 'require'
+            and kernel in _possible_kernels(precision)):
         use(_State.choice._replace(
             **{precision: kernel},
             why=f'{_State.choice.why}; {precision} as in the resumed run'))
@@ -267,8 +268,8 @@ def resume(before, precision, fused=True):
 
 
 def _possible_kernels(precision):
-    """The names of the kernels that can compute a precision on this CPU."""
+    """The names of the kernels that can compute a precision here."""
     names = {'fp32': ['plain'], 'bf16': ['plain', 'pairs']}[precision]
-    if _State.library.d2lbert_tiles() == TILES_USABLE:
+    if _check_tiles(_State.library, mode())[0]:
         names.append({'fp32': 'split', 'bf16': 'tiles'}[precision])
     return names

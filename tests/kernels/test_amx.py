@@ -376,6 +376,9 @@ def test_a_resumed_run_keeps_its_kernel(choose, monkeypatch):
     monkeypatch.setenv('D2LBERT_AMX', 'off')
     assert products.resume(before, 'fp32') and slow.chosen[0] == 'plain'
     assert 'own operators' in products.resume(before, 'fp32', fused=False)
+    # Pairs need no tiles
+    pairs = dict(product='pairs', cpu='this CPU')
+    assert products.resume(pairs, 'bf16') is None and slow.chosen[1] == 'pairs'
 
 
 def test_denied_tiles_fall_back_to_vectors_silently(emulated):
