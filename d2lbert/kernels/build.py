@@ -81,8 +81,8 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     compilation, for the progress line. compiling=False: return None if the
     library is missing. options: further options of the compiler. Raises
     BuildError if there is no compiler, even if the library exists; if the
-    compiler rejects a source; or if the cache folder, the compiled library or
-    MXNet's interface cannot be used.
+    compiler cannot be started or rejects a source; or if the cache folder, the
+    compiled library or MXNet's interface cannot be used.
     """
     command, all_sources, file_name = _recipe(name, sources, mxnet, options)
     try:
@@ -237,6 +237,10 @@ def _run(commands, reported_files, temp_folder):
                 stdin=read_end, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, env=env, start_new_session=True))
         outputs = [process.communicate()[0] for process in processes]
+    except OSError as error:
+        raise BuildError(f'{commands[0][0]} cannot be started '
+                         f'({error.strerror}): end other processes, or raise '
+                         'their limit') from error
     finally:
         os.close(read_end)
         os.close(write_end)     # the watchers kill commands that still run

@@ -1,6 +1,7 @@
 """Compiling, caching, checking and opening libraries."""
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 from concurrent import futures
 from pathlib import Path
 
@@ -115,6 +117,18 @@ def test_a_source_that_does_not_compile_gives_the_first_error(compiler,
     source.write_text('int f() { return nothing; }\n')
     with pytest.raises(BuildError, match='broken.cc.*nothing'):
         build.library('broken', [source])
+    assert not [*own_cache.iterdir()]
+
+
+def test_a_compiler_that_cannot_be_started_is_reported(compiler, own_cache,
+                                                       monkeypatch):
+    def fail(*args, **keywords):
+        raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')
+    # Not subprocess.Popen itself, which finds the compiler's version
+    monkeypatch.setattr(build, 'subprocess', types.SimpleNamespace(
+        Popen=fail, PIPE=None, STDOUT=None))
+    with pytest.raises(BuildError, match='cannot be started .Resource temp'):
+        build.library('seven', [compiler])
     assert not [*own_cache.iterdir()]
 
 
