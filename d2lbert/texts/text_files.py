@@ -84,7 +84,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """Yield a file's unpacked content, at most `size` bytes at a time.
 
     path: a path or a `text_sources.Source`. advance: called after each read
-    with the number of bytes that it took from the file, before unpacking.
+    with the number of bytes that it took from the file, before unpacking. The
+    first piece of a pipe has a line or HEAD_BYTES, even if `size` is less.
     Raises OSError, or `TextFileError`, a ValueError, if the file is empty, is
     not text or cannot be unpacked.
     """
@@ -95,18 +96,19 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     try:
         with contextlib.ExitStack() as stack:
             raw, is_stream = _open(path, stack)
-            if is_stream and _is_packed(raw):
+            head = _read_head(raw, size) if is_stream else b''
+            if _is_packed(head):
                 # `_unpack` rewinds the file
-                raw, is_stream = _temporary_copy(raw, stack), False
+                raw, is_stream = _temporary_copy(head, raw, stack), False
             if is_stream:
                 content = raw
-                _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
+                _check_is_text(path, head[:HEAD_BYTES], [])
             else:
                 content = _unpack(path, raw, layers, stack)
             while True:
                 if is_stream:
                     # `read1` does not wait until the pipe has `size` bytes
-                    piece = content.read1(size)
+                    piece, head = head or content.read1(size), b''
                     new_position = position + len(piece)
                 else:
                     piece = content.read(size)
@@ -200,27 +202,40 @@ def digest_of(byte_pieces):
 def _open(path, stack):
     """Open a path or `text_sources.Source`; return (file object, is_stream).
 
-    is_stream: True if the file object cannot be rewound; then it can `peek`.
+    is_stream: True if the file object cannot be rewound; then it has `read1`.
     stack: an ExitStack that closes a file opened here.
     """
     stream = getattr(path, 'stream', None)
     if stream is None:
         file = stack.enter_context(open(path, 'rb'))
         return file, not file.seekable()
-    if not hasattr(stream, 'peek'):
+    if not hasattr(stream, 'read1'):
         stream = io.BufferedReader(stream)
     return stream, True
 
 
-def _is_packed(stream):
-    """True if the content of a stream is compressed or an archive."""
-    head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
+def _read_head(stream, size):
+    """Read a stream up to a line feed, HEAD_BYTES or its end, and maybe more.
+
+    One read returns only what the pipe's other end has written so far.
+    """
+    head = piece = stream.read1(size)
+    while piece and len(head) < HEAD_BYTES and b'\n' not in head:
+        piece = stream.read1(size)
+        head += piece
+    return head
+
+
+def _is_packed(head):
+    """True if the first bytes are those of a compressed file or an archive."""
     return head[257:262] == b'ustar' or head.startswith(b'PK') or any(
         re.match(compression.pattern, head) for compression in COMPRESSIONS)
 
 
-def _temporary_copy(stream, stack):
+def _temporary_copy(head, stream, stack):
+    """A temporary file of the bytes `head` and the rest of a stream."""
     file = stack.enter_context(tempfile.TemporaryFile())
+    file.write(head)
     shutil.copyfileobj(stream, file)
     file.seek(0)
     return file

@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import pytest
+from test_text_files import PACKED
 
 from d2lbert.texts import text_sources
 from d2lbert.texts.text_files import TextFileError
@@ -35,7 +36,14 @@ FORMS = {
     'Windows': PLAIN.replace(b'\n', b'\r\n') + b'\r\n',
     'old Macs': PLAIN.replace(b'\n', b'\r'),
     '.gz': gzip.compress(PLAIN), '.bz2': bz2.compress(PLAIN),
-    '.xz': lzma.compress(PLAIN)}
+    '.xz': lzma.compress(PLAIN), '.tar': PACKED['.tar'](PLAIN)}
+
+
+class Drip(io.BytesIO):
+    """A pipe into which single bytes are written."""
+
+    def readinto(self, buffer):
+        return super().readinto(memoryview(buffer)[:1])
 
 
 @pytest.mark.parametrize('chunk', [1, 7, 1 << 16])
@@ -45,9 +53,10 @@ def test_a_text_is_read_in_any_form_from_any_place(data, chunk, monkeypatch,
     monkeypatch.setattr(text_sources, 'READ_BYTES', chunk)
     assert read(write(data)) == LINES
     for single_pass in True, False:
-        monkeypatch.setattr('sys.stdin', types.SimpleNamespace(
-            buffer=io.BytesIO(data)))
-        assert read('-', single_pass=single_pass) == LINES
+        for stream in io.BytesIO(data), io.BufferedReader(Drip(data)):
+            monkeypatch.setattr('sys.stdin', types.SimpleNamespace(
+                buffer=stream))
+            assert read('-', single_pass=single_pass) == LINES
         if not Path('pipe').exists():
             os.mkfifo('pipe')
         thread = threading.Thread(target=Path('pipe').write_bytes,
@@ -106,9 +115,12 @@ JSON_LINES = ''.join(json.dumps({'n': k, 'text': f' {text}\n '}) + '\n'
                      for k, text in enumerate(LINES)).encode()
 
 
-def test_json_lines_give_the_text_of_a_field():
+def test_json_lines_give_the_text_of_a_field(monkeypatch):
     write(JSON_LINES)
     assert read(text_field='text') == LINES
+    monkeypatch.setattr('sys.stdin', types.SimpleNamespace(
+        buffer=io.BufferedReader(Drip(JSON_LINES))))
+    assert read('-', text_field='text', single_pass=True) == LINES
     assert b''.join(pieces(sources('x', 'text')[0])) == ''.join(
         f'{line}\n\n' for line in LINES).encode()
     # Half of a character, by an escape, is no text
