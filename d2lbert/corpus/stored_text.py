@@ -326,7 +326,7 @@ class StoredText(NumberedText):
                              '1')
         first_chunk, first_index = start
         num_chunks = self.num_chunks(max_len, spans)
-        if not (0 <= first_chunk <= num_chunks and 0 <= first_index):
+        if min(start) < 0 or (first_chunk, first_index) > (num_chunks, 0):
             raise ValueError(
                 f'start={tuple(start)} lies outside of {self.source}, which '
                 f'has {num_chunks} chunks: it belongs to another text or to '

@@ -385,8 +385,8 @@ def _is_writable(folder):
 def _build_and_rename(store, fill):
     """Build a store under another name, and rename it when complete."""
     unfinished = store.with_name(f'{store.name}.{uuid.uuid4().hex[:8]}.part')
-    unfinished.mkdir()
     try:
+        unfinished.mkdir()
         fill(unfinished)
         cache.make_private(unfinished)
         if store.exists() and not is_complete(store):

@@ -188,10 +188,13 @@ def history_rows(run):
 
 
 def _parse_row(row):
-    """{column: number} of a row {column: text}, without empty columns."""
+    """{column: number} of a row {column: text}, without empty columns.
+
+    Raises ValueError or TypeError for an empty `step`.
+    """
     return {name: int(value) if name == 'step' else float(value)
-            for name, value in row.items()
-            if value not in ('', None)}     # None if the row is too short
+            for name, value in row.items()      # None if the row is too short
+            if name == 'step' or value not in ('', None)}
 
 
 def read_history(run: Union[PathLike, History]) -> Dict[str, onp.ndarray]:

@@ -265,6 +265,7 @@ def test_examples_do_not_depend_on_the_batch_size(big):
     (dict(mask_share=0), 'mask_share=0 must be between'),
     (dict(start=(9, 0)), r'start=\(9, 0\) lies outside of .*wiki.tokens'),
     (dict(start=(0, 999)), r'start=\(0, 999\) lies outside of .*wiki.tokens'),
+    (dict(start=(1, 7)), r'start=\(1, 7\) lies outside of .*wiki.tokens'),
 ])
 def test_wrong_arguments_of_batches_are_refused(wiki, settings, message):
     part = open_corpus(wiki, progress=False).train

@@ -249,10 +249,15 @@ def test_an_interrupted_build_leaves_nothing(wiki, own_cache, monkeypatch):
     assert not [path for path in own_cache.iterdir() if path.is_dir()]
 
 
-def test_a_full_disk_is_reported(wiki, own_cache, monkeypatch):
+@pytest.mark.parametrize('place', ['mkdir', 'write_numbers'])
+def test_a_full_disk_is_reported(wiki, own_cache, monkeypatch, place):
     def fill(*args):
         raise OSError(errno.ENOSPC, 'No space left on device')
-    monkeypatch.setattr(text_store, 'write_numbers', fill)
+    own_cache.mkdir(parents=True)
+    if place == 'mkdir':
+        monkeypatch.setattr(text_store.Path, 'mkdir', fill)
+    else:
+        monkeypatch.setattr(text_store, 'write_numbers', fill)
     with pytest.raises(OSError, match='no room left.*D2LBERT_CACHE'):
         open_corpus(wiki, progress=False)
     assert not [path for path in own_cache.iterdir() if path.is_dir()]

@@ -113,6 +113,9 @@ def test_the_history_is_that_of_the_file(texts, tmp_path):
     for name, column in history.items():
         onp.testing.assert_array_equal(column, wanted[name])
     assert d2l.read_history(d2l.History(['mlm'])) == {}
+    (run / 'losses.csv').write_text('step,mlm\n,1.0\n')
+    with pytest.raises(ValueError, match='the history of .*run is damaged'):
+        d2l.read_history(run)
 
 
 def test_the_signature_has_all_settings_with_their_defaults():
