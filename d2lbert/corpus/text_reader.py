@@ -83,7 +83,8 @@ def _warn_of_split(path, number):
         path.has_split_warning = True
     warn(f'{path}, line {number}: the paragraph at this line has more '
          f'than {MAX_WORDS:,} words or {MAX_BYTES:,} bytes, and is cut into '
-         'several; separate paragraphs by blank lines')
+         'several; separate paragraphs by blank lines, or by line ends in '
+         "WikiText's format")
 
 
 def _join_lines(path, number, lines):

@@ -182,6 +182,8 @@ def test_long_paragraphs_are_cut_with_a_word(compiled, data, line,
     text = open_corpus(write('long.txt', data), progress=False, min_freq=1)
     said, = [record.getMessage() for record in caplog.records]
     assert said.startswith(f'long.txt, line {line}: the paragraph')
+    assert said.endswith('separate paragraphs by blank lines, or by line ends '
+                         "in WikiText's format")
     # No word is lost: the book's rule leaves out full stops alone
     assert sum(word in tuple('uvwx') for sentences in words_of(text.train)
                for words in sentences for word in words) == sum(
