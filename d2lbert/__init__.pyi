@@ -347,14 +347,15 @@ def finetune(
     """Fine-tune a pretrained model; returns the path of the run folder.
 
     task: a name in `TASKS` (tasks/catalog.py). data: the folder with the
-    task's files; only for the task 'snli' it may be left out, and SNLI is
-    downloaded. model: a folder as for `load_model`, but not a run of
-    `finetune`; or the book's 'bert.small' or 'bert.base'; or a model in
-    memory: a `TextModel`, a pair (net, tokenizer), or a net that has an
-    attribute `vocab`. The run trains a copy of a model in memory.
+    task's files. Without it, the task 'snli' downloads SNLI. model: a folder
+    as for `load_model`, but not a run of `finetune`; or the book's
+    'bert.small' or 'bert.base'; or a model in memory: a `TextModel`, a pair
+    (net, tokenizer), or a net that has an attribute `vocab`. The run trains a
+    copy of a model in memory.
 
-    train, valid: examples in memory in place of `data`, each (texts, labels)
-    or (texts, second texts, labels), in lists, arrays or columns of a table.
+    train, valid: examples in memory in place of `data`, both or neither. Each
+    is (texts, labels) or (texts, second texts, labels), in lists, arrays or
+    columns of a table.
     The first argument may then be the model: `finetune(model, train=(texts,
     labels), valid=(texts, labels))`. If no task is given, it is 'regress' for
     labels of type float, Python's or NumPy's, 'tag' for lists of tags, and

@@ -52,8 +52,11 @@ class Vocab:
     files = ('vocab.txt',)
     special = Special(*RESERVED)
     never_masked = frozenset((CLS, SEP))
-    #: (V,) uint8, the bits FIXED and GOES_ON (kernels/draw.py) of each token;
-    #: None if FIXED is set for <cls> and <sep> alone, and GOES_ON for no token
+
+    # Vocabularies of word pieces set the following four attributes
+
+    #: (V,) uint8, bits of kernels/draw.py for each token: FIXED if it is never
+    #: masked, GOES_ON if it continues a word. None for whole words
     mask_flags = None
     #: (V,) bool; None if every token begins a word
     begins_word = None
@@ -110,15 +113,15 @@ class Vocab:
 
     @property
     def replacements(self):
-        """The tokens that may replace a masked token, a list."""
+        """The tokens from which masking draws random tokens, a list."""
         return self.idx_to_token
 
     @property
     def token_freqs(self):
         """All (token, frequency) pairs by falling frequency, a list.
 
-        Includes tokens rarer than min_freq. Unknown frequencies are 0, or the
-        list is empty, as after `load`.
+        Includes tokens rarer than min_freq. Empty after `load`. A frequency of
+        0 is unknown.
         """
         return self._token_freqs
 
@@ -182,9 +185,9 @@ class Vocab:
                 found = ('the end of the file' if line is None
                          else repr(line.decode(errors='replace')))
                 raise ValueError(
-                    f'{path}, line {idx + 1}: expected the reserved token '
-                    f'{token!r}, found {found}: name a vocabulary that '
-                    'd2lbert saved')
+                    f'{path}, line {idx + 1}: expected the special token '
+                    f'{token!r}, found {found}: give the path of a vocabulary '
+                    'that d2lbert saved')
         for idx, line in enumerate(lines[len(self):], len(self)):
             where = f'{path}, line {idx + 1}'
             try:
@@ -204,5 +207,5 @@ class Vocab:
 
 
 def special_of(vocab):
-    """The `Special` tokens of a vocabulary, also of the book's `Vocab`."""
+    """The `Special` tokens of a vocabulary, also of one by the package d2l."""
     return getattr(vocab, 'special', Vocab.special)

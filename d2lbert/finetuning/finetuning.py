@@ -34,14 +34,15 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     """Fine-tune a pretrained model; returns the path of the run folder.
 
     task: a name in `TASKS` (tasks/catalog.py). data: the folder with the
-    task's files; only for the task 'snli' it may be left out, and SNLI is
-    downloaded. model: a folder as for `load_model`, but not a run of
-    `finetune`; or the book's 'bert.small' or 'bert.base'; or a model in
-    memory: a `TextModel`, a pair (net, tokenizer), or a net that has an
-    attribute `vocab`. The run trains a copy of a model in memory.
+    task's files. Without it, the task 'snli' downloads SNLI. model: a folder
+    as for `load_model`, but not a run of `finetune`; or the book's
+    'bert.small' or 'bert.base'; or a model in memory: a `TextModel`, a pair
+    (net, tokenizer), or a net that has an attribute `vocab`. The run trains a
+    copy of a model in memory.
 
-    train, valid: examples in memory in place of `data`, each (texts, labels)
-    or (texts, second texts, labels), in lists, arrays or columns of a table.
+    train, valid: examples in memory in place of `data`, both or neither. Each
+    is (texts, labels) or (texts, second texts, labels), in lists, arrays or
+    columns of a table.
     The first argument may then be the model: `finetune(model, train=(texts,
     labels), valid=(texts, labels))`. If no task is given, it is 'regress' for
     labels of type float, Python's or NumPy's, 'tag' for lists of tags, and
@@ -65,8 +66,8 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                          '--seeds with --resume')
     examples = _examples_in_memory(train, valid, task, data, resume, keywords)
     if examples is not None:
-        # The subfolder of the run folder. `_write_examples` replaces it by the
-        # full path, which is not known yet
+        # DATA is a placeholder: the setting `data` needs a value for its
+        # checks, and `_write_examples` sets the path in the new run folder
         task, data = examples.task, DATA
         if examples.columns is not None:
             keywords['columns'] = examples.columns
@@ -109,6 +110,7 @@ def _examples_in_memory(train, valid, task, data, resume, keywords):
 
 
 def _write_examples(examples, settings, folder):
+    """Write examples into a run folder, and set the setting `data`."""
     settings['data'] = examples.write(folder)
 
 
@@ -124,8 +126,8 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
         if resume is not None:
             run = reopen_run(Path(resume), keywords, devices, stop,
                              FINETUNING, callback)
-            # `resume` may be a checkpoint. `reopen_run` has found run.out, the
-            # folder with the tokenizer and the net's config
+            # The objective of a resumed run reads the tokenizer and the net's
+            # config from the run folder, which `reopen_run` has just found
             run.make_objective = functools.partial(_make_objective,
                                                    run_folder=run.out)
             return run.carry_out()
@@ -140,7 +142,7 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
         make_objective = functools.partial(_make_objective,
                                            model_in_memory=model_in_memory)
         run = Run(make_objective, settings, devices, stop, callback=callback)
-        # `force` does not move a folder `out` that holds one of the inputs
+        # Raises ValueError if `force` would move one of the inputs away
         return run.carry_out(create, out, force, inputs)
 
 

@@ -27,7 +27,7 @@ __all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'describe', 'mode', 'record',
 
 #: The names of the kernels, in the order of `Kernel` in amx.h.
 NAMES = 'plain', 'pairs', 'tiles', 'split'
-#: `mxnet` multiplies if the fused operators are not used.
+#: {kernel: its name for users}; `mxnet` is used without the fused operators.
 DESCRIPTIONS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
                 'tiles': 'bfloat16 tiles (AMX)',
                 'split': 'bfloat16 tiles with three parts per number (AMX)',
@@ -60,7 +60,7 @@ class Choice(NamedTuple):
 
     fp32: str       # a name of NAMES
     bf16: str       # a name of NAMES
-    why: str        # on tiles and measured times, for `d2lbert doctor`
+    why: str        # whether tiles can be used, and the measured times
 
 
 class _State:
@@ -144,7 +144,7 @@ def _choose_fastest(measured, can_use_tiles, why):
     fp32 = 'plain'
     if (can_use_tiles and seconds['split'] < SPLIT_RATIO * seconds['plain']
             and errors['split'] <= errors['plain']
-            and measured['largest'] <= TOLERANCE):
+            and measured['split_error'] <= TOLERANCE):
         fp32 = 'split'
     figures = ', '.join(f'{1e3 * seconds[name]:.2f} by {DESCRIPTIONS[name]}'
                         for name in NAMES if name in seconds)
@@ -156,8 +156,9 @@ def _read_or_measure(library, path, can_use_tiles):
     """Read the stored measurement, or take and store a new one.
 
     Returns a dict. seconds: {kernel: time of the product}. errors: {kernel:
-    root mean square error against float64} for `plain` and `split`. largest:
-    the largest error of `split` divided by the largest element of the product.
+    root mean square error against float64} for `plain` and `split`.
+    split_error: the largest error of `split` divided by the largest element of
+    the product.
     """
     names = NAMES if can_use_tiles else NAMES[:2]   # the last two use tiles
     stored_path = path.with_name(path.name + '.products')
@@ -170,7 +171,7 @@ def _read_or_measure(library, path, can_use_tiles):
                          for name in names},
                 errors={name: float(error)
                         for name, error in stored['errors'].items()},
-                largest=float(stored['largest']))
+                split_error=float(stored['split_error']))
     measured = _measure(library, names)
     with contextlib.suppress(OSError):
         with replacing(stored_path) as temporary_path:
@@ -190,7 +191,7 @@ def _measure(library, names):
     checked_rows = slice(64)
     exact = X[checked_rows].astype('float64') @ W.T.astype('float64')
     seconds = dict.fromkeys(names, float('inf'))
-    errors, largest = {}, 0.
+    errors, split_error = {}, 0.
     for _ in range(NUM_RUNS):
         for name in names:
             seconds[name] = min(seconds[name],
@@ -199,8 +200,9 @@ def _measure(library, names):
                 error = Y[checked_rows] - exact
                 errors[name] = float(onp.sqrt((error ** 2).mean()))
                 if name == 'split':
-                    largest = float(abs(error).max() / abs(exact).max())
-    return dict(seconds=seconds, errors=errors, largest=largest)
+                    split_error = float(abs(error).max() / abs(exact).max())
+    return dict(seconds=seconds, errors=errors,
+                split_error=split_error)
 
 
 def time_product(library, name, X, W, Y, runs=1):

@@ -1,10 +1,10 @@
 """The guard: a program that starts and ends one process of a job.
 
 For each process, the launcher (`launcher.py`) runs Python on a host, and sends
-it a line of JSON: a dict `spec`, which has the source of this module. This
-Python is the guard. It ends the process if the connection to the launcher
-closes or is silent for too long, if the guard gets a signal, or if it cannot
-reach the scheduler.
+it a line of JSON, the dict `spec`. Its entry guard_source is the source of
+this module. The Python that runs this source is the guard. It ends the process
+if the connection to the launcher closes or is silent for too long, if the
+guard gets a signal, or if it cannot reach the scheduler.
 
 This module imports only the standard library: the launcher starts Python with
 -IS, which finds no installed package.
@@ -33,7 +33,7 @@ def main(spec):
     `_watch` finds. Keys of spec:
     argv, cwd, env: command, folder and additional environment variables;
     root: [address, port] of the scheduler, which must be reachable within
-    join_seconds; or None;
+    join_seconds; None for the scheduler itself, and for Unix sockets;
     grace_seconds: the longest wait after SIGTERM, and again after SIGKILL;
     silence_seconds: after this time, a silent launcher counts as gone; None
     for no limit;
@@ -49,7 +49,7 @@ def main(spec):
         child = subprocess.Popen(
             spec['argv'], cwd=spec['cwd'], env=_environment(spec),
             stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=die_with_parent())
+            preexec_fn=make_die_with_parent())
     except OSError as error:
         print(f'{error.filename}: {error.strerror} on '
               f'{socket.gethostname()}', file=sys.stderr)
@@ -65,7 +65,7 @@ def main(spec):
         print(problem, file=sys.stderr)
         return 1
     status = child.returncode       # -n if signal n ended the child
-    if status is None:              # a system call delays SIGKILL
+    if status is None:      # SIGKILL was sent, but the child has not ended yet
         status = -signal.SIGKILL
     return status if status >= 0 else 128 - status
 
@@ -96,7 +96,7 @@ def _num_cores(hardware_source):
     return module_globals['physical_cores']()
 
 
-def die_with_parent():
+def make_die_with_parent():
     """Return a `preexec_fn` for a child of this process.
 
     It restores the default handling of SIGINT. On Linux, it also has the
@@ -106,8 +106,7 @@ def die_with_parent():
     parent_pid = os.getpid()
 
     def prepare():
-        # A child ignores SIGINT if its parent does. The guard does not, but
-        # other callers may
+        # A child ignores SIGINT if the parent of this process did
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -13,10 +13,11 @@ ENDING_SECONDS = 1
 def interruptible(work):
     """Return the result of work(is_abandoned); handle signals meanwhile.
 
-    Python handles signals only in the main thread, between two bytecode
-    instructions. So a call in the main thread runs `work` in another thread,
-    and waits. If a signal handler raises an exception, this function raises
-    it, and `is_abandoned()` becomes True. `work` should then end, if it can.
+    `work` is one long call of compiled code. Python's signal handlers run only
+    in the main thread, and not during such a call. So in the main thread this
+    function starts `work` in another thread, and waits. If a handler raises an
+    exception, this function raises it, and `is_abandoned()` becomes True.
+    `work` should then end, if it can.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)      # no signal handler runs in this thread
@@ -39,9 +40,10 @@ def interruptible(work):
 def in_order(work, items, num_threads=None):
     """Yield work(item) for each item, in order; compute in threads.
 
-    items: an iterable, which the calling thread reads at most `num_threads`
-    items ahead. If `items` raises an exception, the results of the earlier
-    items come first. num_threads: None for one per core; 1 for no threads.
+    items: an iterable. The calling thread reads at most `num_threads` items
+    after the item whose result comes next. If `items` raises an exception, the
+    results of the earlier items come first. num_threads: None for one per
+    core; 1 for no threads.
     """
     if num_threads is None:
         num_threads = hardware.physical_cores()
@@ -84,17 +86,17 @@ def kvstore():
     """The key-value store that sums the gradients of the workers.
 
     Pass it to `gluon.Trainer` with update_on_kvstore=False. Each worker then
-    runs the whole optimizer. The attribute `rank` of the store may differ from
-    `rank()`.
+    runs the whole optimizer. MXNet numbers its workers in another order: for
+    the data of this worker, use `rank()`, not the attribute `rank`.
     """
-    # Not at the top: the launcher imports this module without MXNet
+    # Not at the top: some commands use this module without importing MXNet
     from d2lbert.machine.backend import mx
 
     class Store(mx.kv.KVStore):
         def broadcast(self, key, value, out, priority=0):
             super().broadcast(key, value, out, priority)
-            # Wait until the weights have arrived: if a worker pushed a
-            # gradient before that, it could get the gradient as the weights
+            # Wait until this worker has the weights. A push replaces them on
+            # the server, so a gradient pushed earlier could arrive instead
             for array in out if isinstance(out, (list, tuple)) else [out]:
                 array.wait_to_read()
 

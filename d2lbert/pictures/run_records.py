@@ -19,8 +19,8 @@ STYLES = (dict(linestyle='-', color='#1f3a5f'),
 
 ACCURACY_MARKERS = 'os^Dv'
 
-#: The first loss of each objective of `pretrain`, in nats per token. These
-#: share a panel, so that runs with different objectives can be compared.
+#: The losses of predicting tokens, in nats. Each objective of `pretrain` has
+#: one of them. They share a panel, so that objectives can be compared.
 TOKEN_LOSSES = 'mlm', 'clm', 'denoise'
 
 
@@ -33,8 +33,8 @@ class RunRecord(NamedTuple):
     name: str           # of the run folder; '' for a `History`
     losses: dict        # {name of a loss: (curve of the loss at each logged
                         # step, curve of the mean since step 1)}
-    held_out: dict      # {metric, without the prefix held_out_: curve};
-                        # the loss of a fine-tuning run is task_loss
+    held_out: dict      # {metric: curve}, for example mlm_accuracy; the loss
+                        # of a fine-tuning run is task_loss
     config: dict        # the content of config.json; {} for a `History`
     log: str            # the content of log.txt, or ''
 
@@ -99,11 +99,11 @@ def plot_history(run: Any, *others: Any,
 
     run, others: run folders, finished or not, or results of `train_bert`.
     Returns a matplotlib figure with a panel for each loss, and one for
-    held-out accuracies, if there are any. The losses of masked, next and
-    restored tokens share a panel. A loss is drawn as its mean since step 1,
-    as in the book, with the held-out loss, if there is one. For a single run,
-    the loss at each logged step is drawn, too. Raises `RunError` for a run
-    that has not logged a finite loss.
+    held-out accuracies, if there are any. The losses of predicting tokens
+    (mlm, clm, denoise) share a panel. A loss is drawn as its mean since step
+    1, as in the book, with the held-out loss, if there is one. For a single
+    run, the loss at each logged step is drawn, too. Raises `RunError` for a
+    run that has not logged a finite loss.
     """
     from d2lbert.pictures.figures import Picture
     runs = (run, *others)
@@ -144,7 +144,7 @@ def plot_history(run: Any, *others: Any,
                                   **style)
         axes[-1].set(xlabel='step', ylabel='share', title='held-out accuracy')
     labels = [ax.get_legend_handles_labels()[1] for ax in axes]
-    # default=0: without curves there are no labels
+    # 0 if no curve has a label, as when all means of several runs are infinite
     max_letters = max(map(len, itertools.chain(*labels)), default=0)
     # Two columns of labels with 25 letters are as wide as a panel
     num_columns = 2 if max_letters <= 25 else 1

@@ -101,7 +101,7 @@ def _in_child():
     It dies with this process, and what nohup or a script's `&` ignores it
     heeds.
     """
-    die = guard.die_with_parent()
+    die = guard.make_die_with_parent()
 
     def prepare():
         die()
