@@ -384,6 +384,7 @@ def test_segments_must_have_the_shape_of_the_tokens():
     (dict(dropout=1.0), 'dropout must be .* less than 1, not 1.0'),
     (dict(dropout=-0.1), 'dropout must be .* not -0.1'),
     (dict(dropout=None), 'dropout must be .* not None'),
+    (dict(dropout='a'), "dropout must be .* not 'a'"),
     (dict(positional='none'), "positional must be .* not 'none'"),
     (dict(precision='fp8'), 'precision .*fp8'),
     (dict(activation='swish'), "activation must be .* not 'swish'"),

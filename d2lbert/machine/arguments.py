@@ -157,7 +157,7 @@ def writing(out, force, flag='--out'):
     except OSError as error:
         is_from_system = error.errno is not None
         # `replacing` sets filename, unless `out` is a device or a pipe (None)
-        is_about_out = error.filename in (None, str(temporary), str(out))
+        is_about_out = error.filename in (None, str(temporary), str(Path(out)))
         if not (is_from_system and is_about_out):
             raise
         raise ValueError(f'{flag} {out} cannot be written: {error.strerror}'
@@ -266,7 +266,11 @@ def check_sizes(least=1, **sizes):
 def check_shares(**shares):
     """Raise ValueError unless each share is at least 0 and less than 1."""
     for name, share in shares.items():
-        if share is None or not 0 <= share < 1:
+        try:
+            is_valid = 0 <= share < 1
+        except TypeError:
+            is_valid = False
+        if not is_valid:
             raise ValueError(f'{name} must be a number from 0 to less than '
                              f'1, not {share!r}')
 

@@ -8,6 +8,7 @@ from d2lbert.machine.arguments import (
     check_sizes,
     failures_of,
     write_rows,
+    writing,
 )
 
 
@@ -27,6 +28,16 @@ def test_errors_that_are_not_of_files_pass():
         raise KeyError('x')
     with failures_of('--out', 'x', 'written'):
         pass
+
+
+@pytest.mark.parametrize('out', ['x.npy', './x.npy', './/x.npy'])
+def test_a_failed_output_is_named_as_the_flag_has_it(out, tmp_path,
+                                                     monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError) as failure, writing(out, False) as path:
+        raise OSError(28, 'No space left on device', str(path))
+    assert str(failure.value) == (
+        f'--out {out} cannot be written: No space left on device')
 
 
 def test_places_for_files(tmp_path, monkeypatch):
