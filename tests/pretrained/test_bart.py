@@ -226,6 +226,13 @@ def test_transformers_loads_saved_folders_without_warnings(name, fresh):
         assert json.loads((folder / 'peers.json').read_text())['said'] == []
 
 
+@pytest.mark.parametrize('name', [
+    'decoder_layers', 'decoder_heads', 'decoder_ffn'])
+def test_a_decoder_of_size_0_is_refused(name):
+    with pytest.raises(ValueError, match=f'{name} must be .* not 0'):
+        d2l.BARTModel(20, 8, 8, 2, 2, 0.1, **{name: 0})
+
+
 @pytest.mark.parametrize('folder', ['bart-0', 'bart-0-classify'])
 @pytest.mark.parametrize('name', [
     'model.encoder.embed_tokens.weight', 'model.decoder.embed_tokens.weight',

@@ -145,9 +145,12 @@ class BARTModel(Model):
         super().__init__(**kwargs)
         ops.check_precision(variant.precision)
         decoder_sizes = dict(
-            decoder_layers=decoder_layers or num_layers,
-            decoder_heads=decoder_heads or num_heads,
-            decoder_ffn=decoder_ffn or ffn_num_hiddens)
+            decoder_layers=(num_layers if decoder_layers is None
+                            else decoder_layers),
+            decoder_heads=(num_heads if decoder_heads is None
+                           else decoder_heads),
+            decoder_ffn=(ffn_num_hiddens if decoder_ffn is None
+                         else decoder_ffn))
         check_sizes(**decoder_sizes)
         check_sizes(least=0, start_id=start_id)
         if start_id >= vocab_size:
