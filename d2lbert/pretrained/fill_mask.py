@@ -7,7 +7,7 @@ from typing import Any, List, NamedTuple
 
 import numpy as onp
 
-from d2lbert.machine.arguments import check_model
+from d2lbert.machine.arguments import check_model, check_sizes
 from d2lbert.machine.backend import autograd
 from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
@@ -44,9 +44,7 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
     """
     tokenizer = as_tokenizer(tokenizer)
     check_model(net, tokenizer)
-    if int(top) != top or top < 1:
-        raise ValueError('top must be a whole number of at least 1, not '
-                         f'{top!r}')
+    check_sizes(top=top)
     if tokenizer.mask_id is None:
         raise ValueError('this tokenizer has no mask token, so that no word '
                          'can be masked: load a model with one')

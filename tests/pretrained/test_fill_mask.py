@@ -82,8 +82,8 @@ def test_whole_words_are_guessed_too(model):
     ('', 5, r'the text has no \[MASK\]: write'),
     ('[MASK] a b c a b c a', 5, 'the text has 10 tokens, but this model only '
      '9 positions: shorten it'),
-    ('[MASK]', 0, 'top must be a whole number of at least 1, not 0'),
-    ('[MASK]', 1.5, 'top must be a whole number of at least 1, not 1.5')])
+    *[('[MASK]', top, f'top must be a whole number of at least 1, not {top}')
+      for top in (0, 1.5, float('inf'), float('nan'), None)]])
 def test_a_text_that_cannot_be_filled_is_refused_in_one_sentence(model, text,
                                                                  top, said):
     with pytest.raises(ValueError, match=said) as error:
