@@ -206,13 +206,13 @@ def _numbers_to_draw(numbers, count, name):
     """
     if numbers is None:
         return list(range(1, count + 1))
-    numbers = [numbers] if isinstance(numbers, int) else list(numbers)
+    numbers = list(numbers) if onp.iterable(numbers) else [numbers]
     for number in numbers:
         if number not in range(1, count + 1):
             raise ValueError(f'{name} must be 1 to {count}, not {number!r}')
     if not numbers:
         raise ValueError(f'{name} is empty: give some from 1 to {count}')
-    return numbers
+    return list(map(int, numbers))
 
 
 def vectors_by_layer(net, encoded, pad_id=0):

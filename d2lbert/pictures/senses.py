@@ -187,14 +187,14 @@ def _layers_to_draw(layers, count):
 
     count: L + 1, as the embeddings count as a layer.
     """
-    layers = [layers] if isinstance(layers, int) else list(layers)
+    layers = list(layers) if onp.iterable(layers) else [layers]
     for number in layers:
         if number not in range(-count, count):
             raise ValueError(f'layer must be {-count} to {count - 1} (0: the '
                              f'embeddings, -1: the last), not {number!r}')
     if not layers:
         raise ValueError(f'layer is empty: give some from 0 to {count - 1}')
-    return [number % count for number in layers]
+    return [int(number) % count for number in layers]
 
 
 def _plot_points(ax, points, uses, sense_names):

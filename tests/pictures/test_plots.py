@@ -73,8 +73,9 @@ def test_panels_show_the_weights_of_their_head(small):
                                    ['it', 'is', 'old'], layers=[2],
                                    heads=[2, 1]),
                 d2l.plot_attention(net, 'a crane flies', 'it is old',
-                                   tokenizer=tokenizer, layers=2,
-                                   heads=[2, 1])):
+                                   tokenizer=tokenizer,
+                                   layers=onp.int64(2),
+                                   heads=[2.0, 1])):
         shown = [ax.get_images()[0] for ax in fig.axes[:2]]
         for image, head in zip(shown, (1, 0)):
             onp.testing.assert_allclose(image.get_array(), weights[1, head],
@@ -95,6 +96,7 @@ def test_panels_show_the_weights_of_their_head(small):
     (['a crane'], {}, 'must be a list of tokens'),
     ([['a']], dict(layers=[]), 'layers is empty: give some from 1 to 2'),
     ([['a']], dict(layers=3), 'layers must be 1 to 2, not 3'),
+    ([['a']], dict(layers=1.5), 'layers must be 1 to 2, not 1.5'),
     ([['a']], dict(heads=0), 'heads must be 1 to 2, not 0'),
     ([[]], dict(hide_special=True), 'only special tokens')])
 def test_invalid_arguments_of_attention_are_refused(arguments, choices, said,
@@ -103,7 +105,8 @@ def test_invalid_arguments_of_attention_are_refused(arguments, choices, said,
         d2l.plot_attention(small[0], *arguments, **choices)
 
 
-@pytest.mark.parametrize('layer, wanted', [(-1, [2]), ([0, 2], [0, 2])])
+@pytest.mark.parametrize('layer, wanted', [
+    (-1, [2]), ([0, 2], [0, 2]), (onp.int64(1), [1]), ([1.0], [1])])
 def test_points_of_senses_are_the_components_of_their_layer(layer, wanted,
                                                             small):
     net, tokenizer = small
@@ -157,6 +160,7 @@ def test_labels_of_senses_do_not_overlap_and_senses_differ_in_shape(small):
     (['crane', ['a crane']], dict(senses=[]), '0 senses for 1 sentences'),
     (['crane', ['a crane', 'an old crane']], {}, "2 uses of 'crane' are"),
     (['crane'], dict(layer=3), r'must be -3 to 2 \(0: .* last\), not'),
+    (['crane'], dict(layer=0.5), 'layer must be -3 to 2 .*, not 0.5'),
     (['crane'], dict(layer=[]), 'layer is empty')])
 def test_invalid_arguments_of_senses_are_refused(arguments, choices, said,
                                                  small):
