@@ -157,7 +157,7 @@ def _list_shards(index_path):
     shard_of = read_json(index_path).get('weight_map')
     # A name with a folder in it could lead out of the checkpoint folder
     if not isinstance(shard_of, dict) or not all(
-            isinstance(shard, str) and Path(shard).name == shard
+            isinstance(shard, str) and Path(shard).name == shard != ''
             for shard in shard_of.values()):
         raise PretrainedError(f'{index_path} is damaged: its weight_map must '
                               'map each tensor to a file in the same folder; '

@@ -468,6 +468,12 @@ def an_index_leads_elsewhere(folder):
     return 'must map each tensor to a file in the same folder'
 
 
+def an_index_names_no_file(folder):
+    path = shard(folder) / 'model.safetensors.index.json'
+    path.write_text('{"weight_map": {"x": ""}}')
+    return 'must map each tensor to a file in the same folder'
+
+
 def an_index_is_none(folder):
     (shard(folder) / 'model.safetensors.index.json').write_text('{}')
     return 'must map each tensor to a file in the same folder'
@@ -489,7 +495,7 @@ def too_many_tokens(folder):
     bad_json, listed_json, no_config, countless_layers, no_weights,
     cut_weights, error_page,
     pointer, a_shard_is_missing, an_index_lies, an_index_leads_elsewhere,
-    an_index_is_none, no_tokenizer, too_many_tokens])
+    an_index_names_no_file, an_index_is_none, no_tokenizer, too_many_tokens])
 def test_a_damaged_folder_is_refused_in_one_sentence(damage, tmp_path):
     folder = published.write(tmp_path / 'x')
     said = damage(folder)
