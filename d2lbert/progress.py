@@ -150,7 +150,7 @@ def _tqdm():
 
 def _duration(seconds):
     """Format a duration as '8 s', '12 min' or '3 h 5 min'."""
-    if seconds < 60:
+    if round(seconds) < 60:
         return f'{seconds:.0f} s'
     hours, minutes = divmod(round(seconds / 60), 60)
     return f'{hours} h {minutes} min' if hours else f'{minutes} min'

@@ -266,8 +266,8 @@ def test_nothing_fails_without_a_standard_error(clock, monkeypatch):
 
 
 @pytest.mark.parametrize('seconds, words', [
-    (0.4, '0 s'), (59, '59 s'), (61, '1 min'), (3599, '1 h 0 min'),
-    (11100, '3 h 5 min')])
+    (0.4, '0 s'), (59, '59 s'), (59.7, '1 min'), (61, '1 min'),
+    (3599, '1 h 0 min'), (11100, '3 h 5 min')])
 def test_times_are_given_in_words(seconds, words):
     assert progress._duration(seconds) == words
 
