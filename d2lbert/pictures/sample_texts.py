@@ -98,8 +98,8 @@ class Use(NamedTuple):
 def sample_of_run(folder):
     """Return the `Sample` of the training text of the run in `folder`.
 
-    If that text cannot be read again, this logs a warning and returns
-    `bundled_sample()`.
+    If that text cannot be read again, or has no sentence, this logs a warning
+    and returns `bundled_sample()`.
     """
     settings = dict(read_config(Path(folder)).get('training', {}))
     corpus = settings.get('corpus')     # a name, a path or several paths
@@ -124,8 +124,14 @@ def sample_of_run(folder):
         warn(f'the text of {folder} ({corpus}) is no longer on this '
              'machine: the page searches the sample corpus')
         return bundled_sample()
-    return Sample(name, sentences_of(text_sources.sources(
-        paths, settings.get('text_field'))))
+    sentences = sentences_of(text_sources.sources(
+        paths, settings.get('text_field')))
+    if not sentences:
+        warn(f'the text of {folder} ({corpus}) has no sentence of 3 to '
+             f'{MAX_SENTENCE_WORDS} words between blanks: the page searches '
+             'the sample corpus, give --file to search another text')
+        return bundled_sample()
+    return Sample(name, sentences)
 
 
 def bundled_sample():

@@ -75,6 +75,21 @@ def test_a_run_is_shown_with_its_own_text_and_machine(tmp_path, capsys):
         'the sample corpus')
 
 
+def test_the_text_of_a_run_may_have_no_blanks(tmp_path, capsys):
+    (tmp_path / 'text.txt').write_text('鹤在天空飞翔。它很老。\n\n' * 30,
+                                       'utf-8')
+    d2l.pretrain(corpus=['text.txt'], batch_size=8, max_len=16, num_hiddens=8,
+                 ffn_num_hiddens=8, num_heads=2, num_layers=1, num_steps=2,
+                 out='run')
+    capsys.readouterr()
+    assert main(['show', 'run', '--out', 'x.html']) == 0
+    assert capsys.readouterr().err.startswith(
+        'the text of run (text.txt) has no sentence of 3 to 48 words between '
+        'blanks: the page searches the sample corpus, give --file')
+    assert page_data(tmp_path / 'x.html')['sample']['name'] == (
+        'the sample corpus')
+
+
 def test_the_page_has_the_prediction_of_a_fine_tuned_run(tmp_path, folder):
     for part in 'train', 'dev':
         (tmp_path / f'{part}.tsv').write_text(''.join(
