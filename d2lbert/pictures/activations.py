@@ -5,9 +5,9 @@ masked tokens, and the most similar tokens of other texts. `plot_attention`
 draws attention weights.
 
 B: the number of texts in a batch; T: the number of tokens of a text, special
-tokens included; H: the number of hidden units; L: the number of layers, where
-each layer must be one block; N: the number of attention heads; V: the number
-of scores of the net for a token.
+tokens included; H: the number of hidden units; L: the number of layers; N: the
+number of attention heads; V: the number of scores of the net for a token. For
+attention weights, L counts blocks: a layer of an ALBERT may have several.
 """
 import math
 from typing import Any, Iterable, List, NamedTuple, Optional, Tuple, Union
@@ -240,9 +240,13 @@ def vectors_by_layer(net, encoded, pad_id=0):
         inputs = [_embed(net, batch.ids, batch.segments, batch.lens)
                   for batch in batches]
     yield _states_by_text(batches, [X for X, _ in inputs])
-    for layer, blk in enumerate(net.encoder.blks.up_to(-1), 1):
+    blks, num_applied = net.encoder.blks, 0
+    for layer in range(1, blks.num_layers + 1):
+        blks_of_layer = blks.up_to(layer)[num_applied:]
+        num_applied += len(blks_of_layer)
         with autograd.pause():
-            inputs = [(blk(X, lens), lens) for X, lens in inputs]
+            for blk in blks_of_layer:
+                inputs = [(blk(X, lens), lens) for X, lens in inputs]
             # The final LayerNorm of a pre-LN encoder, after the last layer
             outputs = [net.encoder.finish(X, layer) for X, _ in inputs]
         yield _states_by_text(batches, outputs)

@@ -139,6 +139,9 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     for pair, encoded, text_neighbours in zip(pairs, all_encoded, neighbours):
         tokens = _token_data(pair, encoded)
         weights = attention_of(net, encoded.ids, encoded.segments)
+        # A layer of an ALBERT may have several blocks: show the last one
+        num_blocks = len(weights) // net.encoder.blks.num_layers
+        weights = weights[num_blocks - 1::num_blocks]
         data_of_texts.append(dict(
             text=pair[0], pair=pair[1], tokens=tokens,
             attention=quantize(weights, bits),

@@ -103,7 +103,8 @@ def test_a_block_without_its_attention_is_refused(small):
 
 
 @pytest.mark.parametrize('keywords', [
-    {}, dict(pre_norm=True), dict(num_groups=1, embedding_size=8)])
+    {}, dict(pre_norm=True), dict(num_groups=1, embedding_size=8),
+    dict(num_groups=1, inner_group_num=2)])
 def test_vectors_by_layer_are_those_of_encode(keywords, small):
     tokenizer = small[1]
     net = sentences.build_net(len(tokenizer), **keywords)
@@ -123,6 +124,16 @@ def test_layers_that_share_a_block_all_count(small):
     encoded = [tokenizer.encode('the crane')]
     heads, T = net.config['num_heads'], len(encoded[0].ids)
     assert show._count_weights(net, encoded) == 2 * heads * T ** 2
+
+
+def test_the_page_has_the_last_block_of_each_layer(small):
+    tokenizer = small[1]
+    net = sentences.build_net(len(tokenizer), num_groups=1, inner_group_num=2)
+    text = tokenizer.encode('the crane')
+    data, = show.page_data((net, tokenizer), ['the crane'])['texts']
+    assert len(data['near']) == 3
+    assert data['attention'] == show.quantize(
+        attention_of(net, text.ids)[1::2], 16)
 
 
 def test_guesses_are_those_of_fill_mask(small):
