@@ -122,6 +122,7 @@ class QuantizedEncoder:
         positions = params[POSITIONS]
         self.max_len = positions.shape[-2]
         self.num_hiddens = len(params['blks.0.addnorm2.ln.gamma'])
+        self._ignores_segments = len(params.get(SEGMENTS, ())) < 2
         num_blocks = 1 + max(self._order)
         self._encoder = int8.Encoder(
             (self.weights[TOKENS], params.get(SEGMENTS),
@@ -146,6 +147,8 @@ class QuantizedEncoder:
         """
         num_layers = num_layers_up_to(layer, len(self._layers))
         num_applied_blocks = sum(map(len, self._layers[:num_layers]))
+        if self._ignores_segments:      # as `BERTEncoder.check` does
+            segments = onp.zeros(len(segments), 'int32')
         return self._encoder.encode(
             onp.ascontiguousarray(offsets, 'int64'),
             onp.ascontiguousarray(ids, 'int32'),

@@ -15,6 +15,7 @@ import d2lbert as d2l
 from d2lbert.command.cli import main
 from d2lbert.kernels import int8
 from d2lbert.machine.backend import mx, np
+from d2lbert.nn.precision import set_precision
 from d2lbert.pretrained.contents import load_quantized
 from d2lbert.pretrained.heads import About, FineTuned
 from d2lbert.pretrained.tensor_files import PretrainedError
@@ -183,6 +184,18 @@ def test_relatives_give_the_same_bits(keywords, tmp_path, texts):
              d2l.encode(net, tokenizer, texts, None))
     same(everything(again, tokenizer, texts),
          everything(net, tokenizer, texts))
+
+
+def test_a_model_of_one_segment_ignores_those_of_a_pair():
+    tokenizer = sentences.word_pieces()
+    net = set_precision(sentences.build_net(len(tokenizer), num_segments=1),
+                        'int8')
+    pair = tokenizer.encode('the crane', 'a bird')
+    assert 1 in pair.segments
+    wanted = net.encoder(onp.array([pair.ids]), onp.array([pair.segments]),
+                         None)
+    same(d2l.encode(net, tokenizer, [('the crane', 'a bird')], None),
+         list(wanted.asnumpy()))
 
 
 def test_a_fine_tuned_net_predicts_the_same(tmp_path):
