@@ -197,7 +197,7 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
     check_model(net, tokenizer)
     texts = items_of(texts)
     has_decoder = net.decoder is not None
-    if not has_decoder and not is_causal(net):
+    if not has_decoder and not net.config.get('causal'):
         raise ValueError('this model has no decoder and does not read from '
                          'left to right, so it can generate nothing: give a '
                          'BART or a run of --objective clm (d2lbert fill '
@@ -205,7 +205,7 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
     if net.mlm is None:
         raise ValueError('this model is fine-tuned, and no longer has the '
                          'head that predicts tokens, so it can generate '
-                         'nothing: give the BART that was fine-tuned')
+                         'nothing: give the model that was fine-tuned')
     arguments = dict(num_beams=num_beams, max_len=max_len, min_len=min_len,
                      length_penalty=length_penalty,
                      no_repeat_ngram=no_repeat_ngram)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as onp
 import pytest
+import sentences
 from commands import refusal
 
 import d2lbert as d2l
@@ -15,6 +16,7 @@ from d2lbert.pretrained.generation import (
     config_of,
     generated_ids,
 )
+from d2lbert.pretrained.heads import FineTuned
 
 FIXTURES = Path(__file__).parents[1] / 'pretrained' / 'fixtures'
 BART, BERT = str(FIXTURES / 'bart-0'), str(FIXTURES / 'roberta-0')
@@ -92,6 +94,14 @@ def test_truncation_and_skipped_texts_are_reported(tmp_path, capsys):
     ([BART, 'a', '--min-len', '-1'], '--min-len: -1 must be')])
 def test_a_mistake_gets_one_sentence(arguments, said, capsys):
     assert said in refusal(capsys, 'generate', *arguments)[1]
+
+
+def test_a_fine_tuned_causal_net_lacks_the_head_that_predicts_tokens():
+    tokenizer = sentences.whole_words()
+    net = FineTuned(sentences.build_net(len(tokenizer), causal=True),
+                    'classify', 2)
+    with pytest.raises(ValueError, match='is fine-tuned, and no longer has'):
+        d2l.generate(net, tokenizer, ['a crane'])
 
 
 def test_whole_floats_generate_as_ints_do():
