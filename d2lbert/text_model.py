@@ -178,6 +178,10 @@ class TextModel(_NetAndTokenizer):
         """Encode texts, (N, H), or return an array of vectors unchanged."""
         if _are_vectors(texts_or_vectors):
             return texts_or_vectors
+        if choices.get('pooling', 'own') is None:
+            raise ValueError('pooling=None gives a vector of each token, and '
+                             'texts are compared by one vector of each text: '
+                             "leave it out, or choose one such as 'mean'")
         return encode(*self, _as_texts(texts_or_vectors), **choices)
 
     def _usable_methods(self):

@@ -222,6 +222,10 @@ def test_texts_come_in_many_forms(folders):
     ('words', lambda model: model.generate(['a']), 'can generate nothing'),
     ('checkpoint', lambda model: model.attention('a ' * 20),
      'the text has 22 tokens, but this model only 9 positions'),
+    ('words', lambda model: model.similarity(['a', 'a b'], 'a', pooling=None),
+     'pooling=None gives a vector of each token'),
+    ('words', lambda model: model.search('a', ['a', 'a b'], pooling=None),
+     'pooling=None gives a vector of each token'),
     ('checkpoint', lambda model: model.search('a', ['b'], 0),
      'k=0 must be at least 1')])
 def test_what_a_model_cannot_do_is_one_sentence(name, call, said, folders):
