@@ -174,7 +174,7 @@ def pooling_of(contents, folder):
     types, _ = _types_and_paths(contents.get(MODULES_FILE, []), folder)
     if types not in SUPPORTED_SEQUENCES or POOLING_FILE not in contents:
         return Pooling(files=contents, refusal=(
-            f'{folder / MODULES_FILE} lists {", ".join(types) or "nothing"}, '
+            f'the modules of {folder} are {", ".join(types) or "none"}, '
             'but only Transformer, Pooling and an optional Normalize are '
             'supported, in this order: choose a pooling, such as mean, '
             'instead'))

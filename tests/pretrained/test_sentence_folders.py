@@ -73,11 +73,11 @@ def test_the_transformer_may_be_in_a_separate_folder(tmp_path):
 
 @pytest.mark.parametrize('files, reason', [
     (listing(OLD, 'Transformer', 'Pooling', 'Dense', 'Normalize'),
-     'lists Transformer, Pooling, Dense, Normalize, but only'),
-    (listing(OLD, 'Transformer'), 'lists Transformer, but only'),
+     'are Transformer, Pooling, Dense, Normalize, but only'),
+    (listing(OLD, 'Transformer'), 'are Transformer, but only'),
     (listing(OLD, 'Transformer', 'Transformer', 'Pooling'),
-     'lists Transformer, Transformer, Pooling, but only'),
-    ({'modules.json': []}, 'lists nothing, but only'),
+     'are Transformer, Transformer, Pooling, but only'),
+    ({'modules.json': []}, 'are none, but only'),
     (changed(changed(NEW, PROMPTS, prompts={'query': 'find: '},
                      default_prompt_name='query'), POOLING,
              include_prompt=False), "puts 'find: ' before each text")])
@@ -203,6 +203,9 @@ def test_a_folder_with_unsupported_modules_is_not_saved(tmp_path):
         with pytest.raises(PretrainedError, match='give different vectors'):
             write()
     assert not (tmp_path / 'out').exists()
+    # A run has no modules.json: the message names the folder
+    with pytest.raises(ValueError, match='the modules of .*run are Transf'):
+        load_model(tmp_path / 'run').encode('a bird')
     tokenizer.pooling = None
     d2l.save_pretrained(net, tokenizer, tmp_path / 'out')
     assert not (tmp_path / 'out' / 'modules.json').exists()
