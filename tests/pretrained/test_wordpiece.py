@@ -519,7 +519,10 @@ def test_damage_anywhere_is_refused_or_does_no_harm(small, tmp_path):
     (lambda t: t.encode_words(['a', 5]), TypeError, 'must be a string, not 5'),
     (lambda t: t.encode_words('abc d'), TypeError, 'list of words'),
     (lambda t: t.encode_batch('abc'), TypeError, 'a list of texts'),
-    (lambda t: t.encode('\udcff'), ValueError, 'is not Unicode'),
+    (lambda t: t.encode('a\udcff'), ValueError, 'is not Unicode: its '
+     'character 2 comes from a byte that was not UTF-8'),
+    (lambda t: t.encode('\ud83d'), ValueError, 'is not Unicode: its '
+     'character 1 is one half of a surrogate pair'),
     (lambda t: t.encode_batch(['a'], ['b', 'c']), ValueError,
      '2 second texts cannot be paired with 1'),
     (lambda t: t.encode('a', max_len=1), ValueError, 'no room for the 2'),

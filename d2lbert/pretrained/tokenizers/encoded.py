@@ -168,10 +168,15 @@ def check_text(text):
         if not text.isascii():
             text.encode()
     except UnicodeEncodeError as error:
+        # Python decodes bytes to these with errors='surrogateescape'
+        is_byte = '\udc80' <= text[error.start] <= '\udcff'
         raise ValueError(
             f'the text {text[:60]!r} is not Unicode: its character '
-            f'{error.start + 1} comes from a byte that was not UTF-8: read '
-            'the text with its right encoding') from None
+            f'{error.start + 1} ' + (
+                'comes from a byte that was not UTF-8: read the text with '
+                'its right encoding' if is_byte else
+                'is one half of a surrogate pair: give both halves, or '
+                'leave it out')) from None
     return text
 
 
