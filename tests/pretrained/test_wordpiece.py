@@ -631,7 +631,8 @@ def test_whole_words_are_read_back_as_the_same(words, tmp_path):
     again = WordPiece.load(tmp_path)
     assert Vocab.load(tmp_path / 'vocab.txt').idx_to_token == (
         words.idx_to_token)
-    texts = ['A  crane\tIS not', '<mask> crane', '', 'a ' * 30]
+    texts = ['A  crane\tIS not', '<mask> crane', '', 'a ' * 30,
+             'crane<mask>. a<b <<mask>< <mask><mask>a']
     for max_len in (None, 5):
         assert again.encode_batch(texts, texts[::-1], max_len) == (
             words.encode_batch(texts, texts[::-1], max_len))

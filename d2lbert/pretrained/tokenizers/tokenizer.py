@@ -319,9 +319,10 @@ def _join(tokenizer, first, second, max_text_tokens):
 class WholeWords(BaseTokenizer):
     """A tokenizer that looks up lower-cased words in the `Vocab` of a run.
 
-    White space separates words. A mark is a character of punctuation, a symbol
-    or a Chinese character. If some tokens of the vocabulary are one mark, and
-    no longer token contains a mark, each mark of a text is a word by itself.
+    White space separates words, and a special token such as <mask> is a word.
+    A mark is a character of punctuation, a symbol or a Chinese character. If
+    some tokens of the vocabulary are one mark, and no longer token contains a
+    mark, each mark of a text is a word by itself.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -329,6 +330,9 @@ class WholeWords(BaseTokenizer):
         self._marks_are_words = _has_marks_as_words(vocab)
         self._set_tokens(vocab.idx_to_token, dict(
             pad=PAD, unk=UNK, cls=CLS, sep=SEP, mask=MASK), max_len)
+        special = '|'.join(map(re.escape, self.special.values()))
+        # A special token, or a part of a text without special tokens
+        self._part = re.compile(rf'{special}|(?:[^\s<]+|(?!{special})<)+')
 
     @classmethod
     def of(cls, tokenizer):
@@ -377,22 +381,21 @@ class WholeWords(BaseTokenizer):
 
     def _words_of(self, text):
         """The words of a text: a list of (lower-case word, (begin, end))."""
-        spans = []
-        for match in re.finditer(r'\S+', check_text(text)):
-            if self._marks_are_words:
+        spans, special_tokens = [], self.special.values()
+        for match in self._part.finditer(check_text(text)):
+            if self._marks_are_words and match.group() not in special_tokens:
                 spans += self._split_marks(text, *match.span())
             else:
                 spans.append(match.span())
         return [(text[begin:end].lower(), (begin, end))
                 for begin, end in spans]
 
-    def _split_marks(self, text, begin, end):
-        """Split text[begin:end], which has no white space: yield spans."""
+    @staticmethod
+    def _split_marks(text, begin, end):
+        """Split text[begin:end], without special tokens: yield spans."""
         while begin < end:
-            special_token = next((token for token in self.special.values()
-                                  if text.startswith(token, begin)), None)
-            word_end = begin + len(special_token or text[begin])
-            if special_token is None and not is_word_alone(text[begin]):
+            word_end = begin + 1
+            if not is_word_alone(text[begin]):
                 while word_end < end and not is_word_alone(text[word_end]):
                     word_end += 1
             yield begin, word_end
