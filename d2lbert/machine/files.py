@@ -195,8 +195,6 @@ def locked(path, wait=True, before_wait=None):
         raise
     except OSError:
         lock = None
-        with contextlib.suppress(OSError):
-            os.unlink(path)     # it may have been created, but not locked
     try:
         yield lock is not None
     finally:
@@ -223,6 +221,9 @@ def _acquire_lock(path, wait, before_wait):
                 if before_wait is not None:
                     before_wait()
                 fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:     # a file system without locks
+                os.unlink(path)
+                raise
             if _is_same_file(lock, path):
                 return lock
         except BaseException:

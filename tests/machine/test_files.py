@@ -267,6 +267,19 @@ def test_where_locks_do_not_work_that_is_told(tmp_path, monkeypatch, how):
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_lock_that_cannot_be_opened_stays_with_its_holder(tmp_path,
+                                                            monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EMFILE, 'Too many open files', path)
+    path = tmp_path / 'x.lock'
+    with locked(path):
+        with monkeypatch.context() as patch:
+            patch.setattr(files.os, 'open', fail)
+            with locked(path) as alone:
+                assert not alone
+        assert path.exists()
+
+
 def test_a_link_is_no_lock(tmp_path):
     (tmp_path / 'x.lock').symlink_to(tmp_path / 'victim')
     with locked(tmp_path / 'x.lock') as alone:
