@@ -145,10 +145,13 @@ def _find_same_file(out, paths):
 def writing(out, force, flag='--out'):
     """Yield the path of a temporary file; rename it to `out` on success.
 
-    If `out` is a device or a pipe, this yields `out` itself. Raises ValueError
-    if `out` cannot be written, or exists although `force` is false.
+    If `out` is a device or a pipe, this yields `out` itself. If `out` is a
+    link to a file, this replaces the file. Raises ValueError if `out` cannot
+    be written, or exists although `force` is false.
     """
-    temporary = None
+    given, temporary = out, None
+    if os.path.isfile(out):     # not a pipe, whose real path does not exist
+        out = os.path.realpath(out)
     try:
         with replacing(out, overwrite=force) as temporary:
             yield temporary
@@ -160,8 +163,8 @@ def writing(out, force, flag='--out'):
         is_about_out = error.filename in (None, str(temporary), str(Path(out)))
         if not (is_from_system and is_about_out):
             raise
-        raise ValueError(f'{flag} {out} cannot be written: {error.strerror}'
-                         ) from None
+        raise ValueError(f'{flag} {given} cannot be written: '
+                         f'{error.strerror}') from None
 
 
 def split_devices(text):

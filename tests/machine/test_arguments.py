@@ -52,6 +52,21 @@ def test_places_for_files(tmp_path, monkeypatch):
         check_out_path('no/x', 'x.npy')
 
 
+def test_a_link_to_a_file_stays_and_its_target_is_replaced(tmp_path):
+    path, link = tmp_path / 'a' / 'x.csv', tmp_path / 'stdout'
+    path.parent.mkdir()
+    path.write_text('before')
+    link.symlink_to(path)
+    with writing(link, force=True) as temporary:
+        temporary.write_text('after')
+        assert path.read_text() == 'before'
+    assert link.is_symlink() and path.read_text() == 'after'
+    with pytest.raises(ValueError, match=f'^--out {link} cannot be written: '
+                                         'File exists'), \
+            writing(link, force=False):
+        pass
+
+
 @pytest.mark.parametrize('size', [None, 'a', 1.5, 0, float('inf'),
                                   float('nan')])
 def test_a_size_is_a_whole_number(size):
