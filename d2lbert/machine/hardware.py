@@ -235,60 +235,77 @@ def cuda_libraries():
     return files_and_paths
 
 
-def _cpu_quota(root):
-    """The CPU quota of the control groups, such as 1.5 CPUs; None: no quota.
+def _control_groups(root, controller):
+    """Yield (folder, is_version_1) for the control groups of this process.
 
-    root: the folder that contains proc and sys, / except in tests.
+    Parent groups are included, since their limits apply, too. controller:
+    'cpu' or 'memory'. root: the folder that contains proc and sys, / except in
+    tests.
     """
-    quotas = []     # in CPUs
-
-    def read(*parts):
-        try:
-            return Path(root, *parts).read_text()
-        except OSError:
-            return ''
-
-    def add_quota(cpu_time, period):    # both in microseconds
-        # Without a quota, `cpu_time` is 'max' or '-1': not only digits
-        if cpu_time.isdigit() and period.isdigit() and int(period):
-            quotas.append(int(cpu_time) / int(period))
-
-    for line in read('proc/self/cgroup').splitlines():
+    try:
+        lines = Path(root, 'proc/self/cgroup').read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
         _, controllers, group = line.split(':', 2)
         # Only version 2 of control groups has a line without controllers
         is_version_1 = bool(controllers)
-        if is_version_1 and 'cpu' not in controllers.split(','):
+        if is_version_1 and controller not in controllers.split(','):
             continue
-        mount = 'sys/fs/cgroup' + ('/cpu' if is_version_1 else '')
-        # Quotas of parent groups apply, too
+        mount = Path(root, 'sys/fs/cgroup', controller if is_version_1 else '')
         path = Path(group.lstrip('/'))
         for folder in [path, *path.parents]:
-            if is_version_1:
-                text = (read(mount, folder, 'cpu.cfs_quota_us')
-                        + read(mount, folder, 'cpu.cfs_period_us'))
-            else:
-                text = read(mount, folder, 'cpu.max')
-            time_and_period = text.split()
-            if len(time_and_period) == 2:       # else a file is missing
-                add_quota(*time_and_period)
+            yield mount / folder, is_version_1
+
+
+def _cpu_quota(root):
+    """The CPU quota of the control groups, such as 1.5 CPUs; None: no quota.
+
+    root: as in `_control_groups`.
+    """
+    quotas = []     # in CPUs
+    for folder, is_version_1 in _control_groups(root, 'cpu'):
+        names = (['cpu.cfs_quota_us', 'cpu.cfs_period_us'] if is_version_1
+                 else ['cpu.max'])
+        # A missing file means no quota
+        with contextlib.suppress(OSError, ValueError):
+            cpu_time, period = ''.join(     # both in microseconds
+                (folder / name).read_text() for name in names).split()
+            # Without a quota, `cpu_time` is 'max' or '-1': not only digits
+            if cpu_time.isdigit() and period.isdigit() and int(period):
+                quotas.append(int(cpu_time) / int(period))
     return min(quotas) if quotas else None
 
 
+def _page_cache(folder, is_version_1):
+    """The bytes of a control group that the system frees when it needs them.
+
+    The used memory of a group includes them, like files that were once read.
+    """
+    name = 'total_inactive_file' if is_version_1 else 'inactive_file'
+    with contextlib.suppress(OSError, ValueError):
+        lines = (folder / 'memory.stat').read_text().splitlines()
+        return int(dict(line.split() for line in lines).get(name, 0))
+    return 0
+
+
 def available_memory(root='/'):
-    """The free memory in bytes; None: unknown. root: as in `_cpu_quota`."""
+    """The free memory in bytes; None: unknown.
+
+    root: as in `_control_groups`.
+    """
     limits = []     # in bytes
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(root, 'proc/meminfo').read_text().splitlines():
             if line.startswith('MemAvailable:'):
                 limits.append(1024 * int(line.split()[1]))
-    for names in (      # files of control groups, version 2 and version 1
-            ('memory.max', 'memory.current'),
-            ('memory/memory.limit_in_bytes', 'memory/memory.usage_in_bytes')):
+    for folder, is_version_1 in _control_groups(root, 'memory'):
+        names = (('memory.limit_in_bytes', 'memory.usage_in_bytes')
+                 if is_version_1 else ('memory.max', 'memory.current'))
         # The text 'max' (a ValueError) or a missing file means no limit
         with contextlib.suppress(OSError, ValueError):
-            limit, used = (int(Path(root, 'sys/fs/cgroup', name).read_text())
-                           for name in names)
-            limits.append(limit - used)
+            limit, used = (int((folder / name).read_text()) for name in names)
+            limits.append(limit - used + _page_cache(folder, is_version_1))
     return min(limits) if limits else None
 
 
@@ -314,7 +331,7 @@ def physical_cores(cpus=None, root='/'):
     cpus: indices of CPUs; None for all available CPUs. The CPUs of a core, its
     hardware threads, count once, because they share its arithmetic units. The
     CPU quota of a container, rounded up, is an upper bound. root: as in
-    `_cpu_quota`.
+    `_control_groups`.
     """
     cpus = available_cpus() if cpus is None else cpus
     cores = set()       # for each core, the list of its threads as a text

@@ -502,13 +502,29 @@ def test_a_cpu_quota_limits_the_cores(tmp_path, limit, cores):
     ({}, None), ({'proc/meminfo': 'MemTotal: 9 kB\nMemAvailable: 7 kB\n'},
                  7168),
     ({'proc/meminfo': 'MemAvailable: 7 kB\n',
+      'proc/self/cgroup': '0::/\n',
       'sys/fs/cgroup/memory.max': '5000\n',
       'sys/fs/cgroup/memory.current': '2000\n'}, 3000),
     ({'proc/meminfo': 'MemAvailable: 7 kB\n',
+      'proc/self/cgroup': '0::/\n',
       'sys/fs/cgroup/memory.max': 'max\n',
       'sys/fs/cgroup/memory.current': '2000\n'}, 7168),
-    ({'sys/fs/cgroup/memory/memory.limit_in_bytes': '900\n',
-      'sys/fs/cgroup/memory/memory.usage_in_bytes': '200\n'}, 700)])
+    ({'proc/self/cgroup': '0::/a job\n',       # of which 700 is page cache
+      'sys/fs/cgroup/a job/memory.max': '5000\n',
+      'sys/fs/cgroup/a job/memory.current': '2000\n',
+      'sys/fs/cgroup/a job/memory.stat': 'inactive_anon 9\n'
+                                         'inactive_file 700\n'}, 3700),
+    ({'proc/self/cgroup': '0::/all/job\n',     # the limit of a parent
+      'sys/fs/cgroup/all/job/memory.max': 'max\n',
+      'sys/fs/cgroup/all/job/memory.current': '100\n',
+      'sys/fs/cgroup/all/memory.max': '5000\n',
+      'sys/fs/cgroup/all/memory.current': '4000\n'}, 1000),
+    ({'proc/self/cgroup': '4:memory:/docker/1\n3:cpu:/\n0::/\n',
+      'sys/fs/cgroup/memory/memory.limit_in_bytes': '900\n',
+      'sys/fs/cgroup/memory/memory.usage_in_bytes': '200\n',
+      'sys/fs/cgroup/memory/memory.stat': 'inactive_file 5\n'
+                                          'total_inactive_file 50\n'},
+     750)])
 def test_memory_is_limited_by_machine_and_control_groups(tmp_path, files,
                                                          free):
     root = machine(tmp_path, [], **files)
