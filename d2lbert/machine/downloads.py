@@ -242,8 +242,11 @@ def unpack(archive, base):
         except DAMAGE_ERRORS as error:
             if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
                 raise
-            raise ArchiveError(f'{archive} cannot be unpacked ({error}): '
-                               'delete it and try again') from error
+            # tarfile adds a line for each format that it has tried
+            reason = str(error).partition('\n')[0].rstrip(':')
+            raise ArchiveError(
+                f'{archive} cannot be unpacked ({reason}): delete it and try '
+                'again, or unpack it with another program') from error
         for parts in files:
             target = Path(base, *parts)
             target.parent.mkdir(parents=True, exist_ok=True)

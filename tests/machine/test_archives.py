@@ -49,7 +49,15 @@ def checksum(data):
     return bytes(packed)
 
 
+def encrypted():
+    data = bytearray(zipped())
+    data[data.index(b'PK\3\4') + 6] |= 1
+    data[data.index(b'PK\1\2') + 8] |= 1
+    return bytes(data)
+
+
 @pytest.mark.parametrize('name, data', [
+    ('a.zip', encrypted()), ('x.csv.gz', gzip.compress(b'a,b\n')),
     ('a.zip', place_before(zipped())),
     ('a.tar.gz', checksum(tarred())),
     ('a.tar.gz', checksum(b'')),
@@ -57,11 +65,13 @@ def checksum(data):
     ('a.zip', zipped(method=zipfile.ZIP_LZMA).replace(
         b'\t\4\5\0]', b'\t\4\5\0\xff')),
     ('a.zip', zipped('\u00e9').replace(b'\xc3\xa9', b'\xff\xff')),
-    ('a.tar', tarred('x' * 90 + '/' + 'y' * 300))], ids=range(7))
+    ('a.tar', tarred('x' * 90 + '/' + 'y' * 300))], ids=range(9))
 def test_damage_is_told_in_a_sentence_and_leaves_nothing(tmp_path, name,
                                                          data):
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(ArchiveError, match=f'{name} cannot be unpacked'):
+    with pytest.raises(ArchiveError, match=f'{name} cannot be unpacked '
+                       r'\(.*\): delete it and try again, or unpack it with '
+                       'another program$'):
         unpack(str(tmp_path / name), tmp_path / 'out')
     assert list((tmp_path / 'out').iterdir()) == []
 
