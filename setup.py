@@ -102,8 +102,9 @@ def pip_command(parent=None):
         return []
     pips = [k for k, word in enumerate(words) if re.match(
         r'(.*/)?pip[\d.]*$|.*/pip/__(main|pip-runner)__\.py$', word)]
+    # Options of pip that come first may have values, as --log FILE
     return [word for k in pips[:1] for word in words[k + 1:]
-            if not word.startswith('-')][:1]
+            if word in ('download', 'install', 'lock', 'wheel')][:1]
 
 
 def exit_if_wheel_is_kept(folder):

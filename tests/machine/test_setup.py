@@ -235,6 +235,8 @@ def test_a_wheel_to_be_given_away_is_refused_in_one_sentence(source):
     (['-m', 'pip', 'wheel', '.'], ['wheel']),
     (['/usr/bin/pip3.11', '--quiet', 'install', 'wheel'], ['install']),
     (['/site/pip/__pip-runner__.py', 'wheel', '.'], ['wheel']),
+    (['-m', 'pip', '--log', 'x', 'wheel', '.'], ['wheel']),
+    (['-m', 'pip', '--proxy', 'x', 'install', 'wheel'], ['install']),
     (['setup.py', 'bdist_wheel'], [])])
 def test_the_command_of_pip_is_read_from_the_process(words, first):
     names = runpy.run_path(str(ROOT / 'setup.py'))
