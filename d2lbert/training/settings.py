@@ -97,9 +97,13 @@ def _converted(name, value, kind):
         return bool(value)
     is_real = isinstance(value, numbers.Real)   # also True for bools
     if kind in (int, float) and is_real and not isinstance(value, bool):
-        # int() of infinity raises OverflowError
-        if kind is float or (math.isfinite(value) and int(value) == value):
-            return kind(value)
+        try:
+            # int() of infinity raises OverflowError
+            if kind is float or (math.isfinite(value) and int(value) == value):
+                return kind(value)
+        except OverflowError:   # an int beyond the largest float
+            raise ValueError(f'{name} must have at most 308 digits, and this '
+                             'number has more') from None
     expected = {str: 'a name', bool: 'True or False', int: 'a whole number',
                 float: 'a number'}[kind]
     # For an int, 0.5 is a wrong value rather than a wrong type

@@ -690,6 +690,8 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(fill_sequences='no'),
      "fill_sequences must be True or False, not 'no'"),
     (dict(seed=0.5), 'seed must be a whole number, not 0.5'),
+    (dict(num_steps=10 ** 400), 'num_steps must have at most 308'),
+    (dict(lr=10 ** 400), 'lr must have at most 308 digits'),
     (dict(batch_size=0), 'batch_size must be a whole number'),
     (dict(num_steps=1.5), 'num_steps must be a whole number'),
     (dict(save_every=-1), 'save_every must be a whole number'),
