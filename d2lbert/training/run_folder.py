@@ -366,10 +366,11 @@ def _lock(folder):
             if os.path.samestat(os.fstat(lock), os.stat(path)):
                 break
         os.close(lock)
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, (
-        f'process {os.getpid()} on {socket.gethostname()} since '
-        f'{time.strftime("%Y-%m-%d %H:%M:%S")}\n').encode(), 0)
+    with contextlib.suppress(OSError):  # `check_disk_space` finds a full disk
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, (
+            f'process {os.getpid()} on {socket.gethostname()} since '
+            f'{time.strftime("%Y-%m-%d %H:%M:%S")}\n').encode(), 0)
     return lock
 
 

@@ -1,5 +1,6 @@
 """Run folders: whole or not there at all, read back as they were written."""
 import csv
+import errno
 import json
 import os
 import re
@@ -358,6 +359,19 @@ def test_room_is_looked_for_before_training(tmp_path, monkeypatch,
                         lambda path: usage._replace(free=100_000))
     with pytest.raises(RunError, match=r'^run has 0.1 MB of room, and the '
                                        r'run will write 0.\d MB: free some'):
+        d2l.pretrain(**TINY, out='run')
+    assert not os.listdir(tmp_path)
+
+
+def test_a_disk_too_full_for_the_mark_leaves_nothing_either(tmp_path,
+                                                            monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    monkeypatch.setattr(os, 'pwrite', refuse)
+    usage = shutil.disk_usage('.')
+    monkeypatch.setattr(shutil, 'disk_usage',
+                        lambda path: usage._replace(free=0))
+    with pytest.raises(RunError, match='^run has 0.0 MB of room'):
         d2l.pretrain(**TINY, out='run')
     assert not os.listdir(tmp_path)
 
