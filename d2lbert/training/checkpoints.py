@@ -3,6 +3,7 @@
 An argument `run` is the path of a run folder; `path`, of a checkpoint.
 """
 import contextlib
+import errno
 import json
 import os
 import re
@@ -83,9 +84,9 @@ def _run_of(path):
 
 def earlier_than(path):
     """The checkpoints of the run before `path`, in order of their steps."""
-    # Names with eight digits have the order of their steps
+    # Names have eight digits, or more from step 10 ** 8 on
     return [other for other in all_of(_run_of(path))
-            if other.name < path.name]
+            if (len(other.name), other.name) < (len(path.name), path.name)]
 
 
 def save(run, step, state, arrays, num_kept=3):
@@ -112,9 +113,11 @@ def save(run, step, state, arrays, num_kept=3):
         earlier = earlier_than(path)
         advice = (f'resume; the checkpoint before it, {earlier[-1]}, is whole'
                   if earlier else 'start again; there is no checkpoint yet')
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise CheckpointError(
             f'the checkpoint {path} cannot be written ({error.strerror}): '
-            f'make room and {advice}') from None
+            f'{"make room" if is_full else "remove the cause"} and {advice}'
+            ) from None
     # With num_kept=0, [-0:] keeps the whole list
     kept_paths = [*earlier_than(path), path][-num_kept:]
     for old in set(all_of(run)) - set(kept_paths):

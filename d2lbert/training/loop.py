@@ -156,10 +156,10 @@ class Run:
                 stateful.restore(checkpoint)
         except checkpoints.CheckpointError:
             raise
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, OverflowError) as error:
             raise checkpoints.CheckpointError(
                 f'{path} is damaged: it does not describe the progress of '
-                f'its run ({error})') from None
+                f'its run ({error})' + checkpoints.remedy(path)) from None
         self.resumed_step = self.history.num_steps
         self.schedule.check(path)
         if not self.schedule.is_over():

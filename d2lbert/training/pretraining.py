@@ -167,6 +167,8 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
     another type. The other arguments are as for `Run`.
     """
     is_folder = path.is_dir()
+    if path.is_file() and path.parent == Path():    # in the current folder
+        path = path.absolute()
     # A checkpoint is RUN/checkpoints/FILE
     folder = path if is_folder else path.parent.parent
     if not is_folder and path.parent != checkpoints.folder_of(folder):
@@ -222,7 +224,7 @@ def _resumed_settings(checkpoint, keywords, run_type):
     except (ValueError, TypeError, OverflowError) as error:
         raise checkpoints.CheckpointError(
             f'{checkpoint.path} is damaged: its settings are invalid '
-            f'({error})') from None
+            f'({error})' + checkpoints.remedy(checkpoint.path)) from None
     refused = sorted(name for name, value in keywords.items()
                      if name not in run_type.changeable
                      and value != saved.get(name))

@@ -9,7 +9,7 @@ from d2lbert.machine import array_files, workers
 from d2lbert.machine.backend import mx, np, npx
 from d2lbert.machine.files import MXNetPath, replacing
 from d2lbert.machine.terminal import note
-from d2lbert.training.checkpoints import CheckpointError
+from d2lbert.training.checkpoints import CheckpointError, remedy
 from d2lbert.training.saved_runs import (
     RunError,
     load_parameters,
@@ -31,7 +31,8 @@ class Stateful:
     def restore(self, checkpoint):
         """Take the object's values from a `Checkpoint`.
 
-        Raises ValueError, TypeError or KeyError if they are damaged.
+        Raises ValueError, TypeError, LookupError or OverflowError if they are
+        damaged.
         """
 
 
@@ -204,7 +205,8 @@ class WeightAverage(Stateful):
             if onp.shape(found) != param.shape:     # () if `found` is None
                 raise CheckpointError(
                     f'{checkpoint.path} is damaged: it lacks the average of '
-                    f'{name}, of the shape {param.shape}')
+                    f'{name}, of the shape {param.shape}'
+                    + remedy(checkpoint.path))
             average[:] = np.array(found).as_nd_ndarray()
 
 
@@ -255,7 +257,7 @@ class BestWeights(Stateful):
         if not found:
             raise CheckpointError(
                 f'{checkpoint.path} is damaged: it lacks the best weights, '
-                f'of step {self.step}')
+                f'of step {self.step}' + remedy(checkpoint.path))
         with replacing(self.path) as partial_path:
             npx.save(MXNetPath(partial_path), found)
 

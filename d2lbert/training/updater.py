@@ -235,7 +235,8 @@ class Updater(Stateful):
         optimizer.begin_num_update = optimizer.num_update = (
             checkpoint.state['updates'])
         for name, param in params.items():
-            if f'moment0/{name}' in checkpoint.arrays:
+            # Before the first update, there are no moments
+            if param.grad_req != 'null' and optimizer.num_update:
                 moments = [checkpoint.arrays.get(f'moment{i}/{name}')
                            for i in range(2)]
                 if any(onp.shape(moment) != param.shape

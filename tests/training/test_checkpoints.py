@@ -3,6 +3,7 @@ import contextlib
 import errno
 import gc
 import json
+import math
 import os
 import re
 import resource
@@ -222,6 +223,25 @@ def test_no_later_checkpoint_is_called_the_one_before(tmp_path):
     assert steps(tmp_path) == [2, 4, 6]
 
 
+def test_the_checkpoint_before_one_of_nine_digits_has_eight(tmp_path):
+    for step in 99_999_998, 99_999_999, 100_000_000:
+        path = checkpoints.save(tmp_path, step, {}, {}, num_kept=2)
+    assert steps(tmp_path) == [99_999_999, 100_000_000]
+    assert checkpoints.earlier_than(path) == [checkpoints.path_of(
+        tmp_path, 99_999_999)]
+
+
+@pytest.mark.parametrize('code, advice', [
+    (errno.EDQUOT, 'make room'), (errno.EROFS, 'remove the cause')])
+def test_only_a_full_disk_needs_room(tmp_path, monkeypatch, code, advice):
+    def refuse(_):
+        raise OSError(code, os.strerror(code))
+    monkeypatch.setattr(os, 'fsync', refuse)
+    with pytest.raises(CheckpointError, match=(
+            rf'written \({os.strerror(code)}\): {advice} and start again')):
+        checkpoints.save(tmp_path, 1, {}, {})
+
+
 def test_a_full_disk_before_the_first_checkpoint_is_told(tmp_path):
     with no_room('os.fsync'), pytest.raises(
             CheckpointError, match='make room and start again; there is '
@@ -424,6 +444,8 @@ def test_one_of_another_model_is_refused(copy, tmp_path):
     (dict(history=1), 'its history is 1'),
     (dict(position='ab'), "its position is 'ab'"),
     (dict(position=['a', 'b']), 'the progress of its run'),
+    (dict(position=[math.inf, 0]), 'the progress of its run'),
+    (dict(taken=math.inf), 'the progress of its run'),
     (dict(position=[7, 7]), 'belongs to another text'),
     (dict(fingerprint='f'), 'has changed since')])
 def test_a_state_that_cannot_be_is_refused(copy, changes, message):
@@ -431,6 +453,14 @@ def test_a_state_that_cannot_be_is_refused(copy, changes, message):
     with pytest.raises(ValueError, match=message) as caught:
         d2l.pretrain(resume=copy, num_steps=5)
     assert '\n' not in str(caught.value)
+    if 'settings' in changes or 'its run' in message:
+        assert '): resume from the checkpoint before' in str(caught.value)
+
+
+def test_one_is_found_by_its_name_alone_in_its_folder(copy, monkeypatch):
+    monkeypatch.chdir(copy / 'checkpoints')
+    assert d2l.pretrain(resume='step-00000003.npz', num_steps=4,
+                        devices='cpu') == copy
 
 
 def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
@@ -488,6 +518,7 @@ def without(path, **changes):
     ({'tokenizer': onp.frombuffer(b'{"tokenizer": "{"}', 'uint8')},
      'its vocabulary cannot be read'),
     ({'vocab': onp.frombuffer(b'\xff\xfe', 'uint8')}, 'its vocabulary'),
+    ({'moment0/encoder.token_embedding.weight': None}, 'its moments of'),
     ({'moment1/encoder.token_embedding.weight': None}, 'its moments of'),
     ({'moment0/encoder.token_embedding.weight': onp.zeros(3)}, 'its moments'),
 ])

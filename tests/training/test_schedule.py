@@ -236,8 +236,9 @@ def test_a_checkpoint_without_its_clock_is_damaged(timed, tmp_path, change):
     again = killed(timed, 3, tmp_path / 'again')
     path = checkpoints.all_of(again)[-1]
     rewrite(path, change)
-    with pytest.raises(CheckpointError, match='is damaged: it does not '
-                                              'describe the progress'):
+    with pytest.raises(CheckpointError, match=(
+            r'is damaged: it does not describe the progress of its run '
+            r'\(.*\): resume from the checkpoint before it with --resume ')):
         d2l.pretrain(resume=path, devices='cpu')
 
 
