@@ -9,7 +9,7 @@ from d2lbert.command.flags import (
     device_of,
     print_json,
 )
-from d2lbert.machine.arguments import UsageError
+from d2lbert.machine.arguments import check_text_or_file
 from d2lbert.machine.terminal import note
 
 
@@ -41,10 +41,8 @@ def run(args):
     from d2lbert.pretrained.fill_mask import fill_mask
     from d2lbert.texts.text_sources import Line, Lines
     from d2lbert.training.load import load
-    has_text, has_file = args.text is not None, args.file is not None
-    if has_text == has_file:
-        raise UsageError('give a text, or --file FILE with a text on each '
-                         'line' + (', not both' if args.file else ''))
+    check_text_or_file(args.text, args.file, args.text_field, args.skip_empty)
+    has_file = args.file is not None
     if has_file:
         lines = Lines(args.file, args.text_field, args.skip_empty,
                       single_pass=True)

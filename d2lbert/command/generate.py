@@ -8,7 +8,7 @@ from d2lbert.command.flags import (
     device_of,
     print_json,
 )
-from d2lbert.machine.arguments import UsageError
+from d2lbert.machine.arguments import check_text_or_file
 from d2lbert.machine.terminal import note
 
 
@@ -50,11 +50,9 @@ def run(args):
     from d2lbert.pretrained.generation import generate
     from d2lbert.texts.text_sources import Lines
     from d2lbert.training.load import load
-    has_texts, has_file = bool(args.texts), args.file is not None
-    if has_texts == has_file:
-        raise UsageError('give texts, or --file FILE with a text on each '
-                         'line' + (', not both' if args.file else ''))
-    texts = args.texts
+    check_text_or_file(args.texts or None, args.file, args.text_field,
+                       args.skip_empty, 'texts')
+    texts, has_file = args.texts, args.file is not None
     if has_file:
         lines = Lines(args.file, args.text_field, args.skip_empty)
         texts = [line.text for line in lines]

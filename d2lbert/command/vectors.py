@@ -12,7 +12,7 @@ import numpy as onp
 
 from d2lbert.command.flags import device_of, print_json, short_floats
 from d2lbert.command.vector_files import read_npy, vectors_file
-from d2lbert.machine.arguments import UsageError
+from d2lbert.machine.arguments import UsageError, check_text_or_file
 from d2lbert.machine.files import is_run
 from d2lbert.machine.terminal import note
 from d2lbert.pretrained.contents import load_quantized
@@ -38,6 +38,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     """
     row_per_text = file is not None and out is not None
     pooling = _pooling(folder, pool, row_per_text)
+    check_text_or_file(text, file, text_field, skip_empty)
     _check_arguments(text, pair, file, pooling, out)
     lines = num_texts = digest = None
     if file is not None:
@@ -260,9 +261,6 @@ def _query_truncation_note(query_encoder):
 
 
 def _check_arguments(text, pair, file, pooling, out):
-    if (text is None) == (file is None):
-        raise UsageError('give a text, or --file FILE with a text on each '
-                         'line' + (', not both' if file else ''))
     if file is None:
         for name, value in (('text', text), ('--pair', pair)):
             if value is not None and not value.strip():

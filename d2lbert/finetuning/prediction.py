@@ -32,6 +32,7 @@ from d2lbert.machine.arguments import (
     UsageError,
     check_out,
     check_predictions_out,
+    check_text_or_file,
     items_of,
     short_repr,
     write_rows,
@@ -214,9 +215,7 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
     a dictionary, called for each of the `_rows`; None: print lines of text.
     With `out`, nothing is printed.
     """
-    if (text is None) == (file is None):
-        raise UsageError('give a text, or --file FILE with a text on each '
-                         'line' + (', not both' if file else ''))
+    check_text_or_file(text, file, text_field, skip_empty)
     if file is None and out is not None:
         raise UsageError('--out goes with --file: the prediction of one '
                          'text is printed')

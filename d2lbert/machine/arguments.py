@@ -97,6 +97,20 @@ def failures_of(flag, path, action):
                          ) from None
 
 
+def check_text_or_file(text, file, text_field, skip_empty, what='a text'):
+    """Raise UsageError unless a command has either a text or --file.
+
+    text_field, skip_empty: flags about the lines of --file, which are errors
+    with a text. what: the name of `text` in the message.
+    """
+    if (text is None) == (file is None):
+        raise UsageError(f'give {what}, or --file FILE with a text on each '
+                         'line' + (', not both' if file is not None else ''))
+    if file is None and (skip_empty or text_field is not None):
+        raise UsageError('--text-field and --skip-empty are for the lines of '
+                         '--file: leave them out')
+
+
 def check_out_path(out, example, flag='--out'):
     """Raise ValueError if `out` is a folder, or if its folder is missing.
 

@@ -54,6 +54,8 @@ def test_a_folder_goes_through_a_run(folder, tmp_path, capsys):
 
 @pytest.mark.parametrize('arguments, said', [
     (['fill', 'FOLDER', 'no mask'], 'the text has no [MASK]'),
+    (['fill', 'FOLDER', '[MASK]', '--file', ''], 'not both'),
+    (['fill', 'FOLDER', '[MASK]', '--skip-empty'], 'are for the lines of'),
     (['fill', 'none', '[MASK]'], 'there is no folder none'),
     (['fill', 'FOLDER', '[MASK]', '--top', '0'], '--top: 0 must be at'),
     (['export', 'FOLDER', 'x'], 'is no folder of a run'),

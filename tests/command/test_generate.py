@@ -83,6 +83,8 @@ def test_truncation_and_skipped_texts_are_reported(tmp_path, capsys):
     ([f'{BART}-classify', 'a'], 'this model is fine-tuned, and no longer has'),
     ([BART], 'give texts, or --file FILE'),
     ([BART, 'a', '--file', 'b'], 'not both'),
+    ([BART, 'a', '--file', ''], 'not both'),
+    ([BART, 'a', '--text-field', 'b'], 'are for the lines of --file'),
     ([BART, '--file', 'nowhere'],
      'there is no file or folder nowhere: name an existing one for --file'),
     ([BART, 'a', '--num-beams', '0'], '--num-beams: 0 must be'),

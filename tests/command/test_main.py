@@ -583,7 +583,9 @@ def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
 
 @pytest.mark.parametrize('flags, reason', [
     ([], 'give a text, or --file FILE with a text on each line'),
-    (['a', '--file', 'x'], 'not both'),
+    (['a', '--file', 'x'], 'not both'), (['a', '--file', ''], 'not both'),
+    (['a', '--text-field', 'x'], 'are for the lines of --file: leave them'),
+    (['a', '--skip-empty'], 'are for the lines of --file: leave them out'),
     (['--file', 'x', '--pair', 'a'], '--pair goes with one text'),
     (['--file', 'x', '--out', 'x.npy', '--pool', 'none'],
      'give --pool cls or --pool mean'),

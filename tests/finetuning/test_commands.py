@@ -341,6 +341,9 @@ def test_invalid_requests_to_predict_are_one_line(runs, tmp_path,
                     '--skip-empty').splitlines()) == 2
     assert 'give a text, or --file' in refused(capsys, 'predict', run)
     assert 'not both' in refused(capsys, 'predict', run, 'a', '--file', 'x')
+    assert 'not both' in refused(capsys, 'predict', run, 'a', '--file', '')
+    assert 'are for the lines of --file: leave them out' in refused(
+        capsys, 'predict', run, 'a', '--skip-empty')
     assert '--out goes with --file' in refused(capsys, 'predict', run, 'a',
                                                '--out', 'x')
     assert 'give no second texts' in refused(capsys, 'predict', run, 'a',
