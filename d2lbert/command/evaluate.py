@@ -5,6 +5,7 @@ from d2lbert.command.flags import (
     check_folders,
     print_json,
 )
+from d2lbert.machine.arguments import UsageError
 
 
 def add(commands):
@@ -45,7 +46,7 @@ def run(args):
         raise ValueError(f'{args.folder} is not a run of finetune: name '
                          'text files with --corpus, not with --data')
     if args.text_field is not None and args.corpus is None:
-        raise ValueError('--text-field is for the files of --corpus: name '
+        raise UsageError('--text-field is for the files of --corpus: name '
                          'them, or leave --text-field out')
     metrics = evaluate_run(args.folder, args.corpus, args.devices,
                            args.text_field, args.precision)
@@ -62,7 +63,7 @@ def _evaluate_finetuned(args):
         raise ValueError(f'{args.folder} is a run of finetune: name '
                          'other files with --data, not with --corpus')
     if args.text_field is not None:
-        raise ValueError(f'{args.folder} is a run of finetune: leave '
+        raise UsageError(f'{args.folder} is a run of finetune: leave '
                          '--text-field out, which is for --corpus')
     results = evaluations(args.folder, args.data, args.devices,
                           precision=args.precision)

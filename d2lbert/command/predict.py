@@ -63,11 +63,12 @@ def run(args):
 
 def _write_submission(args):
     from d2lbert.finetuning.prediction import write_submission
-    has_text = any(value is not None for value in (
-        args.text, args.file, args.pair, args.text_field))
-    if args.out is None or has_text:
-        raise UsageError('--data needs --out FOLDER and takes no text: it '
-                         'predicts the test part of the task')
+    has_other_flag = args.skip_empty or any(value is not None for value in (
+        args.text, args.file, args.pair, args.text_field, args.top))
+    if args.out is None or has_other_flag:
+        raise UsageError('--data needs --out FOLDER, and takes no text, '
+                         '--file, --pair, --text-field, --skip-empty or '
+                         '--top: it predicts the test part of the task')
     paths = write_submission(args.folder, args.data, args.out, args.devices,
                              args.force, args.precision)
     if args.json:

@@ -225,6 +225,10 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
     if out is not None:
         check_out(out, force, example='labels.txt', reads=[folder, file])
         check_predictions_out(out)
+        if top is not None and Path(out).suffix.lower() in TABLE_EXTENSIONS:
+            raise UsageError(f'--top {top}: a row of {out} has only one '
+                             'label: print the labels with --json, or name '
+                             'a .tsv or .txt file')
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
     about = net.about

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import prose
 import pytest
-from commands import status_of
+from commands import refusal, status_of
 
 import d2lbert as d2l
 from d2lbert.__main__ import main, parser
@@ -287,6 +287,9 @@ def test_predict_names_as_many_labels_as_are_asked_for(runs, tmp_path, capsys):
                 '1').splitlines() == all_lines[:1]
     assert said(capsys, 'predict', run, '--file', 'x', '--top',
                 '2') == '\t'.join(all_lines) + '\n'
+    for name in 'x.csv', 'x.jsonl':
+        assert f'--top 2: a row of {name} has only one label' in refused(
+            capsys, 'predict', run, '--file', 'x', '--top', '2', '--out', name)
 
 
 def test_predictions_replace_nothing_unasked(runs, tmp_path, capsys):
@@ -365,8 +368,8 @@ def test_commands_tell_the_kinds_of_runs_apart(runs, tmp_path, capsys):
     run = runs('sst2')
     assert '--data, not with --corpus' in refused(
         capsys, 'evaluate', run, '--corpus', 'x')
-    assert 'leave --text-field out' in refused(
-        capsys, 'evaluate', run, '--text-field', 'x')
+    status, err = refusal(capsys, 'evaluate', run, '--text-field', 'x')
+    assert status == 2 and 'leave --text-field out' in err
     assert main(['encode', str(run), 'a']) == 0     # the model under the head
     assert capsys.readouterr().out.startswith('[CLS] ')
     assert 'no trained head for masked words' in refused(
@@ -377,8 +380,9 @@ def test_commands_tell_the_kinds_of_runs_apart(runs, tmp_path, capsys):
           '--out', start])
     assert '--corpus, not with --data' in refused(
         capsys, 'evaluate', start, '--data', 'x')
-    assert '--text-field is for the files of --corpus: name them' in refused(
-        capsys, 'evaluate', start, '--text-field', 'x')
+    status, err = refusal(capsys, 'evaluate', start, '--text-field', 'x')
+    assert status == 2
+    assert '--text-field is for the files of --corpus: name them' in err
     assert 'is no run of d2lbert finetune' in refused(
         capsys, 'predict', start, 'a')
     assert 'has no checkpoint to resume from' in refused(
@@ -447,6 +451,10 @@ def test_a_run_of_mnli_answers_both_parts_and_the_diagnostic_set(
         capsys, 'predict', run, '--data', str(place), '--out', str(out))
     assert '--data needs --out FOLDER' in refused(
         capsys, 'predict', run, 'a text', '--data', str(place))
+    for flags in ['--top', '1'], ['--skip-empty']:
+        assert '--skip-empty or --top' in refused(
+            capsys, 'predict', run, '--data', str(place), '--out', 'new',
+            *flags)
 
 
 @pytest.mark.parametrize('task, header, name', [
