@@ -200,7 +200,9 @@ def fish_script(commands):
 
 
 def _fish_line(command, flag):
-    line = f"complete -c d2lbert -n '__fish_seen_subcommand_from {command}'"
+    # The sub-command is the second word, and a later word may equal its name
+    line = ("complete -c d2lbert -n "
+            f"'contains -- {command} (commandline -opc)[2]'")
     # -r: a value follows; -f: complete no file names; -x: -r and -f
     if flag.names:
         for name in flag.names:

@@ -265,7 +265,8 @@ COMPLETED = [
     ('encode --pool ', ['own', 'cls', 'mean', 'none']),
     ('pretrain --objective mlm+', ['mlm+nsp', 'mlm+sop']),
     ('pretrain --corpus tex', ['texts.txt']), ('encode tex', ['texts.txt']),
-    ('pretrain --num-steps ', []), ('completion ', ['bash', 'zsh', 'fish'])]
+    ('help encode --po', []), ('pretrain --num-steps ', []),
+    ('completion ', ['bash', 'zsh', 'fish'])]
 
 
 def completed_by_bash(line, capsys):
