@@ -269,7 +269,8 @@ def _render_as_list(header, rows, width, style):
     for row in rows:
         if _is_title(row):
             title = _plain_text(row[0])
-            output += ['', style.heading(title, TABLE_TITLE_LEVEL)]
+            title = style.heading(title, TABLE_TITLE_LEVEL)
+            output += ['', title] if output else [title]
             continue
         output += _wrap(row[0], width, style)
         for name, cell in zip(header[1:], row[1:]):

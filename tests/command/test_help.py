@@ -91,6 +91,18 @@ def test_a_wide_table_becomes_a_list():
 `--b`
     last
 '''
+    # A title above the first row has no empty line before it
+    titled = ('| | |\n|---|---|\n| **a** | |\n| a long first cell | b |\n'
+              '| **b** | |\n| c | d |\n')
+    assert render(titled, 19) == '''\
+a
+a long first cell
+    b
+
+b
+c
+    d
+'''
 
 
 def test_a_short_first_column_stays_beside_the_second():
