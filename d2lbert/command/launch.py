@@ -1,5 +1,4 @@
 """Run `d2lbert launch`: start the processes that train one model."""
-import contextlib
 import os
 import shlex
 import signal
@@ -19,7 +18,6 @@ from d2lbert.launch.launcher import (
 from d2lbert.machine import mxnet_libraries
 from d2lbert.machine.arguments import UsageError, usage_errors
 from d2lbert.machine.files import free_run_path
-from d2lbert.training.interrupts import Interrupted
 from d2lbert.training.settings import CHANGEABLE_ON_RESUME, check_clock
 
 #: Arguments of Python that start a worker. The arguments of `d2lbert` follow.
@@ -76,10 +74,8 @@ def run(args):
     # Fail here, not in each worker, if an environment variable is invalid
     mxnet_libraries.thread_settings()
     try:
-        with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
-            launch([*WORKER, *command], num_workers, args.servers, hosts,
-                   args.port, args.root_uri, args.ssh, args.remote_python,
-                   SERVER)
+        launch([*WORKER, *command], num_workers, args.servers, hosts,
+               args.port, args.root_uri, args.ssh, args.remote_python, SERVER)
     except (KeyboardInterrupt, LaunchError) as error:
         hint = _resume_hint(args, num_workers, run_folder, resume_arguments)
         if isinstance(error, LaunchError):
@@ -89,25 +85,6 @@ def run(args):
               file=sys.stderr)
         return 128 + getattr(error, 'signal', signal.SIGINT)
     return 0
-
-
-@contextlib.contextmanager
-def _interrupted_by(*signals):
-    """Context in which these signals raise KeyboardInterrupt, as Ctrl-C does.
-
-    Ignored signals, such as SIGHUP under nohup, stay ignored.
-    """
-    def interrupt(number, _):
-        raise Interrupted(number=number)
-    handlers_before = {number: signal.signal(number, interrupt)
-                       for number in signals
-                       if signal.getsignal(number) is not signal.SIG_IGN}
-    try:
-        yield
-    finally:
-        for number, handler in handlers_before.items():
-            # None: Python did not set the handler, and cannot restore it
-            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _worker_command(command, pretrain_parser, num_workers=1):

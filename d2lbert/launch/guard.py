@@ -51,7 +51,8 @@ def main(spec):
             stdin=subprocess.DEVNULL, start_new_session=True,
             preexec_fn=make_die_with_parent())
     except OSError as error:
-        print(f'{error.filename}: {error.strerror} on '
+        # If fork failed, the error has no file name
+        print(f'{error.filename or spec["argv"][0]}: {error.strerror} on '
               f'{socket.gethostname()}', file=sys.stderr)
         return 127
     try:

@@ -399,6 +399,11 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
             raise UsageError(f'{name} must be 1 or more, not {count}')
     if not 0 <= port < 2 ** 16:
         raise UsageError(f'--port must be 0 to 65535, not {port}')
+    try:
+        ssh_command = shlex.split(ssh)
+    except ValueError as error:     # 'No closing quotation'
+        raise UsageError(f'--ssh {ssh} has {str(error).lower()}: correct its '
+                         'quotes and backslashes') from None
     env = dict(DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
                D2LBERT_NUM_WORKERS=str(workers))
     # host_of[i]: the host of server i, and of worker i
@@ -410,7 +415,7 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
         set(hosts) == {LOCAL} and not port and root_uri is None
         and os.access(SOCKET_FOLDER, os.W_OK))
     if uses_unix_sockets:
-        job = Job(None, shlex.split(ssh), remote_python,
+        job = Job(None, ssh_command, remote_python,
                   [reserve_socket() for _ in range(1 + servers + workers)])
         # DMLC_LOCAL makes MXNet use Unix sockets, whose names replace port
         # numbers. The scheduler gets the first socket
@@ -418,7 +423,7 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
         env.update(DMLC_LOCAL='1', DMLC_NODE_HOST=address)
     else:
         root_port = free_port(address, port)
-        job = Job((address, root_port), shlex.split(ssh), remote_python)
+        job = Job((address, root_port), ssh_command, remote_python)
     env.update(DMLC_PS_ROOT_URI=address, DMLC_PS_ROOT_PORT=str(root_port))
     try:
         job.start('scheduler', LOCAL, server, dict(env, DMLC_ROLE='scheduler'))

@@ -260,6 +260,9 @@ except KeyboardInterrupt:
     assert job.stdout.readline() == 'ready\n'
     assert job.stderr.readline() == '[worker 1] ready\n'
     job.send_signal(number)
+    # A second signal within CLEANUP_SECONDS is ignored
+    time.sleep(0.2)
+    job.send_signal(number)
     out, errors = job.communicate(timeout=30)
     assert job.returncode == 128 + number and out == ''
     assert errors == (
@@ -523,6 +526,17 @@ def test_a_guard_reports_a_missing_folder():
     assert errors.startswith('/no/such/folder: No such file or directory on ')
 
 
+def test_a_guard_that_cannot_fork_names_the_program():
+    status, _, errors = run_guard('', argv=['python3'], guard_source=Path(
+        guard.__file__).read_text() + '''
+def _fail(*_, **__):
+    raise BlockingIOError(11, 'Resource temporarily unavailable')
+subprocess.Popen = _fail
+''')
+    assert status == 127
+    assert errors.startswith('python3: Resource temporarily unavailable on ')
+
+
 def test_workers_that_share_a_machine_share_its_cores(monkeypatch):
     for name in ('MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS'):
         monkeypatch.delenv(name, raising=False)
@@ -657,6 +671,7 @@ def test_hosts_come_from_a_list_or_a_file(tmp_path):
     (1, '--hosts no.such.host.invalid -- pretrain', 'give --root-uri'),
     (1, '--root-uri no.such.host.invalid -- pretrain', 'is not an address'),
     (1, '--root-uri 192.0.2.1 -- pretrain', 'cannot listen at 192.0.2.1:0'),
+    (2, """--ssh "ssh 'x" -- pretrain""", "--ssh ssh 'x has no closing"),
     (2, '--workers 2', 'the command of the workers is missing'),
     (2, '-- train', 'the command of the workers is missing'),
     (2, '-- pretrain --minutes 3', 'minutes=3 is for one worker, since'),
