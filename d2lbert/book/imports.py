@@ -39,8 +39,9 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname in REDIRECTED_MODULES:
-            # A package, so that `from d2l.mxnet import x` without such an x
-            # looks for a module d2l.mxnet.x, which raises the error below
+            # A package: for `from d2l.mxnet import x`, if d2lbert has no x,
+            # Python then looks for a module d2l.mxnet.x, and the error below
+            # names it
             return importlib.machinery.ModuleSpec(
                 fullname, self, origin='d2lbert', is_package=True)
         if fullname.startswith('d2l.'):
@@ -85,7 +86,7 @@ def _adapt_line(line):
     if pip_match:
         indentation, command = pip_match.groups()
         if _BOOK_OR_MXNET.search(command):
-            message = f'skipped, d2lbert takes its place: {command}'
+            message = f'skipped, d2lbert replaces d2l and MXNet: {command}'
             return f'{indentation}print({message!r})\n'
     load_match = _LOAD_TABS.match(text)
     if load_match:
@@ -108,8 +109,8 @@ class Redirection:
         # If MXNet cannot work, this raises ImportError before anything changes
         importlib.import_module('d2lbert.names')
         if _forget_book():
-            print('d2l was already imported: run the cells that import it '
-                  'again', file=sys.stderr)
+            print('d2l was already imported: run again the cells that import '
+                  'it', file=sys.stderr)
         sys.meta_path.insert(0, self._finder)
         shell.input_transformers_cleanup.append(adapt_lines)
         self._shell = shell
@@ -148,20 +149,22 @@ redirection = Redirection()     # of this process, for `%load_ext d2lbert`
 
 
 def cell_traceback():
-    """Return the calls in cells of the last error's traceback, as JSON.
+    """Return, as JSON, the last error's calls whose code is in cells.
 
     Each call is [line number in its cell, name of the function], the innermost
-    call last. The first item is in the cell that was run. For code that a cell
-    gives to `exec` or to a magic command such as %%time, the name is
-    '<module>'.
+    call last. The first item is in the cell that was run. The name is
+    '<module>' for code outside of functions, also for code that a cell gives
+    to `exec` or to a magic command such as %%time.
     """
     # Code of cells, and only this code, has the globals of __main__
     cell_globals = sys.modules['__main__'].__dict__
     calls = [(line, frame.f_code.co_name)
              for frame, line in traceback.walk_tb(sys.last_traceback)
              if frame.f_globals is cell_globals]
-    # Code with a syntax error has not run, so no call is in it. If a cell
-    # gives this code to a magic command, `calls` has the call of that command
+    # Code with a syntax error has not run, so no call is in it. If this code
+    # is the cell, `calls` is empty. If the cell gave it to a magic command,
+    # `calls` has the call of the command. After more calls, the code is not a
+    # cell's
     error = sys.last_value
     if len(calls) < 2 and isinstance(error, SyntaxError) and error.lineno:
         calls.append((error.lineno, '<module>'))

@@ -3,8 +3,9 @@
 H: the size of a vector. All classes in `FORMATS` have the interface of `Npy`.
 The constructor gets an open binary file, which `close` leaves open, and the
 name of the column of texts, for formats with such a column. `add` appends n
-texts or tokens and their vectors, an array (n, H). `about` is None, or a
-dictionary with a digest of the texts, which only `Npy` writes.
+texts or tokens and their vectors, an array (n, H). Before `close`, the caller
+may set `about` to a dictionary with a digest of the texts. Only `Npy` writes
+it.
 """
 import contextlib
 import csv
@@ -41,7 +42,8 @@ class Npy:
 
     def _header(self):
         """Return a header of constant length, which `close` can replace."""
-        # 128 bytes with the 10 before it: a multiple of 64, as NumPy asks
+        # The whole header has 128 bytes, a multiple of 64 as NumPy asks: 6 of
+        # NPY_MAGIC, 2 of the version, 2 of the length, and 118 of the text
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
         version = b'\x01\x00'
@@ -230,14 +232,15 @@ def vectors_file(out, force=False, reads=(), text_column='text',
                  flag='--out'):
     """Yield an object of a class in `FORMATS`, which writes the file `out`.
 
-    It writes a temporary file, which becomes `out` on success, or is copied
-    into a pipe `out`. The other arguments are as for `check_out`.
+    It writes a temporary file. On success this file is renamed to `out`, or
+    its content is copied to `out` if that is a pipe. text_column: as in the
+    classes. The other arguments are as for `check_out`.
     """
     _check_vectors_out(out, force, reads, flag)
     format_class = FORMATS.get(Path(out).suffix.lower(), Npy)
-    with writing(out, force, flag) as temporary, open(
-            temporary, 'wb') as file:
-        # In a pipe `out`, `Npy.close` could not overwrite the header
+    with writing(out, force, flag) as path, open(path, 'wb') as file:
+        # `path` is `out` itself if that is a pipe, in which `Npy.close` could
+        # not overwrite the header
         with (contextlib.nullcontext(file) if file.seekable()
               else tempfile.TemporaryFile()) as seekable_file:
             writer = format_class(seekable_file, text_column)

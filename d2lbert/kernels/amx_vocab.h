@@ -38,7 +38,7 @@ void loss_in_range(const Job& job) {
   const int threads = team(2.0 * M * H * V);
   const long num_chunks = ceil_div(M, CHUNK_ROWS);
   const long chunk = ceil_div(ceil_div(M, num_chunks), DEPTH) * DEPTH;  // rows
-  // The threads divide pairs of tiles, of 32 vocabulary words each
+  // Each thread gets some pairs of tiles. A pair has 32 vocabulary words
   const long tile_pairs = ceil_div(V, 2 * SIDE);
   // With P = 3, packed numbers take more memory than floats. So W is packed
   // again in each chunk, and the exponentials are kept as floats.
@@ -60,12 +60,12 @@ void loss_in_range(const Job& job) {
     const ConfiguredTiles tiles;
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
-    // Each thread has a part of the vocabulary, with at most max_blocks blocks.
+    // Each thread has a range of the vocabulary, of at most max_blocks blocks.
     // With gradients, the exponentials of all blocks are kept
     const long max_blocks = ceil_div(
         ceil_div(tile_pairs, team_size) * 2 * SIDE, VOCAB_BLOCK);
     const long kept_blocks = has_grad ? max_blocks : 1;
-    // The numbers of blocks in w_t and in w, in L, and in e_columns
+    // The numbers of blocks in the arrays below: in w_t and w, L, e_columns
     const long w_blocks = keeps_packed_W ? max_blocks : 1;
     const long logit_blocks = KEEPS_PACKED ? 1 : kept_blocks;
     const long e_blocks = KEEPS_PACKED ? kept_blocks : 1;
@@ -117,34 +117,35 @@ void loss_in_range(const Job& job) {
           const long w_slot = keeps_packed_W ? block : 0;
           char* const block_w_t = w_t + w_slot * w_t_bytes;
           char* const block_w = w + w_slot * w_bytes;
-          const long l_slot = logit_blocks > 1 ? block : 0;
-          float* l = L + l_slot * chunk * VOCAB_BLOCK;
+          const long slot = logit_blocks > 1 ? block : 0;
+          float* block_L = L + slot * chunk * VOCAB_BLOCK;
           if (packs_W)
             pack_rows<P, RIGHT>(job.W + v * H, H, n, H, block_w_t);
           std::fill(bias, bias + VOCAB_BLOCK, 0.f);
           std::copy(job.b + v, job.b + v + n, bias);
-          multiply<P>(tile_padded(m), tile_padded(n), H, x_rows, block_w_t, l,
-                      VOCAB_BLOCK, BIAS, bias);
+          multiply<P>(tile_padded(m), tile_padded(n), H, x_rows, block_w_t,
+                      block_L, VOCAB_BLOCK, BIAS, bias);
           Prefetcher ahead(m);
           const long next_n =
               std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
           if (packs_W) ahead.add(job.W + (v + n) * H, next_n * H * 4);
-          exponentiate(job, first, m, v, n, l, VOCAB_BLOCK, mine, ahead);
+          exponentiate(job, first, m, v, n, block_L, VOCAB_BLOCK, mine, ahead);
           if (!has_grad) continue;
           std::copy(mine.reference, mine.reference + m,
                     mine.block_references + block * chunk);
-          pack_rows<P, LEFT>(l, VOCAB_BLOCK, m, n, e_rows);
+          pack_rows<P, LEFT>(block_L, VOCAB_BLOCK, m, n, e_rows);
           if (packs_W)
             pack_columns<P, RIGHT>(job.W + v * H, H, n, H, block_w);
           multiply<P>(tile_padded(m), H, n, e_rows, block_w, mine.dX, H, ADD);
           if (KEEPS_PACKED)
-            pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n,
+            pack_columns<P, LEFT>(block_L, VOCAB_BLOCK, m, n,
                                   e_columns + block * e_bytes);
         }
 #pragma omp barrier  // until all parts are complete
         combine_parts(job, first, m, parts, t == 0, tops, quotients);
         if (has_grad) {
-          // `add_weighted_rows` needs zeros after the m numbers of `scale_rows`
+          // For P = 1, `add_weighted_rows` also reads the padding of
+          // row_scale, which must be zero
           std::fill(row_scale, row_scale + chunk, 0.f);
           for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
             const long n = std::min(VOCAB_BLOCK, v1 - v);
@@ -157,10 +158,10 @@ void loss_in_range(const Job& job) {
             }
             const char* e = e_columns + (KEEPS_PACKED ? block * e_bytes : 0);
             if (!KEEPS_PACKED) {
-              const float* l = L + block * chunk * VOCAB_BLOCK;
-              pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n, e_columns);
+              const float* block_L = L + block * chunk * VOCAB_BLOCK;
+              pack_columns<P, LEFT>(block_L, VOCAB_BLOCK, m, n, e_columns);
               // A Prefetcher without ranges does nothing
-              d2lbert::add_weighted_rows(l, VOCAB_BLOCK, m, n, row_scale,
+              d2lbert::add_weighted_rows(block_L, VOCAB_BLOCK, m, n, row_scale,
                                          job.db + v, Prefetcher(m));
             } else {
               add_weighted_rows(e, m, n, row_scale, job.db + v);
@@ -182,8 +183,8 @@ void loss_in_range(const Job& job) {
   if (!has_memory) throw std::bad_alloc();
 }
 
-// Like `vocab_loss` in vocab.cc, which computes the rows outside the range of
-// tiles.
+// Like `vocab_loss` in vocab.cc, but by tiles. Rows outside the range of tiles
+// are excluded, and computed by `vocab_loss` in vocab.cc.
 template <int P>
 void vocab_loss(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -197,8 +198,8 @@ void vocab_loss(const Job& job) {
     w_range.add(own_range);
   }
   ExcludedRows excluded(M);
-  // Tiles also multiply the rows that `scale_rows` scales. The weights are
-  // factors of these scales, so they must be in the range of tiles, too
+  // In the gradient of W, tiles multiply rows of X times their weights. So a
+  // weight outside the range excludes its row, too
   for (long r = 0; r < M; r++)
     excluded.marks()[r] =
         !tiles_can_multiply<P>(range_of(job.X + r * H, H), w_range, H) ||

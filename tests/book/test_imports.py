@@ -105,7 +105,7 @@ def test_the_book_and_mxnet_are_not_installed_by_a_page(line, capsys):
     code = adapted(f'if True:\n    {line}\n')
     exec(code, {})
     assert capsys.readouterr().out == (
-        f'skipped, d2lbert takes its place: {line.strip()}\n')
+        f'skipped, d2lbert replaces d2l and MXNet: {line.strip()}\n')
 
 
 @pytest.mark.parametrize('text', [

@@ -125,7 +125,7 @@ def test_a_source_is_printed_and_written_as_a_notebook(old, tmp_path, capsys):
 {old}:
 begin end
 (2, 4, 8)
-skipped, d2lbert takes its place: !pip install d2l==0.17.6
+skipped, d2lbert replaces d2l and MXNet: !pip install d2l==0.17.6
 'read'
 
 new.md:
