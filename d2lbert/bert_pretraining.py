@@ -7,6 +7,7 @@ from pathlib import Path
 
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.devices import device_list
+from d2lbert.machine.arguments import check_sizes
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder
 from d2lbert.nn.checks import check_labels, on_device, predicts_real_tokens
@@ -172,20 +173,10 @@ def _resolve_arguments(ctx, args, devices, log_interval, num_steps,
     if learning_rate is None:   # only the first edition has log_interval
         learning_rate = 1e-3 if 'log_interval' in step_settings else 1e-2
     step_settings.setdefault('log_interval', 1)
-    for name in ('log_interval', 'num_steps'):
-        value = step_settings.get(name)
-        if not _is_positive_integer(value):
-            raise ValueError(f'{name} must be a whole number of at least 1, '
-                             f'not {value}')
+    step_settings.setdefault('num_steps', None)
+    check_sizes(**step_settings)
     return (devices, step_settings['log_interval'],
             step_settings['num_steps'], learning_rate)
-
-
-def _is_positive_integer(value):
-    try:
-        return int(value) == value >= 1
-    except (OverflowError, TypeError, ValueError):  # infinity, None, NaN
-        return False
 
 
 def _repeat_epochs(batches):

@@ -659,7 +659,7 @@ def test_a_script_leaves_its_losses_in_a_run_folder(sample, tmp_path):
     (dict(num_steps=2.5), ValueError, 'num_steps must be .* not 2.5'),
     (dict(num_steps=None), ValueError, 'num_steps must be .* not None'),
     (dict(num_steps=float('inf')), ValueError, 'num_steps must be .* not inf'),
-    (dict(num_steps='5'), ValueError, 'num_steps must be .* not 5'),
+    (dict(num_steps='5'), ValueError, "num_steps must be .* not '5'"),
     (dict(log_interval=0), ValueError, 'log_interval must be .* not 0'),
     (dict(ctx=[npx.cpu()]), TypeError, 'devices once'),
     (dict(vocab_size=V + 1), ValueError, 'vocab_size is 41, .* 40'),

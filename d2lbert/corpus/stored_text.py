@@ -417,7 +417,7 @@ class StoredText(NumberedText):
 # The random numbers of a chunk do not depend on earlier chunks
 
 def _generator(seed, epoch, chunk):
-    """The generator of a chunk; that of the book for chunk 0 of epoch 0."""
+    """The generator of a chunk; for chunk 0 of epoch 0, the book's."""
     if not (epoch or chunk):
         return random.Random(seed)
     return random.Random(int.from_bytes(

@@ -113,7 +113,7 @@ def read_conll(path, tag_column=-1, word_column=0, names=None):
 
 
 class Answer(NamedTuple):
-    """An answer, which is context[begin:end] unless `begin` is None."""
+    """An answer, equal to context[begin:end] unless `begin` is None."""
 
     text: str
     begin: Optional[int]    # None: unknown
