@@ -21,7 +21,7 @@ from d2lbert.pretrained.encoding import encode
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.fill_mask import Guess, fill_mask, has_mask_head
 from d2lbert.pretrained.folders import save_pretrained
-from d2lbert.pretrained.generation import generate, is_causal
+from d2lbert.pretrained.generation import generate
 from d2lbert.pretrained.pooling import cosines
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.pretrained.tokenizers.vocabulary import TokenVocab
@@ -190,7 +190,7 @@ class TextModel(_NetAndTokenizer):
         if has_mask_head(net) and self.tokenizer.mask_id is not None:
             names.append('fill')
         if net.mlm is not None and (net.decoder is not None
-                                    or is_causal(net)):
+                                    or net.config.get('causal')):
             names.append('generate')
         if net.about is not None:       # the net is fine-tuned
             names.append('predict')

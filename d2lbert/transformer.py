@@ -199,6 +199,10 @@ class Blocks(nn.Sequential):
         return [blks[k] for indices in self._block_indices[:num_used_layers]
                 for k in indices]
 
+    def of_layer(self, layer):
+        """Return the blocks of one layer, from 1, in order."""
+        return self.up_to(layer)[len(self.up_to(layer - 1)):]
+
 
 class PositionalEncoding(nn.Block):
     """Sinusoidal positions (Vaswani et al. 2017, section 3.5) and dropout."""

@@ -347,6 +347,8 @@ def report(corpus, settings, is_named=False):
         advice = ('fewer are unknown with word pieces (--tokenizer '
                   'wordpiece), or with a larger vocabulary (--vocab-size, '
                   '--min-freq)')
+    elif settings.get('teacher') is not None:
+        advice = 'choose a teacher of the same language (--teacher)'
     else:
         advice = 'name a vocabulary of the same language (--vocab)'
     check_known(corpus.train, advice)

@@ -99,10 +99,10 @@ class FineTuning(Objective):
         self.Figures = figures_type(self.about)
         self.fingerprint = (f'{digest(self.train_inputs)}-'
                             f'{digest(self.dev_inputs)}')
-        self._steps_per_epoch = math.ceil(
+        # Evaluate after each epoch
+        self.eval_every = math.ceil(
             len(self.train_inputs.tokens) / s['batch_size'])
-        self.eval_every = self._steps_per_epoch
-        self.num_steps = s['num_epochs'] * self._steps_per_epoch
+        self.num_steps = s['num_epochs'] * self.eval_every
 
     def _load_pretrained(self, task, model_in_memory):
         """Return (pretrained net, tokenizer)."""
@@ -143,7 +143,7 @@ class FineTuning(Objective):
         return entries
 
     def _epoch_of(self, step):
-        return math.ceil(step / self._steps_per_epoch)
+        return math.ceil(step / self.eval_every)
 
     def net(self, devices):
         """The net with pretrained weights and a new head, on all devices.

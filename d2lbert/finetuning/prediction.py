@@ -222,10 +222,11 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
     if file is not None and pair is not None:
         raise UsageError('--pair goes with one text; in --file a tab '
                          'separates the two texts')
+    extension = '' if out is None else Path(out).suffix.lower()
     if out is not None:
         check_out(out, force, example='labels.txt', reads=[folder, file])
         check_predictions_out(out)
-        if top is not None and Path(out).suffix.lower() in TABLE_EXTENSIONS:
+        if top is not None and extension in TABLE_EXTENSIONS:
             raise UsageError(f'--top {top}: a row of {out} has only one '
                              'label: print the labels with --json, or name '
                              'a .tsv or .txt file')
@@ -244,7 +245,6 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
         return
     texts, pairs = _read_file(file, folder, about, skip_empty, text_field)
     predictions = predict(net, tokenizer, texts, pairs, show_progress=True)
-    extension = '' if out is None else Path(out).suffix.lower()
     if extension in TABLE_EXTENSIONS:
         with writing(out, force) as partial_path:
             write_rows(partial_path, extension,

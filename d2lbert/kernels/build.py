@@ -197,12 +197,17 @@ def _compile(command, sources, target):
     with work_folder as folder:
         objects = [os.path.join(folder, f'{i}.o')
                    for i in range(len(sources))]
-        _run([[*command, '-c', str(source), '-o', object_file]
-              for source, object_file in zip(sources, objects)], sources,
-             folder)
         built = pathlib.Path(folder, target.name)
-        _run([[*command, '-shared', *objects, '-o', str(built)]], [target],
-             folder)
+        try:
+            _run([[*command, '-c', str(source), '-o', object_file]
+                  for source, object_file in zip(sources, objects)], sources,
+                 folder)
+            _run([[*command, '-shared', *objects, '-o', str(built)]],
+                 [target], folder)
+        except OSError as error:
+            raise BuildError(f'{command[0]} cannot be started '
+                             f'({error.strerror}): end other processes, or '
+                             'raise their limit') from error
         try:
             _move_with_digest(built, target)
         except OSError as error:
@@ -225,7 +230,8 @@ def _run(commands, reported_files, temp_folder):
     """Run commands in parallel; raise BuildError if one fails.
 
     No command outlives this call or this process. reported_files: for each
-    command, the file that the error names.
+    command, the file that the error names. Raises OSError if a command cannot
+    be started.
     """
     env = dict(os.environ, TMPDIR=temp_folder, LC_ALL='C')
     read_end, write_end = os.pipe()
@@ -237,10 +243,6 @@ def _run(commands, reported_files, temp_folder):
                 stdin=read_end, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, env=env, start_new_session=True))
         outputs = [process.communicate()[0] for process in processes]
-    except OSError as error:
-        raise BuildError(f'{commands[0][0]} cannot be started '
-                         f'({error.strerror}): end other processes, or raise '
-                         'their limit') from error
     finally:
         os.close(read_end)
         os.close(write_end)     # the watchers kill commands that still run

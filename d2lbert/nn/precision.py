@@ -65,10 +65,9 @@ def _quantize_encoder(net):
         raise ValueError(
             "precision='int8' needs an encoder without modified blocks: use "
             "'fp32'")
-    blocks, up_to = list(encoder.blks), encoder.blks.up_to
+    blocks = list(encoder.blks)
     # Layers may share blocks, and a layer may have several blocks
-    layers = [[blocks.index(block)
-               for block in up_to(layer)[len(up_to(layer - 1)):]]
+    layers = [[blocks.index(block) for block in encoder.blks.of_layer(layer)]
               for layer in range(1, encoder.blks.num_layers + 1)]
     any_block = blocks[0]       # all blocks have the settings below
     layout = Layout(

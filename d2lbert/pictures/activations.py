@@ -240,12 +240,10 @@ def vectors_by_layer(net, encoded, pad_id=0):
         inputs = [_embed(net, batch.ids, batch.segments, batch.lens)
                   for batch in batches]
     yield _states_by_text(batches, [X for X, _ in inputs])
-    blks, num_applied = net.encoder.blks, 0
+    blks = net.encoder.blks
     for layer in range(1, blks.num_layers + 1):
-        blks_of_layer = blks.up_to(layer)[num_applied:]
-        num_applied += len(blks_of_layer)
         with autograd.pause():
-            for blk in blks_of_layer:
+            for blk in blks.of_layer(layer):
                 inputs = [(blk(X, lens), lens) for X, lens in inputs]
             # The final LayerNorm of a pre-LN encoder, after the last layer
             outputs = [net.encoder.finish(X, layer) for X, _ in inputs]
@@ -357,8 +355,13 @@ def guesses_of(net, tokenizer, encoded, top=NUM_GUESSES):
 #: Number of a token's neighbours in a layer, and of neighbours with its id.
 NUM_NEIGHBOURS = 6
 
-#: Sentences of a sample are truncated to this number of tokens.
+#: Sentences of a sample are truncated to this number of tokens, or to fewer.
 MAX_SENTENCE_TOKENS = 128
+
+
+def max_sentence_tokens(net):
+    """The number of tokens to which sentences are truncated for a net."""
+    return min(net.encoder.max_len, MAX_SENTENCE_TOKENS)
 
 
 class SampleToken(NamedTuple):
@@ -387,8 +390,8 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
     only compared with the same special token, and other tokens only with
     tokens that are not special.
     """
-    sample = tokenizer.encode_batch(list(sentences), max_len=min(
-        net.encoder.max_len, MAX_SENTENCE_TOKENS))
+    sample = tokenizer.encode_batch(list(sentences),
+                                    max_len=max_sentence_tokens(net))
     sample_tokens = [SampleToken(s, begin, end)
                      for s, encoded in enumerate(sample)
                      for begin, end in encoded.offsets]

@@ -9,7 +9,10 @@ import numpy as onp
 
 from d2lbert.nn.precision import set_precision
 from d2lbert.pictures import sample_texts
-from d2lbert.pictures.activations import vectors_by_layer
+from d2lbert.pictures.activations import (
+    max_sentence_tokens,
+    vectors_by_layer,
+)
 from d2lbert.pictures.run_records import STYLES, name_of
 from d2lbert.pictures.sample_texts import (
     open_model,
@@ -17,9 +20,6 @@ from d2lbert.pictures.sample_texts import (
     tokenizer_of,
 )
 from d2lbert.training import checkpoints
-
-#: Longer sentences are truncated.
-MAX_SENTENCE_TOKENS = 128
 
 PANEL_INCHES = 4.2
 FONT_POINTS, MARKER_POINTS = 7, 6       # a point is 1/72 inch
@@ -56,8 +56,8 @@ def sense_points(net, tokenizer, word, uses):
     uses, layer_vectors = vectors_of(net, tokenizer, uses)
     if len(uses) < 3:
         raise ValueError(f'{len(uses)} uses of {word!r} are in the first '
-                         f'{_max_tokens(net)} tokens of the sentences: a '
-                         'picture needs at least three')
+                         f'{max_sentence_tokens(net)} tokens of the '
+                         'sentences: a picture needs at least three')
     points = []
     for X in layer_vectors:
         Y = _principal_components(X)
@@ -73,7 +73,8 @@ def vectors_of(net, tokenizer, uses):
     and a generator of L + 1 arrays (n, H) float32, the embeddings first.
     """
     sentences = list(dict.fromkeys(use.sentence for use in uses))
-    encoded = tokenizer.encode_batch(sentences, max_len=_max_tokens(net))
+    encoded = tokenizer.encode_batch(sentences,
+                                     max_len=max_sentence_tokens(net))
     index_of = {sentence: k for k, sentence in enumerate(sentences)}
     kept, kept_tokens = [], []
     for use in uses:
@@ -89,10 +90,6 @@ def vectors_of(net, tokenizer, uses):
         onp.stack([states[k][tokens].mean(axis=0)
                    for k, tokens in kept_tokens])
         for states in vectors_by_layer(net, encoded, tokenizer.pad_id))
-
-
-def _max_tokens(net):
-    return min(net.encoder.max_len, MAX_SENTENCE_TOKENS)
 
 
 def _principal_components(X):
@@ -304,8 +301,8 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
         if len({use.sentence for use in uses}) < 2:
             raise ValueError(
                 f'{word!r} is in fewer than two sentences of the sample '
-                f'corpus, each cut at {_max_tokens(net)} tokens: there is '
-                'nothing to compare with')
+                f'corpus, each cut at {max_sentence_tokens(net)} tokens: '
+                'there is nothing to compare with')
     return _compute_accuracy(uses_of_word, layer_vectors)
 
 

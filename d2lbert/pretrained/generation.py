@@ -118,11 +118,6 @@ class GenerationConfig(NamedTuple):
         return tokens[-1] == self.end_id or len(tokens) >= self.max_len
 
 
-def is_causal(net):
-    """True if a net can continue texts; False if it is fine-tuned."""
-    return net.mlm is not None and bool(net.config.get('causal'))
-
-
 def _num_positions(net):
     return (net.encoder if net.decoder is None else net.decoder).max_len
 

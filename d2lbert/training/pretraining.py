@@ -69,7 +69,6 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     if resume is not None and wanted is not None:
         raise ValueError('a resumed run takes the wanted corpus from its '
                          'checkpoint: leave wanted out')
-    content = None
     if texts is not None:
         _check_texts_allowed(resume, keywords)
         content = _joined_texts(texts)

@@ -222,6 +222,11 @@ def test_little_use_of_a_text_is_warned_of(caplog):
     message, = [record.getMessage() for record in caplog.records]
     assert 'of the tokens of mixed are unknown' in message
     assert '(--vocab)' in message and '--tokenizer' not in message
+    caplog.clear()
+    report(open_corpus(path, split='book', vocab=vocab, progress=False),
+           dict(settings, teacher='run'))
+    message, = [record.getMessage() for record in caplog.records]
+    assert '(--teacher)' in message and '--vocab' not in message
 
 
 def test_words_left_out_are_compared_with_words_not_with_pieces(caplog):

@@ -340,7 +340,8 @@ def _original_mrpc(path, part):
         return path, None
     test_name = 'msr_paraphrase_test.txt'
     test_files = [file for file in sorted(path.parent.iterdir())
-                  if tables.uncompressed_name(file) == test_name]
+                  if tables.uncompressed_name(file) == test_name
+                  and file.is_file()]
     if not test_files:
         raise TaskError(f'{path.parent} has no dev part of task mrpc: '
                         f'expected dev.tsv, dev_ids.tsv or {test_name} in it')
