@@ -89,6 +89,15 @@ def test_plain_python_gives_the_books_batches_too(book, monkeypatch, folder,
 
 
 @pytest.mark.wiki
+def test_the_begin_of_wikitext2_gives_the_books_batches(
+        book, monkeypatch, wiki_dir, tmp_path):
+    lines = (wiki_dir / hub.TRAIN_FILE).read_bytes().splitlines(True)
+    (tmp_path / hub.TRAIN_FILE).write_bytes(b''.join(lines[:5000]))
+    assert_the_books(book, monkeypatch, tmp_path, 512, 64, 1)
+
+
+@pytest.mark.wiki
+@pytest.mark.slow
 def test_wikitext2_gives_the_books_batches(book, monkeypatch, wiki_dir):
     _, vocab = assert_the_books(book, monkeypatch, wiki_dir, 512, 64, 1)
     assert len(vocab) == 20256

@@ -40,7 +40,7 @@ PARAMETERS = {
     'recipe': dict(book_steps=2, num_steps=3, eval_every=2, vocab_size=200,
                    corpus='sample', seed=1),
     'context': dict(num_steps=4, save_every=2, vocab_size=200,
-                    corpus='sample', width=8, seed=1),
+                    corpus='sample', width=8, min_count=4, seed=1),
     'inference': dict(num_train=60, num_test=30, num_epochs=1,
                       weights='minilm', seed=1),
     'search': dict(texts_file=None, num_texts=120, weights='minilm', seed=1),
@@ -49,7 +49,7 @@ PARAMETERS = {
     'checkpoints': dict(num_train=40, num_epochs=1, weights='minilm', seed=1),
     'exercises': dict(corpus='sample', max_vocab=200, num_steps=6,
                       gelu_steps=4, piece_sizes=[300, 600], large=False,
-                      fetch=False, seed=1),
+                      length=32, fetch=False, seed=1),
 }
 
 # How the package spells what the first edition's definitions give

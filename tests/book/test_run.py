@@ -1,4 +1,5 @@
 """`d2lbert run`: execute, print, write, compare and refuse pages."""
+import contextlib
 import os
 import re
 import subprocess
@@ -174,6 +175,19 @@ def test_the_first_error_ends_the_run_and_names_its_line(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ['page.md']
 
 
+@pytest.fixture(scope='module')
+def started_kernel(tmp_path_factory):
+    with execution.Kernel(tmp_path_factory.mktemp('kernel')) as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def one_kernel(started_kernel, monkeypatch):
+    """All pages run in one kernel: to start one takes seconds."""
+    monkeypatch.setattr(execution, 'Kernel', lambda working_folder:
+                        contextlib.nullcontext(started_kernel))
+
+
 ERRORS = {
     'syntax': ('\n\nx = 1\nx = = 2', 'line 4: SyntaxError: .*\n    x = = 2'),
     'missing': ('from d2l import mxnet as d2l\nd2l.train_ch3(1)',
@@ -183,13 +197,12 @@ ERRORS = {
                   'line 2: ImportError: d2l.torch is for another framework.*'
                   '\n    from d2l import torch as d2l'),
     'question': ('input()', 'line 1.*: StdinNotImplementedError: .*\n.*'),
-    'exit': ('import os\nos._exit(3)', 'the Python process that runs the '
-             'page has ended'),
 }
 
 
 @pytest.mark.parametrize('name', ERRORS)
-def test_an_error_in_a_notebook_names_its_line(name, tmp_path, capsys):
+def test_an_error_in_a_notebook_names_its_line(name, tmp_path, capsys,
+                                               one_kernel):
     source, expected = ERRORS[name]
     nb = v4.new_notebook(cells=[v4.new_markdown_cell('x'),
                                 v4.new_code_cell(source)])
@@ -197,8 +210,16 @@ def test_an_error_in_a_notebook_names_its_line(name, tmp_path, capsys):
     assert run('x.ipynb') == 1
     out, err = capsys.readouterr()
     assert not out
-    assert re.fullmatch(f'd2lbert run: x.ipynb, cell 1(, |: ){expected}\n',
-                        err)
+    assert re.fullmatch(f'd2lbert run: x.ipynb, cell 1, {expected}\n', err)
+
+
+def test_the_end_of_the_kernel_is_an_error(tmp_path, capsys):
+    nbformat.write(v4.new_notebook(cells=[
+        v4.new_code_cell('import os\nos._exit(3)')]), tmp_path / 'x.ipynb')
+    assert run('x.ipynb') == 1
+    assert capsys.readouterr() == (
+        '', 'd2lbert run: x.ipynb, cell 1: the Python process that runs the '
+            'page has ended\n')
 
 
 @pytest.mark.parametrize('source, expected', [
@@ -208,8 +229,8 @@ def test_an_error_in_a_notebook_names_its_line(name, tmp_path, capsys):
     ('%%time\nx = 1\nx = = 2', r'line 3: SyntaxError: .*\n    x = = 2'),
     ('%%tab mxnet\nexec("1 / 0")',
      r'line 2: ZeroDivisionError: .*\n    exec\("1 / 0"\)')])
-def test_an_error_below_a_magic_command_names_its_line(source, expected,
-                                                       tmp_path, capsys):
+def test_an_error_below_a_magic_command_names_its_line(
+        source, expected, tmp_path, capsys, one_kernel):
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(source)]),
                    tmp_path / 'x.ipynb')
     assert run('x.ipynb') == 1
