@@ -198,9 +198,11 @@ def _about_of(opened, kind):
     fields = opened.fields
     scores_whole_texts = kind in TEXT_KINDS
     problem = fields.get('problem_type')
-    if scores_whole_texts and problem == 'multi_label_classification':
+    if scores_whole_texts and problem == 'multi_label_classification' or (
+            kind == 'classify' and problem == 'regression'):
+        items = 'numbers' if problem == 'regression' else 'labels'
         raise PretrainedError(
-            f'{opened.folder} gives texts several labels at once '
+            f'{opened.folder} gives texts several {items} at once '
             f'(problem_type is {problem!r}), which is not supported')
     # Each is (field of config.json, default); either may be None
     text_dropout, token_dropout = family_of(opened.keywords).dropouts

@@ -90,6 +90,7 @@ def test_a_net_of_other_pieces_keeps_its_files_in_a_run(tmp_path):
     (dict(architectures=['RobertaModel']), 'has no head that scores'),
     (dict(id2label={'1': 'a', '2': 'b'}), 'id2label in config.json must'),
     (dict(problem_type='multi_label_classification'), 'several labels at'),
+    (dict(problem_type='regression'), 'several numbers at'),
     (dict(id2label={'0': 'a', '1': 'b'}), 'classifier.out_proj.weight')])
 def test_a_head_that_cannot_be_asked_is_refused(change, said, tmp_path):
     for path in (FIXTURES / 'roberta-0-classify').iterdir():

@@ -186,6 +186,21 @@ def test_an_unknown_family_is_refused_with_those_that_are_known(tmp_path):
         'no other family of models is supported')
 
 
+@pytest.mark.parametrize('field, value, expected', [
+    ('summary_type', 'mean', "'first', as scores of another token"),
+    ('summary_activation', 'tanh', 'None, as an activation of scores')])
+def test_another_head_of_flaubert_is_refused(field, value, expected,
+                                             tmp_path):
+    for path in (FIXTURES / 'flaubert-0-classify').iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / 'config.json').read_text())
+    (tmp_path / 'config.json').write_text(json.dumps(
+        {**config, field: value}))
+    with pytest.raises(PretrainedError,
+                       match=f'{field} is {value!r}, expected {expected}'):
+        load_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize('keywords, said', [
     (dict(family='flaubert', activation='gelu_new', heads=['mlm'],
           num_segments=0, mlm_hidden=False, final_norm=False),

@@ -259,6 +259,9 @@ FLAUBERT = Family(
            'asm': (False, 'an adaptive softmax'),
            'n_langs': (1, 'embeddings of languages'),
            'is_encoder': (True, 'a decoder'),
+           'summary_type': ('first', 'scores of another token than the '
+                            'first'),
+           'summary_activation': (None, 'an activation of scores'),
            'pruned_heads': FIXED['pruned_heads'],
            'quantization_config': FIXED['quantization_config']},
     aliases={'hidden_size': 'emb_dim', 'num_attention_heads': 'n_heads',
