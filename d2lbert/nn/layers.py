@@ -39,6 +39,9 @@ class Model(nn.Block):
     #: The largest number of tokens of a text in training, None if unknown
     trained_len = None
 
+    #: Of an imported run: the folder's settings for text generation, a dict
+    generation_fields = None
+
     #: The heads of an imported run that the imported folder lacked
     random_heads = ()
 

@@ -143,7 +143,7 @@ def config_of(net, tokenizer):
     ignored = [f'{field}={fields[field]!r}'
                for field, neutral_value in UNSUPPORTED.items()
                if fields.get(field) not in (None, neutral_value)]
-    if ignored:     # then `loaded_folder` is not None
+    if ignored and loaded_folder:   # a run has no such settings
         warn(f'{loaded_folder.folder}: its generation settings have '
              f'{", ".join(ignored)}, which is not supported and ignored')
     settings = {'max_len': _num_positions(net) + 1}

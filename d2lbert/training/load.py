@@ -13,6 +13,7 @@ from d2lbert.machine.arguments import PathLike, names_among
 from d2lbert.machine.files import is_run, new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.pretrained import folders
+from d2lbert.pretrained.families.config import generation_fields_of_net
 from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
@@ -175,6 +176,8 @@ def _described_net(folder, trainable):
         net = net_of(config['model'])
         net.trained_len = _trained_len(config)
         net.random_heads = tuple(config.get('random_heads', ()))
+        if config.get('generation') is not None:
+            net.generation_fields = dict(config['generation'])
         if not trainable:
             net.collect_params().setattr('grad_req', 'null')
         return net
@@ -269,8 +272,9 @@ def parts_to_save(net):
 def import_run(folder, run):
     """Write the pretrained model in `folder` as a new run folder `run`.
 
-    The run holds the net, the tokenizer, and the settings with which `d2lbert
-    evaluate` reads texts. Heads that `folder` lacks get random weights.
+    The run holds the net, the tokenizer, the folder's settings for pooling and
+    text generation, and those with which `d2lbert evaluate` reads texts. Heads
+    that `folder` lacks get random weights.
     """
     net, tokenizer = load_pretrained(folder, trainable=False,
                                      precision='fp32')
@@ -285,6 +289,8 @@ def import_run(folder, run):
                       objective=_objective_of(net)))
     if tokenizer.pooling is not None and tokenizer.pooling.files:
         config['pooling'] = tokenizer.pooling.files
+    if net.decoder is not None:
+        config['generation'] = generation_fields_of_net(net, tokenizer)
     with new_folder(run) as partial_path:
         write_text(partial_path / 'config.json',
                    json.dumps(config, indent=2) + '\n')

@@ -26,7 +26,7 @@ from d2lbert.pretrained.folders import (
     save_pretrained,
 )
 from d2lbert.pretrained.generation import config_of, generated_ids
-from d2lbert.training.load import export_run
+from d2lbert.training.load import export_run, import_run
 
 SHAPES = list(map(str, range(len(seq2seq.SHAPES))))
 SMALL = [f'bart-{name}' for name in SHAPES]
@@ -170,6 +170,16 @@ def test_a_saved_folder_has_the_same_tensors(name, tmp_path):
     one, again = (json.loads((some / 'generation_config.json').read_text())
                   for some in (folder, tmp_path / 'again'))
     assert {**one, **again} == one and set(seq2seq.SAID) <= set(again)
+
+
+def test_an_imported_run_generates_as_its_folder(tmp_path):
+    folder, run, again = FIXTURES / 'bart-1', tmp_path / 'run', tmp_path / 'x'
+    import_run(folder, run)
+    export_run(run, again)
+    settings = [config_of(*d2l.load_model(some)) for some in (
+        folder, run, again)]
+    assert settings[0] == settings[1] == settings[2]
+    assert settings[0].no_repeat_ngram and settings[0].first_id is not None
 
 
 @pytest.mark.parametrize('name', SMALL)

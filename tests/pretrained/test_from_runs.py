@@ -104,5 +104,6 @@ def test_a_structure_without_a_family_is_refused(tmp_path):
     (False, 9, dict(forced_eos_token_id=5, max_length=10))])
 def test_a_run_generates_as_many_tokens_as_it_was_trained_on(
         causal, trained_len, expected):
-    net = SimpleNamespace(config=dict(causal=causal), trained_len=trained_len)
+    net = SimpleNamespace(config=dict(causal=causal), trained_len=trained_len,
+                          generation_fields=None)
     assert generation_fields_of_run(net, SimpleNamespace(sep_id=5)) == expected

@@ -278,11 +278,14 @@ def fields_of_net(net, tokenizer):
 
 
 def generation_fields_of_run(net, tokenizer):
-    """The settings for text generation of a net that a run trained: a dict.
+    """The settings for text generation of a net from a run: a dict.
 
-    They limit the length to `net.trained_len`, the largest number of tokens in
-    training, because the embeddings of later positions are random.
+    An imported run has those of its folder. Others limit the length to
+    `net.trained_len`, the largest number of tokens in training, because the
+    embeddings of later positions are random.
     """
+    if net.generation_fields is not None:
+        return net.generation_fields
     if net.config.get('causal'):    # a `BERTModel`, which continues texts
         return ({} if net.trained_len is None
                 else dict(max_length=net.trained_len))
