@@ -209,15 +209,16 @@ def _has_tied_weights(keywords, tensors):
     """True if the last layer of the MLM head has tied weights.
 
     As in transformers 5, weights that differ from the token embedding are not
-    tied, even if tie_word_embeddings is true.
+    tied, even if tie_word_embeddings is true. Of tied weights, `tensors` may
+    have only the last layer's: they become the token embedding.
     """
     names = family_of(keywords).names
     output = tensors.get(f'{names["mlm.output"]}.weight')
-    embedding = tensors.get(f'{names["encoder.token_embedding"]}.weight')
     if not keywords['tie_embeddings'] or output is None:
         return keywords['tie_embeddings']
-    # `OpenFolder.check` reports a missing embedding
-    return embedding is not None and _are_equal(output, embedding)
+    embedding = tensors.setdefault(
+        f'{names["encoder.token_embedding"]}.weight', output)
+    return _are_equal(output, embedding)
 
 
 def _are_equal(a, b):
