@@ -132,6 +132,10 @@ def list_tensors(folder):
     for name in UNSUPPORTED_FILES:
         if (folder / name).is_file():
             raise PretrainedError(_unsupported_message(folder, name))
+    if files.is_run(folder):
+        raise PretrainedError(f'{folder} is a run, and no folder of a '
+                              'pretrained model: load it with load_model, or '
+                              'write such a folder of it with d2lbert export')
     raise PretrainedError(f'{folder} has no {WEIGHTS}: it holds no weights, '
                           'fetch this file')
 

@@ -439,6 +439,12 @@ def no_weights(folder):
     return 'has no model.safetensors: it holds no weights, fetch this file'
 
 
+def a_run(folder):
+    (folder / 'model.safetensors').unlink()
+    (folder / 'model.params').touch()
+    return 'is a run, and no folder of a pretrained model: load it with'
+
+
 def cut_weights(folder):
     path = folder / 'model.safetensors'
     path.write_bytes(path.read_bytes()[:-10])
@@ -501,7 +507,7 @@ def too_many_tokens(folder):
 
 @pytest.mark.parametrize('damage', [
     bad_json, listed_json, no_config, countless_layers, no_weights,
-    cut_weights, error_page,
+    a_run, cut_weights, error_page,
     pointer, a_shard_is_missing, an_index_lies, an_index_leads_elsewhere,
     an_index_names_no_file, an_index_is_none, no_tokenizer, too_many_tokens])
 def test_a_damaged_folder_is_refused_in_one_sentence(damage, tmp_path):
