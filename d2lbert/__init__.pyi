@@ -357,10 +357,12 @@ def finetune(
     is (texts, labels) or (texts, second texts, labels), in lists, arrays or
     columns of a table.
     The first argument may then be the model: `finetune(model, train=(texts,
-    labels), valid=(texts, labels))`. If no task is given, it is 'regress' for
-    labels of type float, Python's or NumPy's, 'tag' for lists of tags, and
-    otherwise 'classify', with str(label) as the names of the classes. The
-    examples are written to the subfolder `data` of the run folder.
+    labels), valid=(texts, labels))`; with a task, give both by name:
+    `finetune(task='regress', model=model, ...)`. If no task is given, it is
+    'regress' for labels of type float, Python's or NumPy's, 'tag' for lists of
+    tags, and otherwise 'classify', with str(label) as the names of the
+    classes. The examples are written to the subfolder `data` of the run
+    folder.
 
     Each epoch ends with an evaluation on the held-out examples: `valid`, or
     the development part of `data`. The weights of the epoch with the highest

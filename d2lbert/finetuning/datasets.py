@@ -23,6 +23,7 @@ from d2lbert.natural_language_inference import (
     load_pretrained_model,
 )
 from d2lbert.pretrained.families.nets import net_of
+from d2lbert.pretrained.tokenizers.encoded import check_text
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, as_tokenizer
 from d2lbert.text import RESERVED, UNK
 from d2lbert.texts.numbered_text import tree_words
@@ -70,6 +71,20 @@ def data_folder_of(task, data):
         raise ValueError(f'{data} is a file, but training and evaluation need '
                          'two files: name the folder that holds both (--data)')
     return data
+
+
+def moved_data(data, run_folder):
+    """Return `data`, or where it is now if its run has been moved.
+
+    data: the setting of a run. Examples in memory are in the run folder, or
+    beside it if several seeds share them (`DataInMemory.write`).
+    """
+    if data is None or Path(data).name != DATA or Path(data).exists():
+        return data
+    run_folder = Path(run_folder).absolute()
+    return next((str(folder / DATA)
+                 for folder in (run_folder, run_folder.parent)
+                 if (folder / DATA).is_dir()), data)
 
 
 def read_part(task, data, part, columns, tokenizer, labels=None):
@@ -164,7 +179,8 @@ class DataInMemory(NamedTuple):
                              'or none')
         if task is None:
             first_label = parts['train'][-1][0]
-            task = ('tag' if isinstance(first_label, (list, tuple)) else
+            task = ('tag' if isinstance(first_label, (list, tuple,
+                                                      onp.ndarray)) else
                     'regress' if isinstance(first_label, (float, onp.floating))
                     else 'classify')
         if task not in TASKS_IN_MEMORY:
@@ -231,6 +247,7 @@ def _csv_text(argument, lists, header, task):
                 raise TypeError(f'text {k} of {argument} is '
                                 f'{short_repr(text)}: expected a string that '
                                 'is not blank and has no zero character')
+            check_text(text)
         is_number = (hasattr(label, '__float__')
                      and not isinstance(label, (str, bool, onp.bool_)))
         if task == 'regress' and not is_number:
@@ -240,7 +257,7 @@ def _csv_text(argument, lists, header, task):
             raise ValueError(f'label {k} of {argument} is missing '
                              f'({label!r}): leave this example out')
         writer.writerow([*texts, repr(float(label)) if task == 'regress'
-                         else f'{label}'.strip()])
+                         else check_text(f'{label}').strip()])
     return file.getvalue()
 
 
@@ -276,6 +293,7 @@ def _conll_text(argument, lists):
                 raise TypeError(f'text {k} of {argument} has {entry!r}: '
                                 'expected words and tags without blanks and '
                                 'zero characters')
+            check_text(entry)
         if DOCUMENT in words:
             raise ValueError(f'text {k} of {argument} has the word {DOCUMENT},'
                              ' which marks documents in files of tags: leave '

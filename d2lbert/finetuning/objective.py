@@ -15,6 +15,7 @@ from d2lbert.finetuning.batches import (
 from d2lbert.finetuning.datasets import (
     data_folder_of,
     load_named_model,
+    moved_data,
     read_part,
 )
 from d2lbert.finetuning.task_kinds import CODECS
@@ -59,6 +60,8 @@ class FineTuning(Objective):
     def __init__(self, settings, run_folder=None, model_in_memory=None):
         self.settings = s = settings
         ops.check_precision(s['precision'])
+        if run_folder is not None:
+            s['data'] = moved_data(s['data'], run_folder)
         task = TASKS[s['task']]
         data_folder = data_folder_of(task, s['data'])
         # Seed the initial weights of the head and of parts that the model's

@@ -7,7 +7,11 @@ from typing import Any, Iterable, List, Optional
 
 from d2lbert.devices import parse_devices
 from d2lbert.finetuning.batches import outputs_of
-from d2lbert.finetuning.datasets import data_folder_of, read_part
+from d2lbert.finetuning.datasets import (
+    data_folder_of,
+    moved_data,
+    read_part,
+)
 from d2lbert.finetuning.objective import digest, evaluate
 from d2lbert.finetuning.task_kinds import CODECS, Prediction
 from d2lbert.finetuning.tasks.catalog import (
@@ -69,6 +73,10 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
     texts = items_of(texts)
     pairs = None if pairs is None else items_of(pairs, 'pairs')
     _check_counts(about, texts, pairs)
+    if about.kind == 'tag':
+        texts = [text.split() if isinstance(text, str)
+                 else items_of(text, f'texts[{k}]', 'words')
+                 for k, text in enumerate(texts)]
     data = _unlabelled_data(about, texts, pairs)
     _check_no_text_is_empty('texts', texts)
     _check_no_text_is_empty('pairs', pairs or ())
@@ -114,9 +122,7 @@ def _unlabelled_data(about, texts, pairs):
         return Choices(texts, _checked_endings(pairs), labels, num_skipped,
                        path)
     if about.kind == 'tag':
-        words = [text.split() if isinstance(text, str) else list(text)
-                 for text in texts]
-        return Sentences(words, labels, about.labels, num_skipped, path)
+        return Sentences(texts, labels, about.labels, num_skipped, path)
     if about.kind == 'span':
         answers, ids = None, list(map(str, range(len(texts))))
         return Questions(texts, pairs, answers, ids, about.null, num_skipped,
@@ -174,8 +180,8 @@ def evaluations(folder, data=None, devices='auto', part='dev',
             IndexError) as error:
         raise RunError(f'{Path(folder) / "config.json"} does not describe a '
                        f'run: {error!r}') from None
-    data_path = (data_folder_of(net.about.task, run_data) if data is None
-                 else data)
+    data_path = (data_folder_of(net.about.task, moved_data(run_data, folder))
+                 if data is None else data)
     examples = read_part(net.about.task, data_path, part, columns, tokenizer,
                          net.about.labels)
     codec = CODECS[net.about.kind](net.about, tokenizer)

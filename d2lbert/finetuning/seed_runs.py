@@ -10,6 +10,7 @@ import statistics
 from pathlib import Path
 from shlex import quote
 
+from d2lbert.finetuning.datasets import moved_data
 from d2lbert.finetuning.settings import CHANGEABLE_ON_RESUME, complete
 from d2lbert.machine.files import (
     RUNS,
@@ -103,6 +104,7 @@ def resume(run_once, out, keywords, devices):
     run_once: as for `begin`. keywords: the settings to change.
     """
     state = _read_state(out)
+    state['settings']['data'] = moved_data(state['settings'].get('data'), out)
     refused = sorted(name for name, value in keywords.items()
                      if name not in CHANGEABLE_ON_RESUME
                      and value != state['settings'].get(name))

@@ -167,6 +167,35 @@ def test_a_missing_label_of_pandas_is_named():
         DataInMemory.of((['a', 'b'], labels), (['a'], ['x']))
 
 
+def test_words_and_tags_may_be_arrays():
+    from d2lbert.finetuning.datasets import DataInMemory
+    lists = [['mei', 'in', 'Oslo'], ['.']], [['O', 'O', 'B-LOC'], ['O']]
+    arrays = tuple([onp.array(row) for row in rows] for rows in lists)
+    found = DataInMemory.of(arrays, arrays)
+    assert found == DataInMemory.of(lists, lists) and found.task == 'tag'
+
+
+def test_examples_in_memory_move_with_their_runs(folder, tmp_path,
+                                                 monkeypatch):
+    train, valid = (tuple(zip(*examples('classify', seed)))
+                    for seed in (0, 1))
+    (tmp_path / 'there').mkdir()
+    monkeypatch.chdir(tmp_path)
+    for seeds in 1, 2:
+        out = d2l.finetune(folder, train=train, valid=valid, seeds=seeds,
+                           out=f'runs-{seeds}', save_every=3,
+                           **dict(SHORT, num_epochs=1))
+        moved = out.rename(tmp_path / 'there' / f'moved-{seeds}')
+        run = moved if seeds == 1 else moved / 'seed-2'
+        config = json.loads((run / 'config.json').read_text())
+        assert config['figures'] == d2l.evaluate_finetuned(run)._asdict()
+        d2l.finetune(resume=moved, num_epochs=2)
+        config = json.loads((run / 'config.json').read_text())
+        assert config['training']['data'] == str(moved / 'data')
+        with pytest.raises(ValueError, match='there is no folder'):
+            d2l.finetune(resume=moved, num_epochs=3, data='nowhere')
+
+
 def test_several_seeds_share_examples_in_memory(folder, tmp_path):
     train, valid = (tuple(zip(*examples('classify', seed)))
                     for seed in (0, 1))
@@ -195,6 +224,10 @@ TEXTS = ['a', 'b'], ['x', 'y']
      'text 1 of train is .* has no zero character'),
     (dict(train=(['a b\0'], [['O', 'O']]), valid=(['a'], [['O']])),
      'expected words and tags without blanks and zero characters'),
+    (dict(train=(['a', '\ud800'], ['x', 'y']), valid=TEXTS),
+     'half of a surrogate pair'),
+    (dict(train=(['a', 'b'], ['x', '\udce9']), valid=TEXTS), 'not UTF-8'),
+    (dict(train=(['a'], [['\ud800']]), valid=TEXTS), 'half of a surrogate'),
     (dict(train=TEXTS, valid=(['a', 'b'], ['x', None])),
      'label 1 of valid is missing'),
     (dict(train=TEXTS, valid=(*TEXTS, ['z', 'z'])), 'both have second texts'),

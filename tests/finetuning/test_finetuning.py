@@ -574,6 +574,18 @@ def test_predict_checks_the_arguments_of_the_task(given, tmp_path):
         d2l.predict(net, tokenizer, [1], ['b'])
 
 
+def test_words_to_tag_come_in_any_list(given, tmp_path):
+    model = d2l.load_model(d2l.finetune(**given('tag'), out=tmp_path / 'run'))
+    words = ['mei', 'in', 'Oslo']
+    expected = model.predict([words])
+    assert expected == model.predict([onp.array(words)])
+    assert expected == model.predict(iter([iter(words)]))
+    with pytest.raises(TypeError, match=r'texts\[1\] must be a list of words'):
+        model.predict([words, 1])
+    with pytest.raises(ValueError, match=r'texts\[0\] is empty'):
+        model.predict([iter([])])
+
+
 @pytest.mark.parametrize('name, value, words', [
     ('kind', 'rank', 'does not describe a fine-tuned model'),
     ('labels', [], 'does not describe a fine-tuned model'),
