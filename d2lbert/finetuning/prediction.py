@@ -37,6 +37,7 @@ from d2lbert.machine.arguments import (
     check_out,
     check_predictions_out,
     check_text_or_file,
+    failures_of,
     items_of,
     short_repr,
     write_rows,
@@ -211,6 +212,11 @@ def evaluations(folder, data=None, devices='auto', part='dev',
 
 # For the command `d2lbert predict`
 
+#: {kind of task without `Prediction.shares`: its predictions, for a message}
+_WITHOUT_TOP = {'regress': 'a number', 'tag': 'a tag for each word',
+                'span': 'an answer'}
+
+
 def write_predictions(folder, text=None, pair=None, file=None, out=None,
                       devices='auto', force=False, skip_empty=False,
                       text_field=None, top=None, precision=None,
@@ -239,6 +245,10 @@ def write_predictions(folder, text=None, pair=None, file=None, out=None,
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
     about = net.about
+    if top is not None and about.kind in _WITHOUT_TOP:
+        raise UsageError('--top is for the probabilities of labels, and this '
+                         f'model predicts {_WITHOUT_TOP[about.kind]}: leave '
+                         'it out')
     if file is None:
         if about.kind == 'choice':
             raise UsageError('this model chooses among several endings: give '
@@ -461,7 +471,8 @@ def write_submission(folder, data, out, devices='auto', force=False,
     # Predict all files first, so that an error leaves no part of a submission
     submissions = [(task, _submission_lines(net, codec, task, examples))
                    for task, examples in tasks_and_examples]
-    out.mkdir(parents=True, exist_ok=True)
+    with failures_of('--out', out, 'written'):
+        out.mkdir(parents=True, exist_ok=True)
     for task, lines in submissions:
         with writing(out / task.submission, force) as partial_path:
             Path(partial_path).write_text('\n'.join(lines) + '\n',

@@ -290,6 +290,9 @@ def test_predict_names_as_many_labels_as_are_asked_for(runs, tmp_path, capsys):
     for name in 'x.csv', 'x.jsonl':
         assert f'--top 2: a row of {name} has only one label' in refused(
             capsys, 'predict', run, '--file', 'x', '--top', '2', '--out', name)
+    for task in 'stsb', 'tag', 'span':
+        assert '--top is for the probabilities of labels' in refused(
+            capsys, 'predict', runs(task), 'a grim clock', '--top', '1')
 
 
 def test_predictions_replace_nothing_unasked(runs, tmp_path, capsys):
@@ -477,6 +480,9 @@ def test_submissions_have_labels_as_the_server_expects_them(
     else:
         assert set(values) <= {'sst2': {'0', '1'}, 'rte': {
             'entailment', 'not_entailment'}}[task]
+    assert '/dev/null/x cannot be written: Not a directory' in refused(
+        capsys, 'predict', runs(task), '--data', str(tmp_path), '--out',
+        '/dev/null/x')
     prose.write_rows(tmp_path / 'test.tsv', [['0']], header)
     assert 'no examples' in refused(
         capsys, 'predict', runs(task), '--data', str(tmp_path), '--out',
