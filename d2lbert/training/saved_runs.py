@@ -68,7 +68,10 @@ def read_config(folder):
     has_vocab = (folder / VOCAB).is_file() or has_tokenizer(folder)
     if not has_config or not has_vocab:
         missing = VOCAB if has_config else 'config.json'
-        raise RunError(f'{folder} is not a run folder: it has no {missing}')
+        first_run = folder / 'seed-1'       # see finetuning/seed_runs.py
+        hint = f': name one of its runs, as {first_run}'
+        raise RunError(f'{folder} is not a run folder: it has no {missing}'
+                       + (hint if first_run.is_dir() else ''))
     try:
         config = read_json(folder / 'config.json')
     except ValueError as error:

@@ -348,6 +348,8 @@ def test_seeds_are_so_many_runs_with_mean_and_spread(given, tmp_path, capsys):
                                 onp.std(values, ddof=1))
     assert re.search(r'\naccuracy 0\.\d{4} ± 0\.\d{4} \(0\.\d{4}, 0\.\d{4}, '
                      r'0\.\d{4}\)\n$', printed)
+    with pytest.raises(ValueError, match='name one of its runs, as .*seed-1'):
+        d2l.evaluate_finetuned(out)
 
 
 def test_several_seeds_go_on_where_they_stopped(given, tmp_path,
