@@ -17,16 +17,17 @@ def masked_softmax(X, valid_lens):
     """Softmax over the last axis, with weight 0 for padding: (A, Q, K).
 
     X (A, Q, K) float32; valid_lens: None, (A,) or (A, Q), the number of keys
-    before the padding. If a length is zero, all keys get equal weight, as in
-    the book.
+    before the padding. If a length is zero or negative, all keys get equal
+    weight, as in the book.
     """
     if valid_lens is None:
         return npx.softmax(X)
     if valid_lens.ndim == 1:
         valid_lens = valid_lens.repeat(X.shape[1])
+    # Clipped, since MXNet would write outside of X for a length below zero
+    valid_lens = valid_lens.reshape(-1).astype(X.dtype).clip(0, X.shape[-1])
     # -1e6 rather than -inf: weights must not be NaN if a length is zero
-    scores = npx.sequence_mask(X.reshape(-1, X.shape[-1]),
-                               valid_lens.reshape(-1).astype(X.dtype),
+    scores = npx.sequence_mask(X.reshape(-1, X.shape[-1]), valid_lens,
                                use_sequence_length=True, value=-1e6, axis=1)
     return npx.softmax(scores).reshape(X.shape)
 

@@ -33,6 +33,14 @@ def test_without_a_valid_key_all_keys_count_alike(draw):
     onp.testing.assert_allclose(Y[0].asnumpy(), 1 / 4, atol=1e-6)
 
 
+@pytest.mark.parametrize('beyond, within', [(-2, 0), (9, 4)])
+def test_lengths_beyond_the_keys_count_as_the_nearest(draw, beyond, within):
+    X = np.array(draw(2, 3, 4))
+    onp.testing.assert_array_equal(
+        d2l.masked_softmax(X, np.array([3, beyond])).asnumpy(),
+        d2l.masked_softmax(X, np.array([3, within])).asnumpy())
+
+
 def test_dot_product_attention_is_the_equation(draw, valid_lens):
     queries, keys, values = draw(3, 5, 2), draw(3, 6, 2), draw(3, 6, 4)
     attention = d2l.DotProductAttention(dropout=0.5)
