@@ -80,12 +80,14 @@ def has_plain_call(block):
     """True if a twin in `packed.py` computes what a call of the block does.
 
     Children are not checked. packable: an attribute of some blocks, False if
-    they keep attention weights, for example.
+    they keep attention weights, for example. _axes: of an `nn.Dropout`, the
+    axes of a padded array that share a mask.
     """
     return (_has_known_forward(type(block))
             and _CALL_METHODS.isdisjoint(vars(block))
             and not block._forward_hooks and not block._forward_pre_hooks
-            and getattr(block, 'packable', True))
+            and getattr(block, 'packable', True)
+            and not getattr(block, '_axes', ()))
 
 
 def _has_known_forward(cls):

@@ -145,6 +145,10 @@ def wanted_weights(net):
     net.encoder.blks[0].attention.attention.keeps_weights = True
 
 
+def shared_dropout(net):
+    net.encoder.blks[0].addnorm1.dropout = nn.Dropout(0.5, axes=(1,))
+
+
 def no_change(net):
     pass
 
@@ -154,7 +158,8 @@ CHANGES = [own_block, subclass, hook, patch, added_layer, other_layer,
            wanted_weights]
 
 
-@pytest.mark.parametrize('change', CHANGES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('change', [*CHANGES, shared_dropout],
+                         ids=lambda f: f.__name__)
 def test_what_a_reader_changed_is_served_on_padded_arrays(change, batch,
                                                           path, rows):
     net = build()
