@@ -29,7 +29,8 @@ def _num_correct(y_hat, y):
     """`accuracy` as a scalar on the device, without waiting."""
     if y_hat.ndim > 1 and y_hat.shape[1] > 1:   # scores, not labels
         y_hat = y_hat.argmax(axis=1)
-    return (y_hat.astype(y.dtype) == y).astype('int32').sum()
+    # Without the reshape, (B, 1) and (B,) would be compared as (B, B)
+    return (y_hat.reshape(y.shape).astype(y.dtype) == y).astype('int32').sum()
 
 
 def split_batch(X, y, devices):

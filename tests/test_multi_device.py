@@ -160,6 +160,12 @@ def test_accuracy_is_the_books(book):
     assert d2l.accuracy(guesses, np.array([1, 2])) == 1.0
 
 
+@pytest.mark.parametrize('shapes', [((2, 1), (2,)), ((2,), (2, 1))], ids=str)
+def test_a_column_is_compared_with_a_vector_one_to_one(shapes):
+    guesses, labels = map(np.zeros, shapes)
+    assert d2l.accuracy(guesses, labels) == 2.0
+
+
 @pytest.mark.parametrize('inputs', SPLITS)
 def test_shards_are_those_of_the_books_package(book, inputs):
     X, y = batches(inputs=inputs)[0]
