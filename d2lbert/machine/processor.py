@@ -168,7 +168,8 @@ def find_compiler():
     """
     names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
     for name in names:
-        command = name.split()  # CXX may be blank, or several words
+        # CXX may be blank, a path with spaces, or a path and options
+        command = [name] if shutil.which(name) else name.split()
         path = shutil.which(command[0]) if command else None
         if not path:
             continue

@@ -120,6 +120,17 @@ def test_a_source_that_does_not_compile_gives_the_first_error(compiler,
     assert not [*own_cache.iterdir()]
 
 
+@pytest.mark.parametrize('options', ['', ' -DUNUSED'])
+def test_a_compiler_may_have_spaces_or_options(compiler, tmp_path, monkeypatch,
+                                               options):
+    script = tmp_path / ('cxx' if options else 'my cxx')
+    command = ' '.join(build.compiler()[0])
+    script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv('CXX', f'{script}{options}')
+    assert seven(build.library('seven', [compiler])) == 7
+
+
 def test_a_compiler_that_cannot_be_started_is_reported(compiler, own_cache,
                                                        monkeypatch):
     def fail(*args, **keywords):
