@@ -167,7 +167,7 @@ def open_folder(folder):
     if fields.get(configs.QUANTIZATION) is not None:
         tensors = tensor_files.with_scales(tensors)
     _drop_copies(folder, family, tensors)
-    keywords['tie_embeddings'] = _has_tied_weights(keywords, tensors)
+    keywords['tie_embeddings'] = _tie_weights(keywords, tensors)
     if keywords['tie_embeddings']:
         # A copy of the token embedding, which the table lacks
         tensors.pop(f'{family.names["mlm.output"]}.weight', None)
@@ -205,12 +205,12 @@ def _drop_copies(folder, family, tensors):
                 'choose a model in which they are equal')
 
 
-def _has_tied_weights(keywords, tensors):
-    """True if the last layer of the MLM head has tied weights.
+def _tie_weights(keywords, tensors):
+    """Return True if the last layer of the MLM head has tied weights.
 
     As in transformers 5, weights that differ from the token embedding are not
-    tied, even if tie_word_embeddings is true. Of tied weights, `tensors` may
-    have only the last layer's: they become the token embedding.
+    tied, even if tie_word_embeddings is true. If only the last layer's are
+    stored, they are added to `tensors` as the token embedding.
     """
     names = family_of(keywords).names
     output = tensors.get(f'{names["mlm.output"]}.weight')
