@@ -82,6 +82,11 @@ def _run_of(path):
     return path.parent.parent
 
 
+def is_in_run(path):
+    """True if the text of the path is RUN/checkpoints/FILE."""
+    return path.parent == folder_of(_run_of(path))
+
+
 def earlier_than(path):
     """The checkpoints of the run before `path`, in order of their steps."""
     # Names have eight digits, or more from step 10 ** 8 on
@@ -189,9 +194,8 @@ def check_net_sizes(path, config, shapes):
 
 def remedy(path):
     """The end of a message about a damaged checkpoint: how to resume."""
-    is_in_run = path.parent == folder_of(_run_of(path))     # not a copy
     earlier = earlier_than(path)
-    if not is_in_run or not earlier:
+    if not is_in_run(path) or not earlier:      # the first, or a copy
         return ': there is no earlier checkpoint to resume from'
     return (': resume from the checkpoint before it with --resume '
             + quote(str(earlier[-1])))

@@ -166,18 +166,21 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
     another type. The other arguments are as for `Run`.
     """
     is_folder = path.is_dir()
-    if path.is_file() and path.parent == Path():    # in the current folder
-        path = path.absolute()
+    if path.is_file():
+        # The text of 'FILE', '../FILE' or a link does not name the run folder
+        path = next(filter(checkpoints.is_in_run, (
+            path, path.parent.resolve() / path.name, path.resolve())), path)
     # A checkpoint is RUN/checkpoints/FILE
     folder = path if is_folder else path.parent.parent
-    if not is_folder and path.parent != checkpoints.folder_of(folder):
+    if not is_folder and not checkpoints.is_in_run(path):
         if not path.is_file():
             raise checkpoints.CheckpointError(f'there is no checkpoint {path}')
         raise RunError(f'{path} is not in the folder '
                        f'{checkpoints.folder_of("RUN")} of a run: move it '
                        'back there to resume from it')
     if not checkpoints.all_of(folder):
-        raise RunError(f'{folder} has no checkpoint to resume from')
+        raise RunError(f'{folder} has no checkpoint to resume from: name a '
+                       'run folder that has checkpoints/step-*.npz')
     command = 'finetune' if is_finetuned(folder) else 'pretrain'
     if command != run_type.command:
         raise RunError(f'{folder} is a run of d2lbert {command}: go on with '

@@ -457,10 +457,18 @@ def test_a_state_that_cannot_be_is_refused(copy, changes, message):
         assert '): resume from the checkpoint before' in str(caught.value)
 
 
-def test_one_is_found_by_its_name_alone_in_its_folder(copy, monkeypatch):
-    monkeypatch.chdir(copy / 'checkpoints')
-    assert d2l.pretrain(resume='step-00000003.npz', num_steps=4,
-                        devices='cpu') == copy
+@pytest.mark.parametrize('here, given', [
+    ('copy/checkpoints', 'step-00000003.npz'),
+    ('copy/checkpoints/sub', '../step-00000003.npz'),
+    ('copy/checkpoints', 'sub/../step-00000003.npz'),
+    ('.', 'linked-folder/step-00000003.npz'), ('.', 'linked-file')])
+def test_one_is_found_by_any_path(copy, tmp_path, monkeypatch, here, given):
+    (copy / 'checkpoints/sub').mkdir()
+    (tmp_path / 'linked-folder').symlink_to(copy / 'checkpoints')
+    (tmp_path / 'linked-file').symlink_to(
+        copy / 'checkpoints/step-00000003.npz')
+    monkeypatch.chdir(tmp_path / here)
+    assert d2l.pretrain(resume=given, num_steps=4, devices='cpu') == copy
 
 
 def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
@@ -478,7 +486,7 @@ def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match='there is no checkpoint .*non'):
         d2l.pretrain(resume=tmp_path / 'none')
     with pytest.raises(saved_runs.RunError,
-                       match='has no checkpoint to resume'):
+                       match='has no checkpoint to resume from: name a run'):
         d2l.pretrain(resume=tmp_path)
 
 
