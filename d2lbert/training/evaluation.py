@@ -9,6 +9,7 @@ from d2lbert.objectives.text_objective import read_corpus
 from d2lbert.progress import with_progress
 from d2lbert.training.load import load_pretraining_run
 from d2lbert.training.pretraining import OBJECTIVES
+from d2lbert.training.run_folder import with_own_texts
 from d2lbert.training.saved_runs import (
     RunError,
     complete_saved,
@@ -92,7 +93,8 @@ def _settings_of(folder):
     try:
         settings = dict(config['training'])
         settings.pop('devices', None)   # `config_of` adds them to the settings
-        return complete_saved(settings), config['fingerprint']
+        settings = with_own_texts(complete_saved(settings), folder)
+        return settings, config['fingerprint']
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a run: '
                        f'{error}') from None

@@ -15,7 +15,11 @@ from d2lbert.objectives.mlm import MLM, MLMAndNSP, MLMAndSBO, MLMAndSOP
 from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
-from d2lbert.training.run_folder import TEXTS_FILE, RunFolder
+from d2lbert.training.run_folder import (
+    TEXTS_FILE,
+    RunFolder,
+    with_own_texts,
+)
 from d2lbert.training.saved_runs import RunError, complete_saved, is_finetuned
 from d2lbert.training.settings import (
     CHANGEABLE_ON_RESUME,
@@ -234,4 +238,5 @@ def _resumed_settings(checkpoint, keywords, run_type):
         raise ValueError(f'a resumed run keeps its settings: '
                          f'{", ".join(refused)} cannot be changed, only '
                          f'{", ".join(run_type.changeable)} and devices')
+    saved = with_own_texts(saved, checkpoint.path.parent.parent)
     return run_type.complete({**saved, **keywords})

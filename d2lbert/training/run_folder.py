@@ -193,6 +193,19 @@ def _append_text(path, text):
         file.write(text)
 
 
+def with_own_texts(settings, folder):
+    """The settings of a saved run, whose folder may have been moved.
+
+    If the run was trained on texts in memory, the setting `corpus` becomes the
+    path of TEXTS_FILE in `folder`.
+    """
+    corpus, texts_path = settings.get('corpus'), Path(folder, TEXTS_FILE)
+    if (isinstance(corpus, str) and Path(corpus).name == TEXTS_FILE
+            and texts_path.is_file()):
+        return {**settings, 'corpus': str(texts_path)}
+    return settings
+
+
 def check_out_folder(out, force=False):
     """Raise `RunError` if a new run cannot be written to the folder `out`.
 

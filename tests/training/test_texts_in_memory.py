@@ -12,6 +12,7 @@ import reference
 
 import d2lbert as d2l
 from d2lbert.hub import sample_dir
+from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.settings import SETTINGS
 
 TINY = dict(batch_size=16, max_len=48, num_hiddens=8, ffn_num_hiddens=8,
@@ -45,6 +46,19 @@ def test_a_run_of_texts_in_memory_goes_on(texts, tmp_path):
     part = d2l.pretrain(tmp_path / 'part', texts=texts, save_every=2,
                         **dict(TINY, num_steps=2))
     check_same(d2l.pretrain(resume=part, num_steps=4), whole)
+
+
+def test_its_folder_may_be_moved(texts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = d2l.pretrain('here', texts=texts, eval_every=2, save_every=2, **TINY)
+    wanted = evaluate_run(run)
+    run.rename('there')
+    (tmp_path / 'here').mkdir()
+    monkeypatch.chdir('here')
+    assert evaluate_run('../there') == wanted
+    longer = d2l.pretrain(resume='../there', num_steps=5)
+    check_same(longer, d2l.pretrain('longer', texts=texts, eval_every=2,
+                                    **dict(TINY, num_steps=5)))
 
 
 @pytest.mark.parametrize('given, said', [
