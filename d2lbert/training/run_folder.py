@@ -40,8 +40,12 @@ except ImportError:  # not a POSIX system
 #: of texts, and the folder of examples of a labelled task.
 TEXTS_FILE, DATA = 'texts.txt', 'data'
 
-#: A file that reserves disk space for the model.
+#: A file that reserves disk space for the files of a finished run.
 SPACE_FILE = '.room-for-model.part'
+
+#: Bytes to reserve beside the weights: for the headers of model.params, and
+#: for losses.csv and its figure, which are written before model.params.
+OTHER_BYTES = 1 << 20
 
 
 class RunFolder:
@@ -140,7 +144,7 @@ class RunFolder:
                 self._unwritable_files.add(name)
 
     def reserve_space(self, num_bytes):
-        """Reserve disk space for the model, until `free_space`.
+        """Reserve disk space for the last files, until `free_space`.
 
         Some file systems cannot do this; then nothing is reserved.
         """
@@ -444,7 +448,7 @@ def log(run, line, show):
 
 
 def begin_files(run):
-    """Write the first files of a run, and reserve space for its model.
+    """Write the first files of a run, and reserve space for its last files.
 
     Raises `RunError` if the disk has too little room for the run's models and
     checkpoints.
@@ -458,8 +462,8 @@ def begin_files(run):
     models_per_checkpoint = 3 + bool(run.average.decay) + has_best
     # model.params, best.params and the checkpoints
     num_models = 1 + has_best + models_per_checkpoint * max_checkpoints(run)
-    check_disk_space(run.out, model_bytes * num_models)
-    run.folder.reserve_space(model_bytes)
+    check_disk_space(run.out, model_bytes * num_models + OTHER_BYTES)
+    run.folder.reserve_space(model_bytes + OTHER_BYTES)
     run.folder.begin(config_of(run), run.objective.vocab, {
         'losses.csv': run.history.csv_text(has_held_out(run)),
         'log.txt': ''.join(run.history.log_lines)})

@@ -358,7 +358,7 @@ def test_room_is_looked_for_before_training(tmp_path, monkeypatch,
     monkeypatch.setattr(shutil, 'disk_usage',
                         lambda path: usage._replace(free=100_000))
     with pytest.raises(RunError, match=r'^run has 0.1 MB of room, and the '
-                                       r'run will write 0.\d MB: free some'):
+                                       r'run will write 1.\d MB: free some'):
         d2l.pretrain(**TINY, out='run')
     assert not os.listdir(tmp_path)
 
@@ -376,8 +376,8 @@ def test_a_disk_too_full_for_the_mark_leaves_nothing_either(tmp_path,
     assert not os.listdir(tmp_path)
 
 
-def test_room_for_the_model_is_set_aside_while_it_trains(tmp_path,
-                                                         meanwhile):
+def test_room_for_the_last_files_is_set_aside_while_it_trains(tmp_path,
+                                                              meanwhile):
     sizes = []
 
     @meanwhile
@@ -385,8 +385,9 @@ def test_room_for_the_model_is_set_aside_while_it_trains(tmp_path,
         room, = (tmp_path / 'run').glob('.*.part')
         sizes.append(room.stat().st_size)
     run = d2l.pretrain(**TINY, out='run')
-    size = (run / 'model.params').stat().st_size
-    assert sizes and 0.98 * size < sizes[0] <= size
+    # A full disk may hold no more than this room when they are written
+    written = sum(path.stat().st_size for path in run.iterdir())
+    assert sizes and written < sizes[0] < written + (1 << 20)
 
 
 def test_settings_that_do_not_exist_are_named():
