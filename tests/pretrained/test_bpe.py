@@ -84,15 +84,16 @@ def test_each_token_of_a_pair_is_of_its_text(kind, max_len):
     pair = 'the crane flies', 'my house is'
     encoded = tokenizer.encode(*pair, max_len=max_len)
     found = {None: [], 0: [], 1: []}
-    for idx, k, word in zip(encoded.ids, encoded.text_indices, encoded.words):
-        found[None if word is None else k].append(idx)
+    for idx, span, k, word in zip(encoded.ids, encoded.offsets,
+                                  encoded.text_indices, encoded.words):
+        found[None if word is None else k].append((idx, span))
         assert k == 0 or word is not None
     for k, text in enumerate(pair):
         alone = tokenizer.encode(text)
-        ids = [idx for idx, word in zip(alone.ids, alone.words)
-               if word is not None]
-        assert found[k] and found[k] == ids[:len(found[k])]
-        assert max_len or found[k] == ids
+        tokens_alone = [(idx, span) for idx, span, word in zip(
+            alone.ids, alone.offsets, alone.words) if word is not None]
+        assert found[k] and found[k] == tokens_alone[:len(found[k])]
+        assert max_len or found[k] == tokens_alone
 
 
 @pytest.mark.parametrize('kind', ['phobert', 'flaubert', 'herbert'])

@@ -76,6 +76,8 @@ class WordPiece(BaseTokenizer):
         """
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
+        # Encodes texts that `_join` truncates and joins
+        self._text_tokenizer = word_pieces.without_post_processor(tokenizer)
         self._may_panic = word_pieces.has_regex(tokenizer)
         self._num_untruncated = 0       # texts that count for MIN_CPP_TEXTS
         tokenizer.no_truncation()
@@ -264,21 +266,18 @@ class WordPiece(BaseTokenizer):
 
     def _call_library(self, texts, are_words, add_special=False):
         """Encode each text by itself: a list of the library's encodings."""
-        num_chars = 0
-        for text in texts:
-            for part in text if are_words else [text]:
-                num_chars += len(check_text(part))
-
-        options = dict(is_pretokenized=are_words,
-                       add_special_tokens=add_special)
+        num_chars = sum(len(check_text(part)) for text in texts
+                        for part in (text if are_words else [text]))
+        tokenizer = self.tokenizer if add_special else self._text_tokenizer
+        options = dict(is_pretokenized=are_words)
         with word_pieces.library_errors(may_panic=self._may_panic):
             if num_chars >= LONG_CHARS:
                 # The library cannot stop early, so is_abandoned is ignored
                 return interruptible(
-                    lambda _: self.tokenizer.encode_batch(texts, **options))
+                    lambda _: tokenizer.encode_batch(texts, **options))
             # encode_batch starts threads of the library. With so little text,
             # they would mostly wait for each other to allocate memory
-            return [self.tokenizer.encode(text, **options) for text in texts]
+            return [tokenizer.encode(text, **options) for text in texts]
 
     def _to_encoded(self, encoding):
         """The `Encoded` for the library's encoding of a text or a pair."""

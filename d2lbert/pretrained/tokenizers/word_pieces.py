@@ -505,6 +505,18 @@ def _without_added_tokens(tokenizer):
     return copy
 
 
+def without_post_processor(tokenizer):
+    """Copy a tokenizer without its post-processor.
+
+    The post-processor for bytes removes blanks from offsets. If it processed a
+    text twice, alone and in a pair, it would also remove letters.
+    """
+    copy = _without_added_tokens(tokenizer)
+    added_tokens = tokenizer.get_added_tokens_decoder()     # {id: token}
+    copy.add_tokens([added_tokens[idx] for idx in sorted(added_tokens)])
+    return copy
+
+
 def _tasks(lines):
     """Yield one or more parts of `lines`, each of about `TASK_BYTES`."""
     begin = 0
