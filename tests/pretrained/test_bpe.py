@@ -77,6 +77,17 @@ def test_offsets_and_words_are_places_in_the_text():
     assert encoded.segments == [0] * len(encoded.ids)
 
 
+@pytest.mark.parametrize('kind, text', [
+    ('herbert', 'the crane flies over my house .'),
+    # As in transformers, unknown letters are left out
+    ('phobert', 'the crane flies oer y house .'),
+    ('flaubert', 'the rane flies over my hose .')])
+def test_tokens_are_joined_to_words(kind, text):
+    tokenizer = WordPiece.load(FIXTURES / kind)
+    ids = tokenizer.encode('the crane flies over my house .').ids
+    assert tokenizer.decode(ids) == text
+
+
 @pytest.mark.parametrize('kind', tokens.KINDS)
 @pytest.mark.parametrize('max_len', [None, 9])
 def test_each_token_of_a_pair_is_of_its_text(kind, max_len):

@@ -123,6 +123,7 @@ def _flaubert(folder, vocab, config, special_of):
         normalizers.append(t.normalizers.Lowercase())
     tokenizer.normalizer = t.normalizers.Sequence(normalizers)
     tokenizer.pre_tokenizer = _space_splitter()
+    tokenizer.decoder = t.decoders.BPEDecoder(suffix=WORD_END)
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.BertProcessing(
         *_sep_and_cls(special, vocab))
@@ -160,6 +161,7 @@ def _phobert(folder, config, special_of):
         unk_token=special['unk'], end_of_word_suffix=WORD_END)
     # In PhoBERT a line feed belongs to the word before it
     tokenizer.pre_tokenizer = _space_splitter('\n?')
+    tokenizer.decoder = t.decoders.BPEDecoder(suffix=WORD_END)
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.RobertaProcessing(
         *_sep_and_cls(special, vocab), trim_offsets=False,
