@@ -169,8 +169,8 @@ def license_keyword():
 PYARROW = 'pyarrow>=8,<30'
 PRETRAINED = ['safetensors>=0.3,<1',
               # Later versions have no wheel for Python 3.8
-              'tokenizers>=0.13,<0.21; python_version < "3.9"',
-              'tokenizers>=0.13,<1; python_version >= "3.9"']
+              'tokenizers>=0.14,<0.21; python_version < "3.9"',
+              'tokenizers>=0.14,<1; python_version >= "3.9"']
 PUNKT = ['nltk>=3.8,<4']
 ZSTD = ['zstandard>=0.19,<1']
 KERNEL = ['ipykernel>=6,<8', 'nbformat>=5.1,<6']
