@@ -132,9 +132,9 @@ def _unusable_reason(capability, driver_cuda):
         return 'the driver does not return its compute capability'
     if not FIRST_CAPABILITY <= capability <= LAST_CAPABILITY:
         return (f'it has compute capability {major}.{minor}, and MXNet '
-                f'{MXNET_VERSION} has kernels for {FIRST_CAPABILITY[0]}.'
+                f'{MXNET_VERSION} runs only on {FIRST_CAPABILITY[0]}.'
                 f'{FIRST_CAPABILITY[1]} to {LAST_CAPABILITY[0]}.'
-                f'{LAST_CAPABILITY[1]} only')
+                f'{LAST_CAPABILITY[1]}')
     if driver_cuda is not None and driver_cuda < OLDEST_CUDA:
         return (f'its driver supports CUDA up to {driver_cuda[0]}.'
                 f'{driver_cuda[1]}, and MXNet {MXNET_VERSION} needs a driver '
@@ -193,7 +193,11 @@ def gpus():
 
 
 def mxnet_folders():
-    """The folders that `import mxnet` would use, even if files are missing."""
+    """The folders of the package mxnet that an import would find: a list.
+
+    Files may be missing: to uninstall one of MXNet's wheels removes the files
+    of the other, too.
+    """
     spec = importlib.util.find_spec('mxnet')
     if spec is None:
         return []
@@ -201,7 +205,7 @@ def mxnet_folders():
 
 
 def mxnet_wheels():
-    """{wheel: version} of the wheels that `import mxnet` would load from."""
+    """{wheel: version} of the installed wheels of the package mxnet."""
     import_sites = {folder.resolve().parent for folder in mxnet_folders()}
     found = {}
     for wheel in WHEELS.values():
@@ -210,8 +214,8 @@ def mxnet_wheels():
         except metadata.PackageNotFoundError:
             continue
         wheel_site = Path(str(distribution.locate_file(''))).resolve()
-        # A wheel in another folder of sys.path is never imported. If the
-        # folder mxnet is missing, each wheel counts
+        # A wheel in another folder of sys.path is never imported. If there is
+        # no folder mxnet, any wheel may be the one that lost it
         if not import_sites or wheel_site in import_sites:
             found[wheel] = distribution.version
     return found
@@ -280,7 +284,8 @@ def _cpu_quota(root):
 def _page_cache(folder, is_version_1):
     """The bytes of a control group that the system frees when it needs them.
 
-    The used memory of a group includes them, like files that were once read.
+    They are mostly contents of files that were read. The group's used memory
+    includes them.
     """
     name = 'total_inactive_file' if is_version_1 else 'inactive_file'
     with contextlib.suppress(OSError, ValueError):
@@ -294,19 +299,19 @@ def available_memory(root='/'):
 
     root: as in `_control_groups`.
     """
-    limits = []     # in bytes
+    free = []       # bytes that the system and each control group allow
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(root, 'proc/meminfo').read_text().splitlines():
             if line.startswith('MemAvailable:'):
-                limits.append(1024 * int(line.split()[1]))
+                free.append(1024 * int(line.split()[1]))
     for folder, is_version_1 in _control_groups(root, 'memory'):
         names = (('memory.limit_in_bytes', 'memory.usage_in_bytes')
                  if is_version_1 else ('memory.max', 'memory.current'))
         # The text 'max' (a ValueError) or a missing file means no limit
         with contextlib.suppress(OSError, ValueError):
             limit, used = (int((folder / name).read_text()) for name in names)
-            limits.append(limit - used + _page_cache(folder, is_version_1))
-    return min(limits) if limits else None
+            free.append(limit - used + _page_cache(folder, is_version_1))
+    return min(free) if free else None
 
 
 def require_memory(num_bytes, activity, remedy):

@@ -47,11 +47,12 @@ _MARKUP = re.compile(
 class Source(os.PathLike):
     """A text file, or a pipe.
 
-    path: its path, or 'standard input' if `stream` is standard input. name:
-    its name in messages, by default the path. text_field: the field of JSON
-    lines that has the text, or None for plain text. stream: the open binary
-    file of a pipe, or None. temporary_file: the open file at `path` with the
-    copy of a pipe, which is removed with this object, or None.
+    path: of the file, or of the temporary copy of a pipe; for a pipe without a
+    copy, its name. name: the name in messages, by default the path.
+    text_field: the field of JSON lines that has the text, or None for plain
+    text. stream: the open binary file of a pipe without a copy, or None.
+    temporary_file: the open copy of a pipe, or None. The copy is removed with
+    this object.
     """
 
     def __init__(self, path, name=None, text_field=None, stream=None,
@@ -77,7 +78,7 @@ class Source(os.PathLike):
         return f'{text_files.DIGEST_KEY} in {self.text_field!r}'
 
     def digest(self, advance=lambda num_bytes: None):
-        """The SHA-256 digest of the text; arguments as for `pieces`."""
+        """The SHA-256 digest of the text; `advance` is as for `pieces`."""
         return text_files.digest_of(pieces(self, advance))
 
 
@@ -149,8 +150,10 @@ def pieces(source, advance=lambda num_bytes: None,
     stripped text of each object, as UTF-8, and an empty line after it. Then a
     piece may be larger than `size`. Raises `TextFileError` for HTML and XML,
     for a JSON list, for JSON without a text_field, for plain text with a
-    text_field, and for a wrong line of JSON lines. Arguments and other errors
-    are as for `text_files.pieces`.
+    text_field, for a wrong line of JSON lines, and as `text_files.pieces`.
+
+    advance: called after each read with the number of bytes that it took from
+    the file. size: in bytes.
     """
     field = getattr(source, 'text_field', None)
     byte_pieces = _checked_pieces(
@@ -293,9 +296,10 @@ class Lines:
 
     path: a single path; text_field, single_pass: as for `sources`. skip_empty:
     skip empty lines, and count them in `skipped`; otherwise an empty line is
-    an error. In JSON lines, an empty text counts as an empty line, and blank
-    lines are ignored. flag: the command's flag for `path`, in messages. The
-    attribute `is_stream` is True if the texts can be read only once.
+    an error. In JSON lines, an object with an empty text counts as an empty
+    line, and blank lines between objects are ignored. flag: the command's flag
+    for `path`, in messages. The attribute `is_stream` is True if the texts can
+    be read only once.
     """
 
     def __init__(self, path, text_field=None, skip_empty=False,
@@ -366,8 +370,9 @@ class Lines:
 def _text_batches(source):
     """Yield iterables of (number of a line, its stripped text).
 
-    Read all of an iterable before the next one. In a text of JSON lines, one
-    blank replaces each run of white space.
+    The caller must read an iterable to its end before the next one: they share
+    an iterator. In a text of JSON lines, one space replaces each run of white
+    space.
     """
     byte_pieces = _checked_pieces(
         source, text_files.pieces(source, size=READ_BYTES), source.text_field)

@@ -227,8 +227,9 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
 
     labels: names of the classes or tags; other labels in the file raise an
     error. For 'dev' and 'test', give the names of the training part. None: the
-    task's `labels`, or else the sorted names in the file. Tasks without
-    classes or tags ignore `labels`.
+    task's `labels`, or else the sorted names in the file. Where a file has
+    numbers for the classes, names other than the task's are those of the
+    numbers, in order. Tasks without classes or tags ignore `labels`.
 
     Returns `Examples`; for 'tag' `Sentences`, for 'span' `Questions` and for
     SWAG `Choices`. In GLUE's tables, tabs separate columns and quotes are
@@ -309,7 +310,7 @@ def _read_table(task, path, part, columns, labels):
             and _has_class_names(first_rows, indices, labels)):
         file_labels = None
     if file_labels and set(labels) <= set(task.labels):
-        # The caller's `labels` may have another order
+        # The caller may give the task's own names in another order
         file_label_of = dict(zip(task.labels, file_labels))
         file_labels = [file_label_of[name] for name in labels]
     return tables.examples_of(path, indices, task.kind, labels, file_labels,
@@ -374,7 +375,7 @@ def _column_indices(task, path, first_rows, part):
             f'{path} is not laid out as task {task.name}: its first line '
             f'lacks the names {", ".join(task.text_columns)}, and none of the '
             f'first {tables.NUM_FIRST_ROWS} lines has {" or ".join(widths)} '
-            f'columns{tables.between_columns(path)}; describe another layout '
+            f'columns{tables.with_tabs(path)}; describe another layout '
             'by --columns')
     text, *pair = [names.index(name) for name in task.text_columns]
     label = (names.index(task.label_column) if task.label_column in names

@@ -128,8 +128,8 @@ def is_csv(path):
     return uncompressed_name(path).endswith('.csv')
 
 
-def between_columns(path):
-    """What separates the columns of a table, for a message; '' for CSV."""
+def with_tabs(path):
+    """The end of a message about columns of a table; '' for CSV."""
     return '' if is_csv(path) else ' with tabs between them'
 
 
@@ -256,7 +256,7 @@ def examples_of(path, indices, kind='classify', names=None, file_labels=None,
         num_rows = len(misfits) + num_unlabelled + num_dropped
         reasons = ' and '.join(f'{count:,} {reason}' for count, reason in (
             (len(misfits), f'do not have {indices.width} columns'
-             + between_columns(path)),
+             + with_tabs(path)),
             (num_unlabelled, f'have the label {no_label!r}'),
             (num_dropped, 'belong to another part')) if count)
         raise TaskError(f'{path} has no examples: of its {num_rows:,} rows '
