@@ -120,6 +120,9 @@ def _run(argv):
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
             RuntimeError) as error:
+        # If `print` with flush=True has failed, `_flush_output` fails, too
+        if getattr(error, 'errno', None) is not None and _flush_output(0):
+            return 1
         prog = f'd2lbert {args.command}' if args.command else 'd2lbert'
         message = _message_of(error)
         if isinstance(error, UsageError):

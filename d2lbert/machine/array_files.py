@@ -46,6 +46,14 @@ TYPES = {0: '<f4', 1: '<f8', 2: '<f2', 3: '|u1', 4: '<i4', 5: '|i1',
 MAX_AXES = 32
 
 
+def _check_regular(path):
+    """Return os.stat(path); raise ValueError for a pipe, which would block."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError('it is no file')
+    return status
+
+
 class StoredArray(NamedTuple):
     """Type, shape and position of an array in a .params file."""
 
@@ -59,9 +67,7 @@ def stored_params(path):
 
     Raises OSError, and ValueError for a damaged file.
     """
-    # Opening a pipe would block
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError('it is no file')
+    _check_regular(path)
     with open(path, 'rb') as file:
         return _ParamsReader(file).stored_arrays()
 
@@ -208,6 +214,7 @@ def map_npy(path):
 
     Raises OSError, and ValueError for a damaged file.
     """
+    _check_regular(path)
     with open(path, 'rb') as file:
         file_size = os.fstat(file.fileno()).st_size
         dtype, shape, order = read_npy_header(file, file_size)
@@ -238,9 +245,7 @@ def read_npz(path):
     Raises OSError if the file cannot be read, ValueError if it is compressed,
     and ValueError or an exception of `zipfile` if it is damaged.
     """
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):    # opening a pipe would block
-        raise ValueError('it is no file')
+    file_size = _check_regular(path).st_size
     arrays = {}
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
@@ -248,7 +253,7 @@ def read_npz(path):
                or member.file_size != member.compress_size
                for member in members):
             raise ValueError('it is compressed')
-        if sum(member.file_size for member in members) > status.st_size:
+        if sum(member.file_size for member in members) > file_size:
             raise ValueError('its members are larger than the file')
         for member in members:
             name = re.sub(r'\.npy$', '', member.filename)

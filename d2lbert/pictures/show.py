@@ -16,7 +16,14 @@ import numpy as onp
 
 from d2lbert._version import __version__
 from d2lbert.finetuning.prediction import predict
-from d2lbert.machine.arguments import PathLike, UsageError, check_out, writing
+from d2lbert.machine.arguments import (
+    PathLike,
+    UsageError,
+    check_out,
+    items_of,
+    short_repr,
+    writing,
+)
 from d2lbert.machine.files import write_text
 from d2lbert.pictures import sample_texts
 from d2lbert.pictures.activations import (
@@ -73,13 +80,13 @@ def show(model: Any, texts: Any = None, *,
     released model; or a pair (net, tokenizer or vocabulary), as `load_model`
     and `load_run` return it. texts: a text, or a list of texts and pairs
     (default: the book's texts with the word crane). words: the words whose
-    vectors in many sentences are shown (default: words of `texts` with enough
-    uses). file: sentences, one on each line, to search for the nearest tokens
-    and the uses of words (default: the text of a run of `pretrain`, else the
-    sample corpus). The uses of a word with labelled senses always come from
-    the sample corpus. text_field: the field of `file` that holds the text, if
-    the lines are JSON. out: a file to write the page to; force: replace this
-    file if it exists.
+    vectors in many sentences are shown, or one word (default: words of `texts`
+    with enough uses). file: sentences, one on each line, to search for the
+    nearest tokens and the uses of words (default: the text of a run of
+    `pretrain`, else the sample corpus). The uses of a word with labelled
+    senses always come from the sample corpus. text_field: the field of `file`
+    that holds the text, if the lines are JSON. out: a file to write the page
+    to; force: replace this file if it exists.
 
     The page of a fine-tuned model has its predictions, except for multiple
     choice: a pair has only one ending.
@@ -124,6 +131,9 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
     if texts is None:
         texts = DEFAULT_TEXTS[about and about.pair]
     pairs = _check_texts(texts)
+    if words is not None:
+        words = items_of([words] if isinstance(words, str) else words,
+                         'words', 'words')
     all_encoded = [tokenizer.encode(*pair) for pair in pairs]
     num_weights = _count_weights(net, all_encoded)
     sample = _load_sample(folder, file, text_field)
@@ -163,14 +173,14 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
 def _check_texts(texts):
     """Check the texts; return a list of pairs (text, second text or None)."""
     pairs = []
-    for text in [texts] if isinstance(texts, str) else texts:
+    for text in items_of([texts] if isinstance(texts, str) else texts):
         pair = (text, None) if isinstance(text, str) else text
         is_pair = (isinstance(pair, (tuple, list)) and len(pair) == 2
                    and isinstance(pair[0], str)
                    and isinstance(pair[1], (str, type(None))))
         if not is_pair:
             raise TypeError('a text must be a string or a pair of strings, '
-                            f'not {text!r}')
+                            f'not {short_repr(text)}')
         for part in pair:
             if part is not None and not part.strip():
                 raise UsageError('a text is empty: give at least one word')

@@ -13,6 +13,7 @@ from d2lbert.machine.arguments import (
     check_model,
     items_of,
     renamed,
+    short_repr,
     whole_number,
 )
 from d2lbert.machine.terminal import warn_once
@@ -150,7 +151,7 @@ def _to_texts(texts):
         if not (isinstance(parts, (list, tuple)) and len(parts) in (1, 2)
                 and all(isinstance(part, str) for part in parts)):
             raise TypeError(f'texts[{i}] must be a string, or a pair of '
-                            f'strings, not {text!r}')
+                            f'strings, not {short_repr(text)}')
         named_texts.append(Text(f'texts[{i}]', *parts))
     return named_texts
 

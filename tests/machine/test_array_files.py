@@ -237,7 +237,9 @@ def test_members_that_share_their_bytes_are_refused(tmp_path):
         array_files.read_npz(path)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+@pytest.mark.parametrize('read', [
+    array_files.read_npz, array_files.map_npy, array_files.read_params])
+def test_a_pipe_is_not_waited_for(read, tmp_path):
     os.mkfifo(tmp_path / 'a.npz')
     with pytest.raises(ValueError, match='it is no file'):
-        array_files.read_npz(tmp_path / 'a.npz')
+        read(tmp_path / 'a.npz')

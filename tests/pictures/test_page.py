@@ -125,9 +125,10 @@ def test_a_paragraph_of_the_chapters_size_is_below_two_megabytes():
     assert len(page.html.encode()) < 2_000_000
 
 
-def test_a_net_in_memory_and_the_vocabulary_of_a_run_are_shown(run):
+@pytest.mark.parametrize('words', [iter(['crane']), 'crane'])
+def test_a_net_in_memory_and_the_vocabulary_of_a_run_are_shown(run, words):
     net, vocab = d2l.load_run(run)
-    found = page_data((net, vocab), 'a crane', words=['crane'])
+    found = page_data((net, vocab), iter(['a crane']), words)
     assert found['training'] is None and found['kind'] == 'in memory'
     assert [word['word'] for word in found['senses']] == ['crane']
     assert sorted(found['senses'][0]['names']) == ['bird', 'machine']

@@ -293,6 +293,7 @@ def test_no_texts_give_no_vectors(net, tokenizer):
     ('a bird', {}, TypeError, r"must be a list of texts, not one: give \['a"),
     ([3], {}, TypeError, r'texts\[0\] must be a string, or a pair of strings, '
      'not 3'),
+    (list(onp.zeros((1, 99))), {}, TypeError, 'strings, not a ndarray$'),
     (['a', ('a', 'b', 'c')], {}, TypeError, r'texts\[1\] must be'),
     (['a', ' '], {}, ValueError, r'texts\[1\] is empty: give at least one'),
     ([('a', '')], {}, ValueError, r'texts\[0\] is empty'),
