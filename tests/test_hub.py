@@ -77,6 +77,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             while not self.server.over.wait(0.05):
                 self.wfile.write(b'.')
             return
+        if answer == 'loop':
+            self.send_response(302)
+            self.send_header('Location', self.path)
+            self.end_headers()
+            return
         if answer == 'endless':
             self.send_response(200)
             self.end_headers()
@@ -180,6 +185,7 @@ def test_a_kept_file_that_is_damaged_is_fetched_again(
 
 @pytest.mark.parametrize('answer, reason', [
     ((403, b'<html>No</html>', 15), 'answered 403'),
+    ('loop', 'answered 302 .*infinite loop'),
     ((200, b'right', 50), 'broke off after 5 of 50 bytes'),
     ((200, b'', 50), 'broke off after 0 of 50 bytes'),
     ((200, b'wrong', 5), r'sent another file \(5 bytes, checksum'),

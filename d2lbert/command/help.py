@@ -45,7 +45,7 @@ def run(args, command_parsers):
     page = find_page(args.topic, command_parsers)
     width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
     show(render(page.read_text('utf-8'), width,
-                use_escapes=sys.stdout.isatty()))
+                use_escapes=_is_capable_terminal()))
     return 0
 
 
@@ -74,7 +74,7 @@ def find_page(topic, commands):
 
 def show(text):
     """Print a text; on a terminal, show it in a pager if there is one."""
-    pager = _pager_command() if sys.stdout.isatty() else None
+    pager = _pager_command() if _is_capable_terminal() else None
     if pager is None:
         print(text, end='')
         return
@@ -93,8 +93,17 @@ def show(text):
             signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
 
 
+def _is_capable_terminal():
+    """Return True if standard output is a terminal that knows escapes."""
+    return (sys.stdout.isatty()
+            and os.environ.get('TERM', 'dumb') not in ('', 'dumb'))
+
+
 def _pager_command():
-    command = shlex.split(os.environ.get('PAGER', '')) or ['less']
+    try:
+        command = shlex.split(os.environ.get('PAGER', '')) or ['less']
+    except ValueError:      # an unclosed quote: as if there were no pager
+        return None
     return command if shutil.which(command[0]) else None
 
 

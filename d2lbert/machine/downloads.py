@@ -165,9 +165,9 @@ def fetch(url, path, digest_of, expected_digest, max_bytes=MAX_BYTES):
         except HubError:        # from `_check_size`; it names the URL
             raise
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise HubError(
-                f'{url}: {_failure_reason(error, transfer.has_headers)}'
-                ) from error
+            reason = _failure_reason(error, transfer.has_headers)
+            # A reason may have several lines, as of a loop of redirections
+            raise HubError(f'{url}: {" ".join(reason.split())}') from error
         if transfer.content_length not in (None, transfer.received_bytes):
             raise HubError(f'{url}: broke off after '
                            f'{transfer.received_bytes:,} of '

@@ -181,7 +181,8 @@ def _pip_environ(environ):
     translate('PIP_EXTRA_INDEX_URL', 'UV_INDEX', 'UV_EXTRA_INDEX_URL')
     translate('PIP_FIND_LINKS', 'UV_FIND_LINKS')
     translate('PIP_NO_INDEX', 'UV_NO_INDEX', 'UV_OFFLINE')
-    translate('PIP_CERT', 'SSL_CERT_FILE')
+    if environ.get('SSL_CERT_FILE'):    # a path may have commas and blanks
+        environ.setdefault('PIP_CERT', environ['SSL_CERT_FILE'])
     # Remove settings with which `pip download` fails or gets another file
     for name in ('PIP_TARGET', 'PIP_PREFIX', 'PIP_USER', 'PIP_REQUIRE_HASHES',
                  'PIP_REQUIRE_VIRTUALENV', 'PIP_NO_BINARY', 'PIP_PYTHON',

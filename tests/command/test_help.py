@@ -202,8 +202,15 @@ def test_on_a_terminal_the_pager_shows_it(tmp_path):
 def test_a_pager_that_leaves_early_or_is_missing_is_no_error(tmp_path):
     status, shown = on_a_terminal(tmp_path, PAGER='true')
     assert status == 0 and 'rror' not in shown
-    status, shown = on_a_terminal(tmp_path, PAGER='/no/pager')
-    assert status == 0 and 'Training and inference' in shown
+    for pager in '/no/pager', 'less "':
+        status, shown = on_a_terminal(tmp_path, PAGER=pager)
+        assert status == 0 and 'Training and inference' in shown
+
+
+def test_a_dumb_terminal_gets_plain_text(tmp_path):
+    status, shown = on_a_terminal(tmp_path, PAGER='false', TERM='dumb')
+    assert status == 0 and shown.startswith('Speed\r\n=====\r\n')
+    assert '\x1b' not in shown
 
 
 def test_only_the_pager_obeys_ctrl_c(tmp_path):

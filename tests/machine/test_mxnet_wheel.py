@@ -199,12 +199,14 @@ def test_settings_of_uv_are_given_to_pip():
     settings = mxnet_wheel._pip_environ({
         'UV_DEFAULT_INDEX': 'https://index.example/simple',
         'UV_INDEX': 'own=https://own.example/a,https://own.example/b',
-        'UV_FIND_LINKS': '/wheels', 'UV_OFFLINE': '1', 'PIP_TARGET': '/x'})
+        'UV_FIND_LINKS': '/wheels', 'UV_OFFLINE': '1', 'PIP_TARGET': '/x',
+        'SSL_CERT_FILE': '/a,  b.pem'})
     assert settings['PIP_INDEX_URL'] == 'https://index.example/simple'
     assert settings['PIP_EXTRA_INDEX_URL'] == (
         'https://own.example/a https://own.example/b')
     assert settings['PIP_FIND_LINKS'] == '/wheels'
     assert settings['PIP_NO_INDEX'] == '1'
+    assert settings['PIP_CERT'] == '/a,  b.pem'
     assert 'PIP_TARGET' not in settings
     assert mxnet_wheel._pip_environ({
         'PIP_INDEX_URL': 'a', 'UV_INDEX_URL': 'b'})['PIP_INDEX_URL'] == 'a'
