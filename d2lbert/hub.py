@@ -371,7 +371,8 @@ def _folder_with_text(folder):
 def _data_folders():
     """Yield the folders of this machine that may hold data, in order."""
     if os.environ.get('D2LBERT_DATA'):
-        yield Path(os.environ['D2LBERT_DATA']).expanduser()
+        # Path.expanduser raises an error if there is no such user
+        yield Path(os.path.expanduser(os.environ['D2LBERT_DATA']))
     if _repository():
         yield _repository() / 'data'
     with contextlib.suppress(cache.CacheError):
@@ -432,7 +433,7 @@ def wikitext2_dir(data_dir=None):
     cannot be fetched.
     """
     if data_dir is not None:
-        folder = _folder_with_text(Path(data_dir).expanduser())
+        folder = _folder_with_text(os.path.expanduser(data_dir))
         if folder is None:
             raise FileNotFoundError(
                 f'data_dir={str(data_dir)!r} holds neither {TRAIN_FILE} nor '

@@ -417,6 +417,8 @@ def test_places_are_searched_in_order(monkeypatch, tmp_path):
     monkeypatch.setattr(hub, '_repository', lambda: tmp_path / 'checkout')
     checkout = put(tmp_path / 'checkout' / 'data' / 'wikitext-2')
     assert hub.wikitext2_dir() == checkout
+    monkeypatch.setenv('D2LBERT_DATA', '~no user/x')
+    assert hub.wikitext2_dir() == checkout
     named = put(tmp_path / 'named' / 'wikitext-2')
     for value in (named, named.parent):
         monkeypatch.setenv('D2LBERT_DATA', str(value))

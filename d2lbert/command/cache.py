@@ -32,7 +32,9 @@ def add(commands):
 
 def run(args):
     """List or remove cached files; returns the exit status."""
-    kinds, min_days = args.kind, args.older_than or 0
+    # Of a kind that is named twice, `_clear` would report the second removal
+    kinds = list(dict.fromkeys(args.kind or ()))
+    min_days = args.older_than or 0
     if args.clear:
         return _clear(kinds, min_days, args.json)
     summaries = [_summary(kind, min_days) for kind in kinds or cache.KINDS]

@@ -48,7 +48,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
         if not lines.is_stream:
             num_texts, digest = _count_and_digest(lines)
     with contextlib.ExitStack() as stack:
-        writer = out and stack.enter_context(vectors_file(
+        writer = None if out is None else stack.enter_context(vectors_file(
             out, force, reads=[folder, *(lines.sources if lines else ())],
             text_column='text' if pooling else 'token'))
         encoder = _encoder(folder, pooling=pooling, **options)

@@ -282,7 +282,8 @@ def _find_sources(paths, text_name, text_field):
     if not paths:
         raise ValueError(f'{text_name} has no file: name at least one')
     for path in paths:
-        if path != text_sources.STDIN and not Path(path).expanduser().exists():
+        if path != text_sources.STDIN and not os.path.exists(
+                os.path.expanduser(path)):
             raise FileNotFoundError(f'{path} is no file: name a text file')
     return text_sources.sources(paths, text_field)
 

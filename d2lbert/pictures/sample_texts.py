@@ -6,6 +6,7 @@ tokens similar to a token of the page's texts.
 import collections
 import csv
 import functools
+import os
 import re
 from itertools import repeat
 from pathlib import Path
@@ -116,7 +117,7 @@ def sample_of_run(folder):
     else:
         paths = [corpus] if isinstance(corpus, str) else list(corpus)
         name = ', '.join(Path(path).name for path in paths)
-    expanded = [Path(path).expanduser() for path in paths]
+    expanded = [Path(os.path.expanduser(path)) for path in paths]
     # Standard input and pipes cannot be read again
     can_read = paths and all(path.is_file() or path.is_dir()
                              for path in expanded)

@@ -101,7 +101,8 @@ def sources(paths, text_field=None, single_pass=False):
             found.append(_source_of_stream(_stdin(), STDIN_NAME, text_field,
                                            single_pass))
         else:
-            found += _sources_of_path(Path(path).expanduser(), text_field,
+            # Path.expanduser raises an error if there is no such user
+            found += _sources_of_path(os.path.expanduser(path), text_field,
                                       single_pass)
     return found
 
@@ -113,7 +114,8 @@ def _stdin():
 
 
 def _sources_of_path(path, text_field, single_pass):
-    mode = os.stat(path).st_mode
+    mode = os.stat(path).st_mode        # an error for '', which Path makes '.'
+    path = Path(path)
     if stat.S_ISDIR(mode):
         def is_hidden(file):
             return any(part.startswith('.')

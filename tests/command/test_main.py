@@ -589,7 +589,8 @@ def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
     (['--file', 'x', '--pair', 'a'], '--pair goes with one text'),
     (['--file', 'x', '--out', 'x.npy', '--pool', 'none'],
      'give --pool cls or --pool mean'),
-    (['--file', 'nowhere'], 'there is no file or folder nowhere')])
+    (['--file', 'nowhere'], 'there is no file or folder nowhere'),
+    (['a', '--out', ''], '--out  is a folder: name a file')])
 def test_encode_refuses_conflicting_arguments(flags, reason, run, capsys):
     assert reason in fails(capsys, 'encode', run, *flags)
 

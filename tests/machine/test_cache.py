@@ -341,7 +341,8 @@ def test_clear_removes_kinds_that_can_be_recomputed(own_cache, capsys):
         'data', 'wheels']
     said = capsys.readouterr().out
     assert '--kind data' in said and said.endswith('0.0 MB freed\n')
-    assert main(['cache', '--clear', '--kind', 'data', 'wheels']) == 0
+    assert main(['cache', '--clear', '--kind', 'data', 'wheels', 'data']) == 0
+    assert capsys.readouterr().out.count('data') == 1
     assert not paths['data'].exists() and not paths['wheels'].exists()
     assert not [path for path in own_cache.glob('*/*')]
 

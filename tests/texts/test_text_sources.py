@@ -173,10 +173,12 @@ def test_text_that_looks_alike_is_text(data):
 
 
 def test_an_unreadable_file_is_reported_with_its_flag(monkeypatch):
-    with pytest.raises(ValueError, match='^there is no file or folder no: '
-                                         'name an existing one for --file$'):
-        Lines('no')
     write(b'a')
+    for path in 'no', '~no user/x', '':      # not the current folder
+        with pytest.raises(ValueError, match=(
+                f'^there is no file or folder {path}: name an existing one '
+                'for --file$')):
+            Lines(path)
     with pytest.raises(ValueError, match='--file x/y cannot be read: Not a'):
         Lines('x/y')
     with pytest.raises(TextFileError, match='x, line 2: byte 1 .* not UTF-8'):
