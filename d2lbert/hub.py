@@ -370,8 +370,8 @@ def _folder_with_text(folder):
 
 def _data_folders():
     """Yield the folders of this machine that may hold data, in order."""
+    # Path.expanduser would raise an error if there is no such user
     if os.environ.get('D2LBERT_DATA'):
-        # Path.expanduser raises an error if there is no such user
         yield Path(os.path.expanduser(os.environ['D2LBERT_DATA']))
     if _repository():
         yield _repository() / 'data'

@@ -119,7 +119,7 @@ def _wrapped(text, indent):
 
     Words are not broken, so that commands and paths can be copied.
     """
-    width = max(30, shutil.get_terminal_size((79, 24)).columns - len(indent))
+    width = max(16, shutil.get_terminal_size((79, 24)).columns - len(indent))
     lines = textwrap.wrap(text, width, break_long_words=False,
                           break_on_hyphens=False)
     return ('\n' + indent).join(lines)
