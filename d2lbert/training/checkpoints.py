@@ -192,6 +192,11 @@ def check_net_sizes(path, config, shapes):
             + remedy(path)) from None
 
 
+def damaged(path, finding):
+    """A `CheckpointError` for a damaged checkpoint; names the remedy."""
+    return CheckpointError(f'{path} is damaged: {finding}{remedy(path)}')
+
+
 def remedy(path):
     """The end of a message about a damaged checkpoint: how to resume."""
     earlier = earlier_than(path)
@@ -211,9 +216,8 @@ def vocab_of(path, arrays):
     try:
         return _parse_vocab(arrays)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f'{path} is damaged: its vocabulary cannot be read ({error})'
-            + remedy(path)) from None
+        raise damaged(path, 'its vocabulary cannot be read '
+                      f'({error})') from None
 
 
 def vocab_arrays(vocab):

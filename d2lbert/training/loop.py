@@ -157,9 +157,9 @@ class Run:
         except checkpoints.CheckpointError:
             raise
         except (ValueError, TypeError, LookupError, OverflowError) as error:
-            raise checkpoints.CheckpointError(
-                f'{path} is damaged: it does not describe the progress of '
-                f'its run ({error})' + checkpoints.remedy(path)) from None
+            raise checkpoints.damaged(
+                path, 'it does not describe the progress of its run '
+                f'({error})') from None
         self.resumed_step = self.history.num_steps
         self.schedule.check(path)
         if not self.schedule.is_over():

@@ -228,9 +228,8 @@ def _resumed_settings(checkpoint, keywords, run_type):
     try:
         saved = run_type.complete(dict(checkpoint.state['settings']))
     except (ValueError, TypeError, OverflowError) as error:
-        raise checkpoints.CheckpointError(
-            f'{checkpoint.path} is damaged: its settings are invalid '
-            f'({error})' + checkpoints.remedy(checkpoint.path)) from None
+        raise checkpoints.damaged(
+            checkpoint.path, f'its settings are invalid ({error})') from None
     refused = sorted(name for name, value in keywords.items()
                      if name not in run_type.changeable
                      and value != saved.get(name))

@@ -9,7 +9,7 @@ from d2lbert.machine import array_files, workers
 from d2lbert.machine.backend import mx, np, npx
 from d2lbert.machine.files import MXNetPath, replacing
 from d2lbert.machine.terminal import note
-from d2lbert.training.checkpoints import CheckpointError, remedy
+from d2lbert.training.checkpoints import damaged
 from d2lbert.training.saved_runs import (
     RunError,
     load_parameters,
@@ -203,10 +203,8 @@ class WeightAverage(Stateful):
         for name, (param, average) in self._averages.items():
             found = checkpoint.arrays.get(f'{self.PREFIX}{name}')
             if onp.shape(found) != param.shape:     # () if `found` is None
-                raise CheckpointError(
-                    f'{checkpoint.path} is damaged: it lacks the average of '
-                    f'{name}, of the shape {param.shape}'
-                    + remedy(checkpoint.path))
+                raise damaged(checkpoint.path, 'it lacks the average of '
+                              f'{name}, of the shape {param.shape}')
             average[:] = np.array(found).as_nd_ndarray()
 
 
@@ -255,9 +253,8 @@ class BestWeights(Stateful):
         found = {name: np.array(onp.asarray(array))
                  for name, array in checkpoint.weights(self.PREFIX).items()}
         if not found:
-            raise CheckpointError(
-                f'{checkpoint.path} is damaged: it lacks the best weights, '
-                f'of step {self.step}' + remedy(checkpoint.path))
+            raise damaged(checkpoint.path, 'it lacks the best weights, '
+                          f'of step {self.step}')
         with replacing(self.path) as partial_path:
             npx.save(MXNetPath(partial_path), found)
 

@@ -14,9 +14,8 @@ from d2lbert.machine.backend import autograd, gluon, mx, np
 from d2lbert.nn.steps import part_of, wait_for_previous_step, zero_gradients
 from d2lbert.texts.examples import derive_seed
 from d2lbert.training.checkpoints import (
-    CheckpointError,
+    damaged,
     named_parameters,
-    remedy,
     set_weights,
     vocab_arrays,
 )
@@ -241,10 +240,9 @@ class Updater(Stateful):
                            for i in range(2)]
                 if any(onp.shape(moment) != param.shape
                        for moment in moments):
-                    raise CheckpointError(
-                        f'{checkpoint.path} is damaged: its moments of '
-                        f'{name} are not of the shape {param.shape}'
-                        + remedy(checkpoint.path))
+                    raise damaged(
+                        checkpoint.path, f'its moments of {name} are not of '
+                        f'the shape {param.shape}')
                 self._set_moments(param, moments)
 
     def _set_moments(self, param, moments):
