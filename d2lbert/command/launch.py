@@ -16,7 +16,7 @@ from d2lbert.launch.launcher import (
     read_hosts,
 )
 from d2lbert.machine import mxnet_libraries
-from d2lbert.machine.arguments import UsageError, usage_errors
+from d2lbert.machine.arguments import UsageError, flag_of, usage_errors
 from d2lbert.machine.files import free_run_path
 from d2lbert.training.settings import CHANGEABLE_ON_RESUME, check_clock
 
@@ -131,7 +131,7 @@ def _resume_arguments(run_folder, pretrain_args):
         if hasattr(pretrain_args, name):
             value = getattr(pretrain_args, name)
             values = value if isinstance(value, list) else [value]
-            arguments += ['--' + name.replace('_', '-'), *map(str, values)]
+            arguments += [flag_of(name), *map(str, values)]
     return arguments
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from d2lbert.command.flags import RenamedFlag, add_json, print_json
-from d2lbert.machine.arguments import UsageError, usage_errors
+from d2lbert.machine.arguments import UsageError, flag_of, usage_errors
 from d2lbert.machine.terminal import note
 from d2lbert.objectives.setting_rules import NAMED_CORPORA
 from d2lbert.training.settings import (
@@ -104,7 +104,7 @@ def _flag_and_options(setting):
                        choices=setting.choices or None)
         if setting.several:
             options['nargs'] = '+'
-    return '--' + setting.name.replace('_', '-'), options
+    return flag_of(setting.name), options
 
 
 def check_flags(args):

@@ -21,6 +21,11 @@ class UsageError(ValueError):
     """Arguments are invalid: a command exits with status 2, not 1."""
 
 
+def flag_of(name):
+    """The flag of the command for a setting, for example --num-steps."""
+    return '--' + name.replace('_', '-')
+
+
 def listed(choices):
     """Join choices to a text such as 'a, b or c'."""
     *first, last = map(str, choices)

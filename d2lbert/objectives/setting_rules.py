@@ -5,6 +5,8 @@ imports neither MXNet nor the objectives, which take long to import.
 """
 from typing import NamedTuple
 
+from d2lbert.machine.arguments import flag_of
+
 
 class SettingRules(NamedTuple):
     """Defaults and required values of settings for one objective.
@@ -53,7 +55,7 @@ MLM_RULES = SettingRules(_NO_PAIR_DEFAULTS, (*_NO_PAIR_RULES, _NO_NOISE_RULE))
 
 def _bart_rule(name, value):
     return (name, (value,), f'trains a BART, and needs {name}={value}: leave '
-            f'{name} (--{name.replace("_", "-")}) out')
+            f'{name} ({flag_of(name)}) out')
 
 
 DENOISE_RULES = SettingRules(
@@ -66,7 +68,7 @@ DENOISE_RULES = SettingRules(
 
 def _no_mask_rule(name, default):
     return (name, (default,), 'predicts the next token, and nothing is '
-            f'masked: leave {name} (--{name.replace("_", "-")}) out')
+            f'masked: leave {name} ({flag_of(name)}) out')
 
 
 CLM_RULES = SettingRules(_NO_PAIR_DEFAULTS, (

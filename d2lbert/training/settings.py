@@ -14,6 +14,7 @@ from typing import Any, List, Literal, NamedTuple, Optional, Union
 from d2lbert.machine.arguments import (
     PathLike,
     did_you_mean,
+    flag_of,
     listed,
     rename_keywords,
 )
@@ -379,7 +380,7 @@ def check_files(settings, values, known_names=()):
                     os.path.expanduser(path)):
                 raise ValueError(
                     f'there is no file or folder {path}: name an existing '
-                    f'one for {name} ({_flag(name)})' + did_you_mean(
+                    f'one for {name} ({flag_of(name)})' + did_you_mean(
                         path, known_names))
 
 
@@ -388,7 +389,7 @@ def _check_distillation(values):
         for name in ('temperature', 'soft_weight', 'mlm_weight',
                      'cosine_weight'):
             if values[name] != SETTINGS[name].default:
-                raise ValueError(f'{name} ({_flag(name)}) is for runs with '
+                raise ValueError(f'{name} ({flag_of(name)}) is for runs with '
                                  'a teacher: add teacher (--teacher), or '
                                  f'leave {name} out')
     elif not values['temperature']:
@@ -430,7 +431,7 @@ def checked_values(settings, defaults, keywords):
     for name, other in replacements.items():
         if keywords.get(name) is not None:
             raise ValueError(
-                f'{name} ({_flag(name)}) and {other} ({_flag(other)}) '
+                f'{name} ({flag_of(name)}) and {other} ({flag_of(other)}) '
                 'both set the length of a run: give only one of them, and '
                 'for a resumed run the setting that the run began with')
     values = {name: (None if name in replacements
@@ -440,10 +441,6 @@ def checked_values(settings, defaults, keywords):
         raise ValueError(f'accumulate={values["accumulate"]} does not divide '
                          f'batch_size={values["batch_size"]}')
     return values
-
-
-def _flag(name):
-    return '--' + name.replace('_', '-')
 
 
 def takes_settings(groups):
