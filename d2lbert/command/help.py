@@ -271,22 +271,17 @@ def _render_table(lines, width, style):
 
 
 def _render_as_list(header, rows, width, style):
-    output = []
-    if header[0] and len(header) > 2:
-        # Print header[0] once: cells of the first column get no label
-        output += _wrap(f'({header[0]})', width, style)
-    for row in rows:
-        if _is_title(row):
-            title = _plain_text(row[0])
-            title = style.heading(title, TABLE_TITLE_LEVEL)
-            output += ['', title] if output else [title]
-            continue
-        output += _wrap(row[0], width, style)
+    def item(row):
+        lines = _wrap(row[0], width, style)
         for name, cell in zip(header[1:], row[1:]):
             label = f'{name}: ' if name and len(row) > 2 else ''
             if cell:
-                output += _wrap(label + cell, width, style, '    ', '    ')
-    return '\n'.join(output)
+                lines += _wrap(label + cell, width, style, '    ', '    ')
+        return lines
+    # Print header[0] once: cells of the first column get no label
+    first_lines = (_wrap(f'({header[0]})', width, style)
+                   if header[0] and len(header) > 2 else [])
+    return _join_rows(rows, style, item, first_lines)
 
 
 def _is_title(row):
@@ -294,11 +289,11 @@ def _is_title(row):
     return not any(row[1:])
 
 
-def _join_rows(rows, style, row_lines):
-    output = []
+def _join_rows(rows, style, row_lines, first_lines=()):
+    output = [*first_lines]
     for row in rows:
         if _is_title(row):
-            title = style.heading(row[0], TABLE_TITLE_LEVEL)
+            title = style.heading(_plain_text(row[0]), TABLE_TITLE_LEVEL)
             output += ['', title] if output else [title]
         else:
             output += row_lines(row)
