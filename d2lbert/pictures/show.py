@@ -150,7 +150,7 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
         tokens = _token_data(pair, encoded)
         weights = attention_of(net, encoded.ids, encoded.segments)
         # A layer of an ALBERT may have several blocks: show the last one
-        num_blocks = len(weights) // net.encoder.blks.num_layers
+        num_blocks = len(net.encoder.blks.of_layer(1))
         weights = weights[num_blocks - 1::num_blocks]
         data_of_texts.append(dict(
             text=pair[0], pair=pair[1], tokens=tokens,
