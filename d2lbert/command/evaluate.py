@@ -43,7 +43,7 @@ def run(args):
         _evaluate_finetuned(args)
         return 0
     if args.data is not None:
-        raise ValueError(f'{args.folder} is not a run of finetune: name '
+        raise UsageError(f'{args.folder} is not a run of finetune: name '
                          'text files with --corpus, not with --data')
     if args.text_field is not None and args.corpus is None:
         raise UsageError('--text-field is for the files of --corpus: name '
@@ -60,7 +60,7 @@ def run(args):
 def _evaluate_finetuned(args):
     from d2lbert.finetuning.prediction import evaluations
     if args.corpus is not None:
-        raise ValueError(f'{args.folder} is a run of finetune: name '
+        raise UsageError(f'{args.folder} is a run of finetune: name '
                          'other files with --data, not with --corpus')
     if args.text_field is not None:
         raise UsageError(f'{args.folder} is a run of finetune: leave '

@@ -369,8 +369,8 @@ def test_invalid_requests_to_predict_are_one_line(runs, tmp_path,
 
 def test_commands_tell_the_kinds_of_runs_apart(runs, tmp_path, capsys):
     run = runs('sst2')
-    assert '--data, not with --corpus' in refused(
-        capsys, 'evaluate', run, '--corpus', 'x')
+    status, err = refusal(capsys, 'evaluate', run, '--corpus', 'x')
+    assert status == 2 and '--data, not with --corpus' in err
     status, err = refusal(capsys, 'evaluate', run, '--text-field', 'x')
     assert status == 2 and 'leave --text-field out' in err
     assert main(['encode', str(run), 'a']) == 0     # the model under the head
@@ -381,8 +381,8 @@ def test_commands_tell_the_kinds_of_runs_apart(runs, tmp_path, capsys):
     main(['pretrain', '--corpus', 'sample', '--num-steps', '1',
           '--num-hiddens', '4', '--num-layers', '1', '--max-len', '32',
           '--out', start])
-    assert '--corpus, not with --data' in refused(
-        capsys, 'evaluate', start, '--data', 'x')
+    status, err = refusal(capsys, 'evaluate', start, '--data', 'x')
+    assert status == 2 and '--corpus, not with --data' in err
     status, err = refusal(capsys, 'evaluate', start, '--text-field', 'x')
     assert status == 2
     assert '--text-field is for the files of --corpus: name them' in err
