@@ -95,6 +95,6 @@ def _settings_of(folder):
         settings.pop('devices', None)   # `config_of` adds them to the settings
         settings = with_own_texts(complete_saved(settings), folder)
         return settings, config['fingerprint']
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a run: '
                        f'{error}') from None

@@ -227,7 +227,7 @@ def _resumed_settings(checkpoint, keywords, run_type):
     """The settings of a checkpoint, changed by `keywords`."""
     try:
         saved = run_type.complete(dict(checkpoint.state['settings']))
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError) as error:
         raise checkpoints.damaged(
             checkpoint.path, f'its settings are invalid ({error})') from None
     refused = sorted(name for name, value in keywords.items()
