@@ -25,6 +25,7 @@ from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import Stopped
 from d2lbert.training.run_folder import DATA, move_aside
 from d2lbert.training.saved_runs import RunError, is_finetuned, read_config
+from d2lbert.training.settings import check_kept
 
 #: The file beside the runs with their `state`: a dict with `settings` and
 #: `seeds` and, when all runs are finished, `figures` and `summary`
@@ -105,13 +106,8 @@ def resume(run_once, out, keywords, devices):
     """
     state = _read_state(out)
     state['settings']['data'] = moved_data(state['settings'].get('data'), out)
-    refused = sorted(name for name, value in keywords.items()
-                     if name not in CHANGEABLE_ON_RESUME
-                     and value != state['settings'].get(name))
-    if refused:
-        raise ValueError(f'resumed runs keep their settings: '
-                         f'{", ".join(refused)} cannot be changed, only '
-                         f'{", ".join(CHANGEABLE_ON_RESUME)} and devices')
+    check_kept(keywords, state['settings'], CHANGEABLE_ON_RESUME,
+               'resumed runs keep their')
     checked = complete({**state['settings'], **keywords})
     # Only these: the runs may lack settings that were added after them
     settings = {**state['settings'],

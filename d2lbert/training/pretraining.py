@@ -24,6 +24,7 @@ from d2lbert.training.saved_runs import RunError, complete_saved, is_finetuned
 from d2lbert.training.settings import (
     CHANGEABLE_ON_RESUME,
     GROUPS,
+    check_kept,
     complete,
     takes_settings,
 )
@@ -230,12 +231,6 @@ def _resumed_settings(checkpoint, keywords, run_type):
     except (ValueError, TypeError) as error:
         raise checkpoints.damaged(
             checkpoint.path, f'its settings are invalid ({error})') from None
-    refused = sorted(name for name, value in keywords.items()
-                     if name not in run_type.changeable
-                     and value != saved.get(name))
-    if refused:
-        raise ValueError(f'a resumed run keeps its settings: '
-                         f'{", ".join(refused)} cannot be changed, only '
-                         f'{", ".join(run_type.changeable)} and devices')
+    check_kept(keywords, saved, run_type.changeable)
     saved = with_own_texts(saved, checkpoint.path.parent.parent)
     return run_type.complete({**saved, **keywords})

@@ -409,6 +409,19 @@ def check_clock(minutes, num_workers):
                          'num_steps (--num-steps) in place of minutes')
 
 
+def check_kept(keywords, saved, changeable, subject='a resumed run keeps its'):
+    """Raise ValueError if `keywords` changes a setting that a run keeps.
+
+    saved: the settings of the run. changeable: names of settings that may
+    change. subject: the beginning of the message.
+    """
+    refused = sorted(name for name, value in keywords.items()
+                     if name not in changeable and value != saved.get(name))
+    if refused:
+        raise ValueError(f'{subject} settings: {", ".join(refused)} cannot be '
+                         f'changed, only {", ".join(changeable)} and devices')
+
+
 def checked_values(settings, defaults, keywords):
     """The value of each setting, checked: from `keywords`, else `defaults`.
 

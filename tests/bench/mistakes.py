@@ -621,10 +621,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'path = checkpoints.all_of(folder)[0]',
      'test_a_run_goes_on_from_the_latest'),
     ('any setting of a run can be changed on the way',
-     'if name not in run_type.changeable\n                     '
-     'and value != saved.get(name)',
-     'if name not in run_type.changeable\n                     '
-     'and name not in saved',
+     'if name not in changeable and value != saved.get(name)',
+     'if name not in changeable and name not in saved',
      'test_settings_cannot_be_changed_on_the_way'),
 
     # objectives
