@@ -94,9 +94,8 @@ class TextModel(_NetAndTokenizer):
         The arguments are as for `d2lbert.encode`. With pooling=None, the
         result for a text is an array (T, H) of token vectors.
         """
-        vectors = encode(*self, _as_texts(texts), pooling, layer, batch_size,
-                         max_len, overlap, normalize, show_progress)
-        return vectors[0] if isinstance(texts, str) else vectors
+        return self._apply(encode, texts, pooling, layer, batch_size, max_len,
+                           overlap, normalize, show_progress)
 
     def similarity(self, a: Texts, b: Texts, **choices) -> onp.ndarray:
         """Cosine similarities of N texts `a` and M texts `b`, (N, M) float32.
@@ -144,8 +143,7 @@ class TextModel(_NetAndTokenizer):
 
         choices: keyword arguments of `d2lbert.generate`.
         """
-        results = generate(*self, _as_texts(texts), **choices)
-        return results[0] if isinstance(texts, str) else results
+        return self._apply(generate, texts, **choices)
 
     def predict(self, texts: Texts, pairs: Optional[Texts] = None,
                 show_progress: Optional[bool] = None
@@ -155,10 +153,9 @@ class TextModel(_NetAndTokenizer):
         For a single string, `pairs` is its second text, or its list of
         endings.
         """
-        if isinstance(texts, str):
-            pairs = None if pairs is None else [pairs]
-            return predict(*self, [texts], pairs, show_progress)[0]
-        return predict(*self, texts, pairs, show_progress)
+        if isinstance(texts, str) and pairs is not None:
+            pairs = [pairs]
+        return self._apply(predict, texts, pairs, show_progress)
 
     def attention(self, text: str, pair: Optional[str] = None) -> Attention:
         """The `Attention` of a text, or of a pair of texts."""
@@ -173,6 +170,11 @@ class TextModel(_NetAndTokenizer):
     def save(self, folder: PathLike) -> None:
         """Write the model as a new folder; see `d2lbert.save_pretrained`."""
         save_pretrained(*self, folder, parts_to_save(self.net))
+
+    def _apply(self, function, texts, *others, **choices):
+        """The results for all texts, or the one result for a string."""
+        results = function(*self, _as_texts(texts), *others, **choices)
+        return results[0] if isinstance(texts, str) else results
 
     def _vectors(self, texts_or_vectors, choices):
         """Encode texts, (N, H), or return an array of vectors unchanged."""
