@@ -12,7 +12,7 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
 import numpy as onp
 
-from d2lbert.machine.arguments import check_model, items_of
+from d2lbert.machine.arguments import check_model, check_sizes, items_of
 from d2lbert.machine.backend import autograd
 from d2lbert.machine.terminal import warn, warn_once
 from d2lbert.nn.checks import on_device
@@ -61,9 +61,7 @@ class GenerationConfig(NamedTuple):
         for name, minimum in (('num_beams', 1), ('max_len', 2),
                               ('min_len', 0), ('no_repeat_ngram', 0)):
             value = getattr(self, name)
-            if not (_is_number(value) and int(value) == value >= minimum):
-                raise ValueError(f'{name} must be a whole number of at least '
-                                 f'{minimum}, not {value!r}')
+            check_sizes(minimum, **{name: value})
             whole_numbers[name] = int(value)
         if not _is_number(self.length_penalty):
             raise ValueError('length_penalty must be a number, not '
