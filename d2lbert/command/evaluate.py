@@ -1,5 +1,6 @@
 """Run `d2lbert evaluate`: print the metrics of a run on held-out text."""
 from d2lbert.command.flags import (
+    add_devices,
     add_json,
     add_precision,
     check_folders,
@@ -24,10 +25,7 @@ def add(commands):
     evaluate.add_argument('--data', metavar='DIR',
                           help='for a run of finetune: a folder with other '
                           'files of its task, or a file')
-    evaluate.add_argument('--devices', default='auto', metavar='NAME',
-                          help='where to compute: auto (all usable GPUs, else '
-                          'the CPU), cpu, cpu:2 (the CPU as two devices), gpu '
-                          'or gpu:0,1 (default: auto)')
+    add_devices(evaluate.add_argument)
     add_precision(evaluate.add_argument)
     add_json(evaluate.add_argument, 'an object with the metrics; for a run '
              'of finetune, a line for its task and each extra test')

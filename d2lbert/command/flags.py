@@ -223,6 +223,13 @@ def add_device(add):
         'auto)')
 
 
+def add_devices(add):
+    """Add --devices to a command that computes on several devices."""
+    add('--devices', default='auto', metavar='NAME', help='where to compute: '
+        'auto (all usable GPUs, else the CPU), cpu, cpu:2 (the CPU as two '
+        'devices), gpu or gpu:0,1 (default: auto)')
+
+
 def device_of(text):
     """Return the MXNet device that --devices names.
 

@@ -1,5 +1,6 @@
 """Run `d2lbert predict`: print or write predictions of a fine-tuned model."""
 from d2lbert.command.flags import (
+    add_devices,
     add_force,
     add_json,
     add_precision,
@@ -37,9 +38,7 @@ def add(commands):
     add('--out', metavar='FILE', help='the output file for predictions '
         'of --file, which are then not printed')
     add_force(add)
-    add('--devices', default='auto', metavar='NAME', help='where to compute: '
-        'auto (all usable GPUs, else the CPU), cpu, cpu:2 (the CPU as two '
-        'devices), gpu or gpu:0,1 (default: auto)')
+    add_devices(add)
     add_precision(add)
     add_json(add, 'the lines that --out x.jsonl would get; for one text, or '
              'with --top, also the probabilities of labels; with --data, one '
