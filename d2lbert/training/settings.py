@@ -495,11 +495,11 @@ def _bracketed_default(setting):
 
     A bool gives ' [True in learn]' or '', a setting without a default ''.
     """
-    if setting.default is None or setting.kind is bool:
-        return ' [True in learn]' if setting.learn else ''
+    default = described_default(setting)
     if setting.learn is None:
-        return f' [{setting.default}]'
-    return f' [{setting.default}; {setting.learn} in learn]'
+        return f' [{default}]' if default else ''
+    return (f' [True {default}]' if setting.kind is bool
+            else f' [{default} in learn]')
 
 
 def described_default(setting):
