@@ -166,11 +166,6 @@ class Window(NamedTuple):
                                 # this window lacks a part of it; None: the
                                 # position of the answer is unknown
 
-    @property
-    def has_answer(self):
-        """True if the whole answer is known to be in this window."""
-        return self.target not in (None, (0, 0))
-
 
 class Guess(NamedTuple):
     """A predicted answer; '' for no answer."""
