@@ -48,6 +48,14 @@ class _Codec:
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
 
+    def guesses(self, outputs, inputs, data):
+        """The guess for each example, which the metrics compare."""
+        return [one.label for one in self.predictions(outputs, inputs, data)]
+
+    @staticmethod
+    def true_labels(data):
+        return data.labels
+
     def _warn_of_truncation(self, data, encoded, unit='examples'):
         """Warn of the entries of `encoded` that were truncated, if any.
 
@@ -95,10 +103,6 @@ class TextCodec(_Codec):
         return (outputs[:, 0].astype('float64')
                 if self.about.kind == 'regress' else outputs.argmax(axis=1))
 
-    @staticmethod
-    def true_labels(data):
-        return data.labels
-
     def predictions(self, outputs, inputs, data):
         """A `Prediction` for each text or pair."""
         if self.about.kind == 'regress':
@@ -144,10 +148,6 @@ class EndingCodec(_Codec):
         """The index of an ending for each example."""
         return onp.array(outputs).argmax(axis=1)
 
-    @staticmethod
-    def true_labels(data):
-        return data.labels
-
     def predictions(self, outputs, inputs, data):
         """A `Prediction` for each text."""
         predictions = []
@@ -190,10 +190,6 @@ class TagCodec(_Codec):
         if not has_label.any():
             return 0.0
         return _mean_cross_entropy(scores[has_label], labels[has_label])
-
-    def guesses(self, outputs, inputs, data):
-        """A list of tag names for each sentence."""
-        return [one.label for one in self.predictions(outputs, inputs, data)]
 
     @staticmethod
     def true_labels(data):
@@ -251,10 +247,6 @@ class AnswerCodec(_Codec):
                   for scores, target in zip(outputs, inputs.labels)
                   if target[0] >= 0]
         return float(onp.mean(losses)) if losses else 0.0
-
-    def guesses(self, outputs, inputs, data):
-        """The text of the answer to each question."""
-        return [one.label for one in self.predictions(outputs, inputs, data)]
 
     @staticmethod
     def true_labels(data):
