@@ -15,16 +15,6 @@ enum {
   NUM_INPUTS = 2 * NUM_TABLES
 };
 
-MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
-                         std::vector<int>* out) {
-  for (int k = 0; k < NUM_TABLES; k++) {
-    (*in)[FIRST_INDICES + k] = kInt32;
-    (*in)[FIRST_TABLE + k] = kFloat32;
-  }
-  (*out)[0] = kFloat32;
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape tokens = (*in)[FIRST_INDICES], table = (*in)[FIRST_TABLE];
   if (tokens.empty() || table.size() != 2)
@@ -119,7 +109,7 @@ REGISTER_OP(d2lbert_embed)
     .setForward(Caught<run_forward>::call, "cpu")
     .setBackward(Caught<run_backward>::call, "cpu")
     .setParseAttrs(Caught<fixed_counts<NUM_INPUTS, 1>>::call)
-    .setInferType(Caught<infer_type>::call)
+    .setInferType(Caught<floats_except<FIRST_INDICES, NUM_TABLES>>::call)
     .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert

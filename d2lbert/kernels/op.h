@@ -153,6 +153,16 @@ inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
   return MX_SUCCESS;
 }
 
+// Type inference: all arrays are float32, except `count` inputs from number
+// `first` on, which are int32.
+template <int first, int count = 1>
+MXReturnValue floats_except(const Attrs& attrs, std::vector<int>* in,
+                            std::vector<int>* out) {
+  all_floats(attrs, in, out);
+  std::fill_n(in->begin() + first, count, kInt32);
+  return MX_SUCCESS;
+}
+
 // Type inference: all arrays are float32, except the inputs `offsets` and
 // `lens`, which are int32.
 template <class Inputs>

@@ -376,14 +376,6 @@ MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   return MX_SUCCESS;
 }
 
-MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
-                         std::vector<int>* out) {
-  std::fill(in->begin(), in->end(), kFloat32);
-  (*in)[LABELS] = kInt32;
-  std::fill(out->begin(), out->end(), kFloat32);
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape x = (*in)[X];
   Shape w = (*in)[W];
@@ -484,14 +476,6 @@ enum { LOGITS, LABELS, WEIGHTS, INPUTS };
 // sum of exp(logit - largest).
 enum { LOSS, STATS, OUTPUTS };
 
-MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
-                         std::vector<int>* out) {
-  (*in)[LOGITS] = (*in)[WEIGHTS] = kFloat32;
-  (*in)[LABELS] = kInt32;
-  std::fill(out->begin(), out->end(), kFloat32);
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape x = (*in)[LOGITS];
   if (x.size() != 2) return fail("softmax_ce needs logits (M, V)");
@@ -581,7 +565,7 @@ REGISTER_OP(d2lbert_vocab_ce)
     .setForward(Caught<vocab::run_forward>::call, "cpu")
     .setBackward(Caught<vocab::run_backward>::call, "cpu")
     .setParseAttrs(Caught<vocab::parse>::call)
-    .setInferType(Caught<vocab::infer_type>::call)
+    .setInferType(Caught<floats_except<vocab::LABELS>>::call)
     .setInferShape(Caught<vocab::infer_shape>::call);
 
 REGISTER_OP(d2lbert_first)
@@ -595,7 +579,7 @@ REGISTER_OP(d2lbert_softmax_ce)
     .setForward(Caught<logits::run_forward>::call, "cpu")
     .setBackward(Caught<logits::run_backward>::call, "cpu")
     .setParseAttrs(Caught<fixed_counts<logits::INPUTS, logits::OUTPUTS>>::call)
-    .setInferType(Caught<logits::infer_type>::call)
+    .setInferType(Caught<floats_except<logits::LABELS>>::call)
     .setInferShape(Caught<logits::infer_shape>::call);
 
 }  // namespace d2lbert
