@@ -12,7 +12,7 @@ import numpy as onp
 
 from d2lbert.kernels import ops
 from d2lbert.machine.arguments import check_shares, check_sizes
-from d2lbert.machine.backend import nn, np
+from d2lbert.machine.backend import mx, nn, np
 from d2lbert.nn import packed
 from d2lbert.nn.checks import (
     check_ids,
@@ -44,7 +44,7 @@ def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
     segments = [0] * len(tokens)
     if tokens_b is not None:
         tokens += [*tokens_b, sep]
-        segments += [1] * (len(tokens_b) + 1)
+        segments += [1] * (len(tokens) - len(segments))
     return tokens, segments
 
 
@@ -114,7 +114,7 @@ class BERTEncoder(packed.Packable):
         if self.quantized is not None:
             return packed.encode_padded(self, tokens, segments, valid_lens,
                                         layer)
-        ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
+        ctx = (tokens.ctx if isinstance(tokens, mx.nd.NDArray)
                else self.token_embedding.weight.list_ctx()[0])
         tokens, segments = (on_device(A, ctx, 'int32')
                             for A in self.check(tokens, segments))

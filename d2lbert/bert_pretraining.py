@@ -16,6 +16,7 @@ from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import (
     History,
     describe_training,
+    devices_in_use,
     run_steps,
     summary,
     wait_for_previous_step,
@@ -34,7 +35,7 @@ def _get_batch_bert(batch, ctx):
     """
     (tokens_X, segments_X, valid_lens_x, pred_positions_X, mlm_weights_X,
      mlm_Y, nsp_y) = batch
-    ctx = ctx[:len(tokens_X)]
+    ctx = devices_in_use(tokens_X, ctx)
 
     def split(X, dtype=None):
         X = on_device(X, ctx[0], dtype)
@@ -158,7 +159,8 @@ def _resolve_arguments(ctx, args, devices, log_interval, num_steps,
     if len(args) == 2:
         step_settings = dict(log_interval=args[0], num_steps=args[1])
     elif len(args) == 1:
-        step_settings = dict(num_steps=args[0])
+        name = 'num_steps' if num_steps is None else 'log_interval'
+        step_settings = {name: args[0]}
     elif not args:
         step_settings = {}
     else:
@@ -228,9 +230,9 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     if vocab is None:
         raise ValueError('this net has no vocabulary: train it with '
                          'train_bert, load it with load_run, or pass vocab=')
-    _check_strings('tokens_a', tokens_a)
+    tokens_a = _checked_strings('tokens_a', tokens_a)
     if tokens_b is not None:
-        _check_strings('tokens_b', tokens_b)
+        tokens_b = _checked_strings('tokens_b', tokens_b)
     special = special_of(vocab)
     tokens, segments = get_tokens_and_segments(tokens_a, tokens_b,
                                                special.cls, special.sep)
@@ -243,16 +245,19 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     return encoded_X
 
 
-def _check_strings(name, tokens):
-    """Raise TypeError if `tokens` is a string or has a non-string item.
+def _checked_strings(name, tokens):
+    """Return `tokens`, any iterable of strings, as a list.
 
-    A string would be encoded letter by letter, other items as <unk>.
+    Raises TypeError for a string, which would be encoded letter by letter, and
+    for an item that is not a string, which would be encoded as <unk>.
     """
     if isinstance(tokens, str):
         raise TypeError(f'{name} must be a list of tokens, not the string '
                         f'{tokens!r}: give {tokens!r}.split()')
+    tokens = list(tokens)
     for token in tokens:
         if not isinstance(token, str):
             raise TypeError(f'{name} must be a list of strings, and one of '
                             f'its tokens is {token!r}, '
                             f'a {type(token).__name__}')
+    return tokens

@@ -52,6 +52,8 @@ def test_tokens_and_segments_are_those_of_the_page():
         ['<cls>', 'a', 'crane', '<sep>', 'he', '<sep>'], [0, 0, 0, 0, 1, 1])
     assert d2l.get_tokens_and_segments(['a']) == (
         ['<cls>', 'a', '<sep>'], [0, 0, 0])
+    assert d2l.get_tokens_and_segments(iter('ab'), iter('c')) == (
+        ['<cls>', 'a', 'b', '<sep>', 'c', '<sep>'], [0, 0, 0, 0, 1, 1])
 
 
 def test_every_shape_on_the_page_comes_out():
@@ -238,7 +240,8 @@ def test_without_positions_nothing_is_predicted(net):
 def test_host_arrays_and_lists_give_what_device_arrays_give(net):
     batch = host_batch()
     answer = net(*on_device(batch))
-    for inputs in (batch, [X.tolist() for X in batch]):
+    older_arrays = [mx.nd.array(X, dtype=X.dtype) for X in batch]
+    for inputs in (batch, [X.tolist() for X in batch], older_arrays):
         for output, expected in zip(net(*inputs), answer):
             onp.testing.assert_array_equal(output.asnumpy(),
                                            expected.asnumpy())
@@ -338,7 +341,8 @@ def test_parameter_files_go_both_ways(book, path, tmp_path):
 # Errors
 
 KINDS = {'list': lambda X: X.tolist(), 'host': lambda X: X,
-         'device': lambda X: np.array(X, dtype='int32')}
+         'device': lambda X: np.array(X, dtype='int32'),
+         'older array': lambda X: mx.nd.array(X, dtype='int32')}
 
 
 @pytest.mark.parametrize('kind', KINDS.values(), ids=KINDS)

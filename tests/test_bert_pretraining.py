@@ -281,6 +281,15 @@ def test_weights_of_zero_alone_give_a_loss_of_zero(path):
     assert mlm_l == 0 and nsp_l > 0
 
 
+@pytest.mark.parametrize('field, shape', [
+    ('nsp_y', (-1, 1)), ('mlm_Y', -1), ('mlm_weights_X', -1)])
+def test_columns_of_other_shapes_count_as_on_the_page(field, shape, path):
+    net, batch = build(), host_batch()
+    column = getattr(batch, field).reshape(shape)
+    same(losses_and_gradients(net, batch._replace(**{field: column})),
+         losses_and_gradients(net, batch, _page_losses))
+
+
 @pytest.mark.parametrize('change', ['an empty row', 'in the padding'])
 def test_what_cannot_be_packed_takes_the_path_of_the_page(change, plain):
     net, batch = build(), host_batch()
@@ -556,6 +565,7 @@ def trainers(monkeypatch):
 @pytest.mark.parametrize('args, keywords, steps, learning_rate', [
     ((2, 4), {}, [2, 4], 0.001),                        # first edition
     ((), dict(log_interval=2, num_steps=4), [2, 4], 0.001),
+    ((2,), dict(num_steps=4), [2, 4], 0.001),
     ((3,), {}, [1, 2, 3], 0.01),                        # later editions
     ((), dict(num_steps=3), [1, 2, 3], 0.01),
     ((7, 3), {}, [3], 0.001),               # the last step is always there
@@ -663,7 +673,9 @@ def test_a_script_leaves_its_losses_in_a_run_folder(sample, tmp_path):
     (dict(log_interval=0), ValueError, 'log_interval must be .* not 0'),
     (dict(ctx=[npx.cpu()]), TypeError, 'devices once'),
     (dict(vocab_size=V + 1), ValueError, 'vocab_size is 41, .* 40'),
-    (dict(train_iter=[]), ValueError, 'no batch')])
+    (dict(train_iter=[]), ValueError, 'no batch'),
+    (dict(train_iter=[Batch(*(X[:0] for X in host_batch()))]), ValueError,
+     '^a batch has no example: it must have at least one$')])
 def test_what_training_cannot_do_is_said(change, error, message):
     arguments = dict(train_iter=batches(1), net=build(), loss=LOSS,
                      vocab_size=V, devices=[npx.cpu()], num_steps=1)
@@ -709,6 +721,15 @@ def test_training_binds_the_vocabulary_for_the_encodings():
     encoded = d2l.get_bert_encoding(net, ['word3', 'word1'], ['word2'])
     onp.testing.assert_array_equal(encoded.asnumpy(), expected.asnumpy())
     assert d2l.get_bert_encoding(net, ['word3']).shape == (1, 3, H)
+
+
+def test_tokens_may_come_from_a_generator():
+    net, texts = build(), (['word3', 'word1'], ['word2'])
+    from_lists, from_generators = (
+        d2l.get_bert_encoding(net, *inputs, vocab=Batches.vocab)
+        for inputs in (texts, map(iter, texts)))
+    onp.testing.assert_array_equal(from_generators.asnumpy(),
+                                   from_lists.asnumpy())
 
 
 def test_unknown_words_are_encoded_as_unk():

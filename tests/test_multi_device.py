@@ -299,6 +299,8 @@ def test_a_loop_over_nothing_is_an_error(drawn):
                        npx.cpu())
     with pytest.raises(ValueError, match='evaluate on has no batch'):
         d2l.evaluate_accuracy_gpus(made, [])
+    with pytest.raises(ValueError, match='^a batch has no example: it must'):
+        d2l.evaluate_accuracy_gpus(made, [(np.ones((0, 2)), np.ones(0))])
 
 
 def test_losses_are_read_during_the_next_step(monkeypatch):

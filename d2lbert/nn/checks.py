@@ -17,7 +17,8 @@ def on_device(X, ctx=None, dtype=None):
     A device array stays on its device. A host array is copied to ctx, by
     default MXNet's current device.
     """
-    if isinstance(X, np.ndarray):
+    if isinstance(X, mx.nd.NDArray):
+        X = X.as_np_ndarray()
         return X if dtype is None else X.astype(dtype, copy=False)
     X, ctx = onp.asarray(X), ctx or mx.current_context()
     dtype = onp.dtype(dtype or X.dtype)
@@ -37,11 +38,11 @@ def on_device(X, ctx=None, dtype=None):
 
 def host(X):
     """Return X, a host or device array, as a host array."""
-    return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)
+    return X.asnumpy() if isinstance(X, mx.nd.NDArray) else onp.asarray(X)
 
 
 def _host_or_none(X):
-    if isinstance(X, np.ndarray):
+    if isinstance(X, mx.nd.NDArray):
         return X.asnumpy() if X.ctx.device_type == 'cpu' else None
     return onp.asarray(X)
 
@@ -126,9 +127,14 @@ def predicts_real_tokens(shard):
     """True if a shard has predictions, all of them at real tokens.
 
     shard: a `texts.examples.Batch` of one device. Predictions of weight 0 are
-    padding, and ignored. Raises ValueError for a position with a fraction.
+    padding, and ignored. Returns False for fields of other shapes than those
+    of `Batch`. Raises ValueError for a position with a fraction.
     """
     check_whole(shard.pred_positions_X, 'prediction position')
+    shape = onp.shape(shard.pred_positions_X)
+    if not (onp.shape(shard.mlm_weights_X) == onp.shape(shard.mlm_Y) == shape
+            and onp.shape(shard.nsp_y) == shape[:1]):
+        return False
     sequences, slots = onp.nonzero(host(shard.mlm_weights_X))
     positions = host(shard.pred_positions_X)[sequences, slots]
     lens = host(shard.valid_lens_x).reshape(-1)[sequences]

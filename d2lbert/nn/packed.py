@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.kernels import ops
-from d2lbert.machine.backend import autograd, nn, np
+from d2lbert.machine.backend import autograd, mx, nn, np
 from d2lbert.nn.checks import check_whole, host, on_device
 from d2lbert.nn.layers import (
     Dense,
@@ -185,7 +185,7 @@ def _has_length_per_sequence(valid_lens):
 
 def _device_of(tokens, block):
     """The device of tokens; for host arrays the block's first device."""
-    if isinstance(tokens, np.ndarray):
+    if isinstance(tokens, mx.nd.NDArray):
         return tokens.ctx
     return next(iter(block.collect_params().values())).list_ctx()[0]
 

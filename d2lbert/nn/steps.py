@@ -33,13 +33,23 @@ def shards(batch, devices):
             for k, device in enumerate(devices)]
 
 
+def devices_in_use(X, devices):
+    """The devices that get a shard of X (B, ...): at most B, from the first.
+
+    Raises ValueError for a batch without examples.
+    """
+    if not len(X):
+        raise ValueError('a batch has no example: it must have at least one')
+    return devices[:len(X)]
+
+
 def split_over_devices(X, devices, dtype=None):
     """Split an array (B, ...) by rows; returns a list of device arrays.
 
     As on the book's pages, but unlike in `part_of`, the longer parts come
     first. If there are fewer rows than devices, the last devices are left out.
     """
-    devices = devices[:len(X)]
+    devices = devices_in_use(X, devices)
     return gluon.utils.split_and_load(on_device(X, devices[0], dtype),
                                       devices, even_split=False)
 

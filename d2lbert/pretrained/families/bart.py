@@ -10,7 +10,7 @@ import numpy as onp
 from d2lbert.bert import BERTEncoder, MaskLM
 from d2lbert.kernels import ops
 from d2lbert.machine.arguments import check_sizes
-from d2lbert.machine.backend import nn, np
+from d2lbert.machine.backend import mx, nn, np
 from d2lbert.nn.checks import check_tokens, check_whole, on_device
 from d2lbert.nn.layers import LayerNorm, Model, grad_reqs
 from d2lbert.nn.variant import Variant
@@ -52,7 +52,7 @@ class BARTDecoder(nn.Block):
         caches = Caches(len(self.blks)) if caches is None else caches
         num_cached, T = caches.length, tokens.shape[1]
         # Tokens on the host go to the device of the parameters
-        ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
+        ctx = (tokens.ctx if isinstance(tokens, mx.nd.NDArray)
                else self.pos_embedding.list_ctx()[0])
         max_new = self.max_len - num_cached
         tokens = on_device(check_tokens(tokens, encoder.vocab_size, max_new),
