@@ -16,8 +16,8 @@ from d2lbert.machine.backend import mx, nn, np
 from d2lbert.nn import packed
 from d2lbert.nn.checks import (
     check_ids,
+    check_lens,
     check_tokens,
-    check_whole,
     host_unless_gpu,
     number_of_blocks,
     on_device,
@@ -119,7 +119,7 @@ class BERTEncoder(packed.Packable):
         tokens, segments = (on_device(A, ctx, 'int32')
                             for A in self.check(tokens, segments))
         if valid_lens is not None:
-            check_whole(valid_lens, 'valid length')
+            check_lens(valid_lens, tokens)
             valid_lens = on_device(valid_lens, ctx)
         X = self.embed(tokens, segments)                # (B, T, H)
         for blk in self.blks.up_to(layer):

@@ -1,4 +1,6 @@
 """The model against NumPy in float64 and against the book's package."""
+import re
+
 import numpy as onp
 import pytest
 import reference
@@ -371,6 +373,14 @@ def test_batches_of_a_wrong_shape_are_refused(shape, message):
     net.initialize()
     with pytest.raises(ValueError, match=message):
         net(onp.zeros(shape, int), onp.zeros(shape, int))
+
+
+@pytest.mark.parametrize('shape', [(3,), (5,), (4, 1), (4, 6), ()])
+def test_there_is_a_length_for_each_sequence(shape, net, path):
+    tokens, segments, _, _ = host_batch()
+    with pytest.raises(ValueError, match=re.escape(
+            f'valid_lens {shape} do not fit tokens (4, 7): give one number')):
+        net(tokens, segments, onp.ones(shape))
 
 
 def test_segments_must_have_the_shape_of_the_tokens():

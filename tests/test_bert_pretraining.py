@@ -448,6 +448,14 @@ def test_numbers_that_are_not_whole_are_refused(field, name, value, path):
         losses_and_gradients(net, batch)
 
 
+def test_each_sequence_has_a_length(path):
+    batch = host_batch()
+    batch = batch._replace(valid_lens_x=batch.valid_lens_x[:4])
+    with pytest.raises(ValueError, match=re.escape(
+            'valid_lens (4,) do not fit tokens (5, 9): give one number')):
+        losses_and_gradients(build(), batch)
+
+
 def test_more_tokens_than_positions_are_refused(path):
     with pytest.raises(ValueError, match='13 tokens .* 12 positions'):
         losses_and_gradients(build(), host_batch(T=MAX_LEN + 1))

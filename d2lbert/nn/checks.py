@@ -60,6 +60,19 @@ def check_whole(X, name):
             raise ValueError(f'{name} {invalid[0]} is not a whole number')
 
 
+def check_lens(valid_lens, tokens):
+    """Raise ValueError unless valid_lens fit tokens (B, T).
+
+    They must be whole numbers, (B,) or (B, T).
+    """
+    check_whole(valid_lens, 'valid length')
+    shape, tokens_shape = onp.shape(valid_lens), onp.shape(tokens)
+    if shape not in (tokens_shape[:1], tokens_shape):
+        raise ValueError(f'valid_lens {shape} do not fit tokens '
+                         f'{tokens_shape}: give one number for each '
+                         'sequence')
+
+
 def check_ids(ids, bound, name):
     """Raise ValueError unless all ids are whole numbers from 0 to bound - 1.
 
@@ -133,7 +146,8 @@ def predicts_real_tokens(shard):
     check_whole(shard.pred_positions_X, 'prediction position')
     shape = onp.shape(shard.pred_positions_X)
     if not (onp.shape(shard.mlm_weights_X) == onp.shape(shard.mlm_Y) == shape
-            and onp.shape(shard.nsp_y) == shape[:1]):
+            and onp.shape(shard.nsp_y) == shape[:1]
+            and onp.shape(shard.valid_lens_x)[:1] == shape[:1]):
         return False
     sequences, slots = onp.nonzero(host(shard.mlm_weights_X))
     positions = host(shard.pred_positions_X)[sequences, slots]

@@ -16,7 +16,7 @@ import numpy as onp
 
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import autograd, mx, nn, np
-from d2lbert.nn.checks import check_whole, host, on_device
+from d2lbert.nn.checks import check_lens, host, on_device
 from d2lbert.nn.layers import (
     Dense,
     grad_reqs,
@@ -79,8 +79,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     the net has modified blocks or a sequence is empty, the net is called as on
     the book's page. Then X has rows for padding, too, and R is B * T.
     """
-    check_whole(valid_lens, 'valid length')
-    lens = host(valid_lens).reshape(-1).astype('int32')
+    lens = _lens_of(tokens, valid_lens)
     device = device or _device_of(tokens, net)
     if not is_unmodified(net) or (lens < 1).any():
         return _encode_as_the_page(net, tokens, segments, lens, layer, at,
@@ -98,6 +97,13 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     else:
         taken = ops.take_rows(X, *selected_rows) if selected_rows else []
     return EncodedRows(X, begins, nsp_Y_hat, taken[0] if taken else None)
+
+
+def _lens_of(tokens, valid_lens):
+    """valid_lens (B,) or (B, 1), checked, as a host array (B,) int32."""
+    lens = host(valid_lens).reshape(-1)
+    check_lens(lens, tokens)
+    return lens.astype('int32')
 
 
 def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
@@ -129,8 +135,7 @@ def encode_first_tokens(encoder, tokens, segments, valid_lens):
     if valid_lens is None:
         lens = onp.full(len(tokens), onp.shape(tokens)[1], 'int32')
     else:
-        check_whole(valid_lens, 'valid length')
-        lens = host(valid_lens).reshape(-1).astype('int32')
+        lens = _lens_of(tokens, valid_lens)
     if not is_unmodified(encoder) or (lens < 1).any():
         return encoder(tokens, segments, valid_lens)[:, 0, :]
     packed, _ = pack(encoder, tokens, segments, lens,
@@ -157,7 +162,7 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     tokens, segments = encoder.check(tokens, segments)
     B, T = tokens.shape
     if valid_lens is not None:
-        check_whole(valid_lens, 'valid length')
+        check_lens(valid_lens, tokens)
         valid_lens = on_device(valid_lens, ctx)
     if encoder.quantized is not None:
         _check_not_recording()
