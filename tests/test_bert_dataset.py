@@ -456,6 +456,18 @@ def test_sizes_are_checked_before_anything_is_read(batch_size, max_len,
             load(batch_size, max_len)
 
 
+@pytest.mark.parametrize('batch_size, max_len, complaint', [
+    (8.0, 64, 'batch_size must be an integer, not 8.0'),
+    ('8', 64, "batch_size must be an integer, not '8'"),
+    (8, 64.0, 'max_len must be an integer, not 64.0'),
+    (8, None, 'max_len must be an integer, not None')])
+def test_sizes_are_integers(folder, batch_size, max_len, complaint):
+    with pytest.raises(TypeError, match=f'^{complaint}$'):
+        load_data_wiki(batch_size, max_len, data_dir=folder)
+    sizes = onp.int64(8), onp.int32(64)
+    assert load_data_wiki(*sizes, data_dir=folder)[0].batch_size == 8
+
+
 def test_paragraphs_without_sentences_are_refused():
     with pytest.raises(ValueError, match='a paragraph is empty'):
         _WikiTextDataset([['a', 'b'], []], 16)

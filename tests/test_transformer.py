@@ -32,8 +32,9 @@ def test_a_constant_row_is_normalized_to_beta(path):
                                 onp.stack([params['beta']] * 2), atol=1e-6)
 
 
-def test_add_norm_normalizes_the_sum(draw, path):
-    X, Y = draw(3, 4, 6), draw(3, 4, 6)
+@pytest.mark.parametrize('shape', [(3, 4, 6), (3, 1, 6), (4, 6)])
+def test_add_norm_normalizes_the_sum(draw, shape, path):
+    X, Y = draw(3, 4, 6), draw(*shape)      # a smaller Y is broadcast
     block = d2l.AddNorm(0.5)
     params = reference.under(ready(block, np.array(X), np.array(Y)), 'ln')
     onp.testing.assert_allclose(block(np.array(X), np.array(Y)).asnumpy(),

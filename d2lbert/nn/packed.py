@@ -336,7 +336,12 @@ def padded_attention(attention, queries, keys, values, valid_lens):
 
 
 def add_norm(addnorm, X, Y):
-    """The twin of `AddNorm.forward`, on arrays (..., H)."""
+    """The twin of `AddNorm.forward`, on arrays (..., H).
+
+    Returns NotImplemented for arrays of two shapes.
+    """
+    if X.shape != Y.shape:
+        return NotImplemented
     return ops.add_norm(X, Y, *_norm(addnorm, X), _norm_grad_reqs(addnorm))
 
 

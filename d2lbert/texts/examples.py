@@ -11,6 +11,7 @@ T: the number of tokens of a row, max_len. P: the maximal number of masked
 tokens of a row, `num_predictions(T, mask_share)`.
 """
 import hashlib
+import numbers
 import random
 from typing import Any, NamedTuple
 
@@ -82,8 +83,14 @@ class Batch(NamedTuple):
     nsp_y: Any             # (B,) float32, 1 if the second sentence follows
 
 
+def _check_integer(name, value):
+    if not isinstance(value, numbers.Integral):
+        raise TypeError(f'{name} must be an integer, not {value!r}')
+
+
 def check_batch_size(batch_size):
     """Raise ValueError if a batch would have no example."""
+    _check_integer('batch_size', batch_size)
     if batch_size < 1:
         raise ValueError(f'batch_size={batch_size}: a batch holds at least '
                          '1 example')
@@ -91,6 +98,7 @@ def check_batch_size(batch_size):
 
 def check_max_len(max_len):
     """Raise ValueError if rows would be too short for two sentences."""
+    _check_integer('max_len', max_len)
     if max_len < 5:
         raise ValueError(f'max_len={max_len}: <cls>, a word, <sep>, a word '
                          'and <sep> need at least 5')
