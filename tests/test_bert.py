@@ -205,6 +205,12 @@ def test_the_published_sizes_have_the_published_parameters(make, millions):
     assert make(7, max_len=9, dropout=0.0).config['max_len'] == 9
 
 
+@pytest.mark.parametrize('name', ['num_layers', 'num_blks'])
+def test_other_sizes_replace_the_published_ones(name):
+    net = d2l.bert_base(V, num_hiddens=H, num_heads=N, **{name: 3})
+    assert len(net.encoder.blks) == net.config['num_layers'] == 3
+
+
 def test_the_embedding_is_dropped_in_training_alone():
     net = build(**{**PUBLISHED, 'attention_dropout': 0.0})
     net.encoder.embedding_dropout._rate = 0.5

@@ -187,10 +187,11 @@ def _encode(net, tokens, tokens_b, tokenizer, vocab):
         encoded = tokenizer.encode(tokens, tokens_b)
         return (encoded.ids, encoded.segments, encoded.tokens,
                 [word is None for word in encoded.words])
-    if isinstance(tokens, str):
-        raise TypeError(f'tokens must be a list of tokens, not the string '
-                        f'{tokens!r}: give {tokens!r}.split(), or a '
-                        'tokenizer=')
+    for name, text in (('tokens', tokens), ('tokens_b', tokens_b)):
+        if isinstance(text, str):
+            raise TypeError(f'{name} must be a list of tokens, not the string '
+                            f'{text!r}: give {text!r}.split(), or a '
+                            'tokenizer=')
     vocab = vocab_of(net, vocab)
     _, _, cls, sep = special_of(vocab)
     strings, segments = get_tokens_and_segments(tokens, tokens_b, cls, sep)

@@ -173,6 +173,7 @@ def _uses_to_draw(word, sentences, senses):
         raise TypeError('sentences must be a list of strings, not the '
                         f'string {sentences[:40]!r}')
     sentences = list(sentences)
+    senses = None if senses is None else list(senses)
     if senses is not None and len(senses) != len(sentences):
         raise ValueError(f'there are {len(senses)} senses for '
                          f'{len(sentences)} sentences: give one for each')

@@ -94,6 +94,7 @@ def test_panels_show_the_weights_of_their_head(small):
 
 @pytest.mark.parametrize('arguments, choices, said', [
     (['a crane'], {}, 'must be a list of tokens'),
+    ([['a'], 'a crane'], {}, "tokens_b must .* give 'a crane'.split.., or"),
     ([['a']], dict(layers=[]), 'layers is empty: give some from 1 to 2'),
     ([['a']], dict(layers=3), 'layers must be 1 to 2, not 3'),
     ([['a']], dict(layers=1.5), 'layers must be 1 to 2, not 1.5'),
@@ -158,6 +159,7 @@ def test_labels_of_senses_do_not_overlap_and_senses_differ_in_shape(small):
     (['xyz'], {}, 'no labelled senses of'), ([' '], {}, 'must be a word'),
     (['crane', 'a crane'], {}, 'must be a list of strings'),
     (['crane', ['a crane']], dict(senses=[]), '0 senses for 1 sentences'),
+    (['crane', iter(['a crane'])], dict(senses=iter('ab')), '2 senses for 1'),
     (['crane', ['a crane', 'an old crane']], {}, "2 uses of 'crane' are"),
     (['crane'], dict(layer=3), r'must be -3 to 2 \(0: .* last\), not'),
     (['crane'], dict(layer=0.5), 'layer must be -3 to 2 .*, not 0.5'),

@@ -42,6 +42,8 @@ def bert_large(vocab_size, **keywords):
 
 
 def _published_bert(vocab_size, num_layers, num_hiddens, num_heads, keywords):
-    sizes = dict(num_layers=num_layers, num_hiddens=num_hiddens,
-                 num_heads=num_heads, ffn_num_hiddens=4 * num_hiddens)
+    sizes = dict(num_hiddens=num_hiddens, num_heads=num_heads,
+                 ffn_num_hiddens=4 * num_hiddens)
+    if 'num_blks' not in keywords:      # another name of num_layers
+        sizes['num_layers'] = num_layers
     return BERTModel(vocab_size, **{**PUBLISHED, **sizes, **keywords})
