@@ -2,6 +2,7 @@
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import signal
 import subprocess
@@ -76,6 +77,11 @@ def main(argv=None):
     fill_descriptors()      # stdin, stdout or stderr may be closed
     if argv is None:
         _set_up_encoding()
+        if isinstance(getattr(sys.stdout, 'buffer', None), io.RawIOBase):
+            # With PYTHONUNBUFFERED, Python ignores a partly written text, and
+            # a failed write leaves nothing for `_flush_output` to report
+            sys.stdout = open(1, 'w', 1, sys.stdout.encoding,
+                              sys.stdout.errors, closefd=False)
     err = FailsafeStream(sys.stderr)
     # Python sets sys.stdout to None if standard output was closed
     out = sys.stdout or FailsafeStream(None)

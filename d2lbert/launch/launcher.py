@@ -406,6 +406,9 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
                          'quotes and backslashes') from None
     env = dict(DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
                D2LBERT_NUM_WORKERS=str(workers))
+    if not {'', os.getcwd()}.intersection(sys.path):
+        # Python 3.11 or later then imports no random.py of the current folder
+        env['PYTHONSAFEPATH'] = '1'
     # host_of[i]: the host of server i, and of worker i
     host_of = [hosts[i % len(hosts)] for i in range(max(workers, servers))]
     num_workers_on = collections.Counter(host_of[:workers])

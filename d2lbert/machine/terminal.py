@@ -20,7 +20,8 @@ def fill_descriptors():
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)      # the lowest free descriptor
+            # The lowest free descriptor. A kernel of Jupyter inherits it
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def close_broken(stream):

@@ -206,12 +206,13 @@ def test_pretrain_prints_one_object(tmp_path, capsys):
 
 # Outputs that cannot be written
 
-def ended(line, redirection):
+def ended(line, redirection, unbuffered=''):
     """(status, standard error) of a command line for bash."""
     done = subprocess.run(
         ['bash', '-c', f'set -o pipefail; {sys.executable} -m d2lbert {line} '
          f'{redirection}'], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        encoding='utf-8', env={**os.environ, 'PYTHONUNBUFFERED': ''})
+        encoding='utf-8', env={
+            **os.environ, 'PYTHONUNBUFFERED': unbuffered})
     return done.returncode, done.stderr
 
 
@@ -224,9 +225,10 @@ needs_full_device = pytest.mark.skipif(
 
 
 @needs_full_device
-@pytest.mark.parametrize('line', PRINTING)
-def test_a_full_disk_after_standard_output_is_one_line(line):
-    assert ended(line, '> /dev/full') == (
+@pytest.mark.parametrize('line, unbuffered', [
+    *((line, '') for line in PRINTING), ('cache', '1'), ('--help', '1')])
+def test_a_full_disk_after_standard_output_is_one_line(line, unbuffered):
+    assert ended(line, '> /dev/full', unbuffered) == (
         1, 'd2lbert: standard output cannot be written: No space left on '
         'device\n')
 

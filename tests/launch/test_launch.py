@@ -391,6 +391,19 @@ print(f'{rank} warns', file=sys.stderr)
         '0 warns', '[worker 1] 1 warns', '[worker 1] worker 1 of 2: ✓']
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11),
+                    reason='Python imports from the current folder')
+def test_no_process_imports_from_the_current_folder(tmp_path):
+    (tmp_path / 'shlex.py').write_text('raise SystemExit("imported")')
+    script = tmp_path / 'bin' / 'd2lbert'
+    script.parent.mkdir()
+    script.write_text(LAUNCHER + 'launcher.launch(["-c", "import shlex"], '
+                      'server=["-c", "import shlex"])')
+    subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True,
+                   env=dict(os.environ, PYTHONPATH=os.pathsep.join(
+                       path for path in sys.path if path)))
+
+
 def printers(monkeypatch, stdout, stderr):
     """The functions that print standard output of two workers, and stderr.
 

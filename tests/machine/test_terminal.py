@@ -59,6 +59,17 @@ def test_a_stream_that_works_is_written_to():
     assert steady.closed is False
 
 
+def test_a_child_inherits_streams_in_place_of_closed_ones():
+    child = 'import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))'
+    script = ('import subprocess, sys\n'
+              'from d2lbert.machine.terminal import fill_descriptors\n'
+              'fill_descriptors()\n'
+              f'sys.exit(subprocess.call([sys.executable, "-c", {child!r}]))')
+    subprocess.run(
+        ['bash', '-c', '"$@" <&- >&- 2>&-', '', sys.executable, '-c',
+         'import sys; sys.argv = ["d2lbert"]\n' + script], check=True)
+
+
 def test_a_character_outside_of_the_encoding_does_not_end_the_output():
     written = io.BytesIO()
     steady = FailsafeStream(io.TextIOWrapper(written, 'ascii'))
