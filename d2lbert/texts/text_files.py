@@ -124,9 +124,11 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
             for _, packed in reversed(layers[1:]):
                 while packed.read(size):
                     pass
-    except PermissionError:
-        raise PermissionError(f'{path} cannot be read: you do not have '
-                              'permission') from None
+    except PermissionError as error:
+        denied = PermissionError(f'{path} cannot be read: you do not have '
+                                 'permission')
+        denied.strerror = error.strerror    # for `failures_of`
+        raise denied from None
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:

@@ -110,6 +110,8 @@ def load_parameters(net, path, ctx=None):
 
 def unreadable_error(path, error):
     """The `RunError` for a .params file that cannot be loaded into its net."""
+    if getattr(error, 'strerror', None):    # for example, no permission
+        return RunError(f'{path} cannot be read: {error.strerror}')
     return RunError(f'{path} does not hold the parameters of this model '
                     f'(it is damaged, or of another model): {error}')
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_text_files import PACKED
 
-from d2lbert.texts import text_sources
+from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.text_files import TextFileError
 from d2lbert.texts.text_sources import Lines, pieces, sources
 
@@ -170,6 +170,15 @@ def test_html_and_json_are_refused_as_plain_text(data, field, message):
     b'{"no colon"}', b'a <html> tag in a text'])
 def test_text_that_looks_alike_is_text(data):
     assert read(write(data)) == [data.decode()]
+
+
+def test_a_file_without_permission_is_reported_with_its_reason(monkeypatch):
+    def denied(*_):
+        raise PermissionError(13, 'Permission denied', 'x')
+    monkeypatch.setattr(text_files, '_open', denied)
+    with pytest.raises(ValueError, match='--file x cannot be read: Permission '
+                                         'denied'):
+        read(write(b'a'))
 
 
 def test_an_unreadable_file_is_reported_with_its_flag(monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 import reference
 
 import d2lbert as d2l
+from d2lbert.machine import array_files
 from d2lbert.machine.backend import mx, npx
 from d2lbert.machine.files import UNFINISHED, write_text
 from d2lbert.objectives import text_objective
@@ -464,6 +465,14 @@ def test_a_truncated_parameter_file_is_refused(copy, share):
 def test_a_file_of_another_kind_is_refused(copy, text):
     (copy / 'model.params').write_bytes(text)
     with pytest.raises(RunError, match='does not hold the parameters'):
+        d2l.load_run(copy)
+
+
+def test_a_file_without_permission_is_not_called_damaged(copy, monkeypatch):
+    def denied(path):
+        raise PermissionError(13, 'Permission denied', str(path))
+    monkeypatch.setattr(array_files, 'stored_params', denied)
+    with pytest.raises(RunError, match='model.params cannot be read: Permis'):
         d2l.load_run(copy)
 
 
