@@ -95,9 +95,10 @@ def _worker_command(command, pretrain_parser, num_workers=1):
     """
     command = command[1:] if command[:1] == ['--'] else list(command)
     if command[:1] != ['pretrain']:
-        raise UsageError('the command of the workers is missing: give '
-                         'pretrain and its flags after --, as in '
-                         'd2lbert launch --workers 2 -- pretrain')
+        problem = (f'the workers cannot run {command[0]!r}' if command
+                   else 'the command of the workers is missing')
+        raise UsageError(f'{problem}: give pretrain and its flags after --, '
+                         'as in d2lbert launch --workers 2 -- pretrain')
     # `pretrain_args` has no attribute for a setting that is not given
     pretrain_args = pretrain_parser.parse_args(command[1:])
     check_flags(pretrain_args)

@@ -404,6 +404,9 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0, root_uri=None,
     except ValueError as error:     # 'No closing quotation'
         raise UsageError(f'--ssh {ssh} has {str(error).lower()}: correct its '
                          'quotes and backslashes') from None
+    if not ssh_command:
+        raise UsageError('--ssh is empty: give the program that runs a '
+                         'command on a host, or leave --ssh out')
     env = dict(DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
                D2LBERT_NUM_WORKERS=str(workers))
     if not {'', os.getcwd()}.intersection(sys.path):

@@ -74,12 +74,22 @@ def in_order(work, items, num_threads=None):
 
 def rank():
     """The index of this worker, from 0; always 0 without `d2lbert launch`."""
-    return int(os.environ.get('D2LBERT_RANK', 0))
+    return _number_in('D2LBERT_RANK', 0, 0)
 
 
 def num_workers():
     """The number of workers; 1 without `d2lbert launch`."""
-    return int(os.environ.get('D2LBERT_NUM_WORKERS', 1))
+    return _number_in('D2LBERT_NUM_WORKERS', 1, 1)
+
+
+def _number_in(name, default, least):
+    """The number in environment variable `name`; default: unset or blank."""
+    text = os.environ.get(name, '').strip() or str(default)
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise ValueError(f'{name} is {text!r} and must be a whole number of '
+                         f'at least {least}: unset it, since d2lbert launch '
+                         'sets it for its processes')
+    return int(text)
 
 
 def kvstore():

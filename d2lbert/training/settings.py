@@ -120,12 +120,14 @@ def _checked_paths(name, paths):
     if isinstance(paths, (list, tuple)):
         checked_paths = [_checked_paths(name, path) for path in paths]
         return checked_paths[0] if len(checked_paths) == 1 else checked_paths
-    if paths is None:
-        return None
-    if isinstance(paths, (str, os.PathLike)):
-        return os.fspath(paths)
-    raise TypeError(f'{name} must be the path of a file or folder, not '
-                    f'a {type(paths).__name__}')
+    if not isinstance(paths, (str, os.PathLike)):
+        raise TypeError(f'{name} must be the path of a file or folder, not '
+                        f'a {type(paths).__name__}')
+    path = os.fspath(paths)
+    if not path:        # Path('') would be the current folder
+        raise ValueError(f'{name} ({flag_of(name)}) is empty: name a file or '
+                         'folder, or leave it out')
+    return path
 
 
 #: {title of a group in the command's help: its settings}

@@ -664,6 +664,21 @@ def test_rank_and_count_come_from_the_environment(monkeypatch):
     monkeypatch.setenv('D2LBERT_RANK', '2')
     monkeypatch.setenv('D2LBERT_NUM_WORKERS', '4')
     assert (workers.rank(), workers.num_workers()) == (2, 4)
+    monkeypatch.setenv('D2LBERT_RANK', '')
+    monkeypatch.setenv('D2LBERT_NUM_WORKERS', ' ')
+    assert (workers.rank(), workers.num_workers()) == (0, 1)
+
+
+@pytest.mark.parametrize('name, read, value', [
+    ('D2LBERT_RANK', workers.rank, '-1'),
+    ('D2LBERT_RANK', workers.rank, 'first'),
+    ('D2LBERT_NUM_WORKERS', workers.num_workers, '0'),
+    ('D2LBERT_NUM_WORKERS', workers.num_workers, '1.5'),
+])
+def test_an_invalid_rank_or_count_is_refused(monkeypatch, name, read, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"^{name} is '{value}' and must be"):
+        read()
 
 
 def test_hosts_come_from_a_list_or_a_file(tmp_path):
@@ -685,8 +700,10 @@ def test_hosts_come_from_a_list_or_a_file(tmp_path):
     (1, '--root-uri no.such.host.invalid -- pretrain', 'is not an address'),
     (1, '--root-uri 192.0.2.1 -- pretrain', 'cannot listen at 192.0.2.1:0'),
     (2, """--ssh "ssh 'x" -- pretrain""", "--ssh ssh 'x has no closing"),
+    (2, "--hosts a --ssh '' --root-uri 127.0.0.1 -- pretrain",
+     '--ssh is empty: give'),
     (2, '--workers 2', 'the command of the workers is missing'),
-    (2, '-- train', 'the command of the workers is missing'),
+    (2, '-- train', "the workers cannot run 'train': give pretrain"),
     (2, '-- pretrain --minutes 3', 'minutes=3 is for one worker, since'),
 ])
 def test_invalid_jobs_are_refused_in_one_sentence(

@@ -550,6 +550,13 @@ def test_a_text_without_enough_pieces_is_refused(tmp_path, content, size,
         WordPiece.train(tmp_path / 'text.txt', size)
 
 
+@pytest.mark.parametrize('size', [2 ** 32, 2 ** 63, 2 ** 64, 10 ** 30])
+def test_a_huge_vocabulary_needs_no_memory_for_its_size(size):
+    counts = {'bird': 5, 'birds': 4, 'a': 3}
+    assert (WordPiece.of_counts(counts, size).idx_to_token
+            == WordPiece.of_counts(counts, 1000).idx_to_token)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match='nothing is no file'):
         WordPiece.train(tmp_path / 'nothing', 50)

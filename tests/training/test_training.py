@@ -717,7 +717,13 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(vocab=['a', 'b']), 'vocab takes one path, not 2: give one'),
     (dict(data_dir=['a', 'b']), 'data_dir takes one path, not 2'),
     (dict(teacher=['a', 'b', 'c']), 'teacher takes one path, not 3'),
-    (dict(teacher=[]), 'teacher takes one path, not 0')])
+    (dict(teacher=[]), 'teacher takes one path, not 0'),
+    (dict(corpus=None), 'corpus must be the path of a file or folder, not a '
+     'NoneType'),
+    (dict(corpus=''), r'^corpus \(--corpus\) is empty: name a file or folder'),
+    (dict(valid=['a', '']), r'^valid \(--valid\) is empty'),
+    (dict(data_dir=''), r'^data_dir \(--data-dir\) is empty'),
+    (dict(teacher=''), r'^teacher \(--teacher\) is empty')])
 def test_a_setting_that_cannot_be_is_named_before_anything_else(
         setting, message, monkeypatch):
     monkeypatch.setattr(text_objective, 'read_corpus',

@@ -180,6 +180,10 @@ def train_pieces(counts, vocab_size, special_tokens, options,
             f'vocab_size={vocab_size} is too small: the special tokens and '
             'the letters of this text, with and without ##, need '
             f'{len(first_tokens)} tokens')
+    # The library reserves memory for vocab_size tokens. Each merge shortens a
+    # word, so there are at most as many longer pieces as letters
+    vocab_size = min(vocab_size,
+                     len(first_tokens) + sum(len(word) for word in counts))
     # Of equally frequent pairs, the library merges the pair with lower ids
     # first. It would number the letters with ## in the random order of a hash
     # table. It numbers special tokens in their order, so letters are passed as
