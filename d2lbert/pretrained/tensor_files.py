@@ -275,7 +275,8 @@ def _read_flat(tensor, dtype):
 def write(path, tensors, displayed_path):
     """Write {name: float32 or int8 array} as one safetensors file.
 
-    displayed_path: for error messages, since `path` may be temporary.
+    Equal tensors give equal bytes. displayed_path: for error messages, since
+    `path` may be temporary.
     """
     library, path = safetensors(), Path(path)
     # The library ignores the umask: its file gets the mode of this empty file
@@ -289,9 +290,22 @@ def write(path, tensors, displayed_path):
         # Some versions of transformers reject files without 'format'
         library.numpy.save_file(tensors, str(path), metadata={
             'format': 'pt', DIGESTS: json.dumps(digests)})
+        _sort_metadata(path)
         path.chmod(stat.S_IMODE(mode))
     except library.SafetensorError as error:
         raise OSError(f'{displayed_path} cannot be written: {error}') from None
+
+
+def _sort_metadata(path):
+    """Sort the metadata of a file, which the library writes in random order.
+    """
+    with open(path, 'r+b') as file:
+        header_size, = struct.unpack('<Q', file.read(8))
+        header = json.loads(file.read(header_size))
+        header['__metadata__'] = dict(sorted(header['__metadata__'].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(',', ':'))
+        file.seek(8)
+        file.write(text.encode().ljust(header_size))
 
 
 #: Arguments of a net that are at most the longest axis of its tensors.

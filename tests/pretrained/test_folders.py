@@ -790,6 +790,20 @@ def test_digests_are_those_of_the_bytes(tmp_path):
             for name in file.keys()}
 
 
+def test_equal_tensors_give_equal_bytes(tmp_path):
+    found = set()
+    for _ in range(8):      # the library orders the metadata at random
+        tensor_files.write(tmp_path / 'x', {
+            'a': onp.ones((2, 3), 'float32'),
+            'größe "\n': onp.zeros(5, 'int8')}, 'x')
+        found.add((tmp_path / 'x').read_bytes())
+    assert len(found) == 1
+    tensors = tensor_files._list_file(tmp_path / 'x')
+    assert tensor_files.read(tensors['a']).tolist() == [[1, 1, 1], [1, 1, 1]]
+    with safe_open(str(tmp_path / 'x'), 'np') as file:
+        assert (file.get_tensor('größe "\n') == onp.zeros(5)).all()
+
+
 def test_digests_of_other_tensors_are_refused(tmp_path):
     folder = saved(tmp_path)
     path = folder / 'model.safetensors'
