@@ -126,7 +126,7 @@ def _checked_paths(name, paths):
     path = os.fspath(paths)
     if not path:        # Path('') would be the current folder
         raise ValueError(f'{name} ({flag_of(name)}) is empty: name a file or '
-                         'folder, or leave it out')
+                         'folder')
     return path
 
 
