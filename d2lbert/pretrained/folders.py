@@ -37,7 +37,7 @@ from d2lbert.pretrained.tensor_files import (
     WEIGHTS,
     PretrainedError,
 )
-from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
+from d2lbert.pretrained.tokenizers.tokenizer import CONFIG, as_tokenizer
 
 #: Tokens between the starts of successive windows of a long text, as in the
 #: published BERT's code for SQuAD.
@@ -265,7 +265,8 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     if net.about is None:       # a fine-tuned net does not pool its vectors
         json_files.update(files_of(tokenizer.pooling,
                                    net.config['num_hiddens']))
-    _write_folder(folder, json_files, tensors, tokenizer)
+    _write_folder(folder, json_files, tensors, tokenizer,
+                  net.encoder.num_segments > 1)
 
 
 def _tensors(net, pad_id, parts):
@@ -334,7 +335,7 @@ def _folder_values(param, spec):
     return values[::-1] if spec.is_reversed else values
 
 
-def _write_folder(folder, json_files, tensors, tokenizer):
+def _write_folder(folder, json_files, tensors, tokenizer, has_segments):
     """Write a new folder; json_files: {name: content}."""
     # Raise ImportError, if at all, before a file is written
     tensor_files.safetensors()
@@ -344,5 +345,18 @@ def _write_folder(folder, json_files, tensors, tokenizer):
             write_text(partial_folder / name, json.dumps(
                 content, indent=2, sort_keys=True) + '\n')
         tokenizer.save(partial_folder)
+        _name_inputs(partial_folder / CONFIG, has_segments)
         tensor_files.write(partial_folder / WEIGHTS, tensors,
                            displayed_path=Path(folder, WEIGHTS))
+
+
+def _name_inputs(path, has_segments):
+    """Add the names of the net's inputs to a tokenizer_config.json.
+
+    Without them, the class and version of a tokenizer of `transformers` decide
+    whether it gives segments (token_type_ids), not the net.
+    """
+    config = tensor_files.read_json(path)
+    config['model_input_names'] = [
+        'input_ids', *['token_type_ids'] * has_segments, 'attention_mask']
+    write_text(path, json.dumps(config, indent=2, ensure_ascii=False) + '\n')

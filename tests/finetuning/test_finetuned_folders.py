@@ -36,6 +36,12 @@ def test_a_relative_learns_pairs_and_goes_out_as_its_class(name, data,
     assert config['model_type'] == family.model_type
     assert config['architectures'] == [family.finetuned['classify']]
     assert sorted(config['label2id']) == ['entailment', 'not_entailment']
+    # Whatever its class, the tokenizer there gives what the model reads
+    names = json.loads((tmp_path / 'folder' / 'tokenizer_config.json'
+                        ).read_text())['model_input_names']
+    has_segments = config.get('type_vocab_size', 0) > 1
+    assert names == ['input_ids', *['token_type_ids'] * has_segments,
+                     'attention_mask']
     said = [d2l.predict(*d2l.load_finetuned(folder), *map(lambda text: [text],
                                                           PAIR))
             for folder in (out, tmp_path / 'folder')]
