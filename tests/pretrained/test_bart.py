@@ -190,6 +190,14 @@ def test_a_step_of_fine_tuning_equals_transformers(name, tmp_path, path):
     check_written(folder, tmp_path / 'classify')
 
 
+def test_vectors_of_a_fine_tuned_net_are_those_of_the_decoder():
+    folder, texts = FIXTURES / 'bart-0-classify', ['the crane left', 'it']
+    for pooling, layer in ('mean', -1), ('cls', -1), ('mean', 0), ('mean', 1):
+        there, here = (d2l.encode(*load(folder), texts, pooling, layer)
+                       for load in (load_pretrained, d2l.load_model))
+        onp.testing.assert_array_equal(there, here)
+
+
 def test_answers_have_the_scores_of_transformers(tmp_path):
     check_tokens(WRITTEN / 'bart-span')
     check_written_again(WRITTEN / 'bart-span', tmp_path / 'bart-span')
