@@ -3,9 +3,10 @@ from pathlib import Path
 
 from d2lbert.corpus.corpus import check_known
 from d2lbert.devices import parse_devices
-from d2lbert.machine.terminal import is_quiet
+from d2lbert.machine.terminal import is_quiet, warn
 from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.objectives.text_objective import read_corpus
+from d2lbert.pretrained.families.tensor_names import PARTS
 from d2lbert.progress import with_progress
 from d2lbert.training.load import load_pretraining_run
 from d2lbert.training.pretraining import OBJECTIVES
@@ -31,6 +32,10 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     check_precision(precision)
     contexts = parse_devices(devices)
     net, vocab = load_pretraining_run(folder, contexts, trainable=False)
+    if net.random_heads:    # of an imported run
+        heads = ' and no '.join(PARTS[head] for head in net.random_heads)
+        warn(f'{folder}: the folder that was imported had no {heads}, so '
+             'these weights are random and their figures mean nothing')
     settings, fingerprint = _settings_of(Path(folder))
     if corpus is None:
         text = _held_out_text(folder, settings, fingerprint, vocab)

@@ -155,14 +155,29 @@ def test_a_run_of_whole_words_comes_back_as_one(runs, tmp_path):
 
 
 def test_a_model_that_was_imported_is_evaluated_on_texts_that_are_named(
-        folder, tmp_path):
+        folder, tmp_path, capsys):
     (tmp_path / 'text').write_text(
         '\n\n'.join(['the crane is flying . he just left . a b c .'] * 9))
     import_run(folder, tmp_path / 'run')
     figures = evaluate_run(tmp_path / 'run', [str(tmp_path / 'text')])
     assert 0 < figures.mlm_loss < 99 and 0 < figures.nsp_loss < 99
+    assert 'random' not in capsys.readouterr().err
     with pytest.raises(RunError, match='was imported without a text'):
         evaluate_run(tmp_path / 'run')
+
+
+def test_figures_of_a_head_that_an_import_made_come_with_a_line(tmp_path,
+                                                                capsys):
+    tensors = {name: tensor
+               for name, tensor in published.draw(published.CONFIG).items()
+               if 'seq_relationship' not in name}
+    published.write(tmp_path / 'folder', {}, tensors)
+    import_run(tmp_path / 'folder', tmp_path / 'run')
+    capsys.readouterr()
+    (tmp_path / 'text').write_text(
+        '\n\n'.join(['the crane is flying . he just left . a b c .'] * 9))
+    evaluate_run(tmp_path / 'run', [str(tmp_path / 'text')])
+    assert 'had no next sentence head, so' in capsys.readouterr().err
 
 
 def test_a_tokenizer_of_another_model_is_refused(folder, tmp_path):
