@@ -347,6 +347,10 @@ def load_quantized(folder, precision=None):
                 values, QuantizedWeight):
             values = quantize(values, spec.name)
         params[name_in_encoder] = values
-    warn_of_differences(pretrained, ())
+    finetuned_classes = family_of(opened.keywords).finetuned.values()
+    # A task head does not change vectors
+    if not any(name in finetuned_classes
+               for name in opened.fields['architectures'] or ()):
+        warn_of_differences(pretrained, ())
     return QuantizedModel(QuantizedEncoder(layout, params), opened.keywords,
                           pretrained), tokenizer

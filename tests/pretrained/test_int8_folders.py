@@ -198,7 +198,7 @@ def test_a_model_of_one_segment_ignores_those_of_a_pair():
          list(wanted.asnumpy()))
 
 
-def test_a_fine_tuned_net_predicts_the_same(tmp_path):
+def test_a_fine_tuned_net_predicts_the_same(tmp_path, capsys):
     tokenizer = sentences.word_pieces()
     bert = sentences.build_net(len(tokenizer), max_len=30)
     net = FineTuned(bert, 'classify', 2)
@@ -215,6 +215,10 @@ def test_a_fine_tuned_net_predicts_the_same(tmp_path):
              for name, keywords in (('fp32', dict(precision='int8')),
                                     ('int8', {}), ('fp32', {}))]
     assert found[0] == found[1] != found[2]
+    for name in 'fp32', 'int8':     # the head belongs there
+        assert main(['encode', str(tmp_path / name), 'a grey bird',
+                     '--precision', 'int8']) == 0
+        assert 'left over' not in capsys.readouterr().err
 
 
 # What is written
