@@ -79,7 +79,7 @@ def main(argv=None):
         _set_up_encoding()
         if isinstance(getattr(sys.stdout, 'buffer', None), io.RawIOBase):
             # With PYTHONUNBUFFERED, Python ignores a partly written text, and
-            # a failed write leaves nothing for `_flush_output` to report
+            # `_flush_output` cannot report a write that has failed
             sys.stdout = open(1, 'w', 1, sys.stdout.encoding,
                               sys.stdout.errors, closefd=False)
     err = FailsafeStream(sys.stderr)

@@ -86,6 +86,17 @@ class OpenFolder(NamedTuple):
         """True if the matrices of the encoder are int8."""
         return self.fields.get(configs.QUANTIZATION) is not None
 
+    @property
+    def head_kinds(self):
+        """The kinds of task head that config.json may mean; [] for none."""
+        finetuned = family_of(self.keywords).finetuned
+        for class_name in self.fields.get('architectures') or ():
+            kinds = [kind for kind, name in finetuned.items()
+                     if name == class_name]
+            if kinds:
+                return kinds
+        return []
+
     def table(self):
         """The table of the net without a task head."""
         return tensor_names.table(self.keywords,
@@ -347,10 +358,7 @@ def load_quantized(folder, precision=None):
                 values, QuantizedWeight):
             values = quantize(values, spec.name)
         params[name_in_encoder] = values
-    finetuned_classes = family_of(opened.keywords).finetuned.values()
-    # A task head does not change vectors
-    if not any(name in finetuned_classes
-               for name in opened.fields['architectures'] or ()):
+    if not opened.head_kinds:   # a task head does not change vectors
         warn_of_differences(pretrained, ())
     return QuantizedModel(QuantizedEncoder(layout, params), opened.keywords,
                           pretrained), tokenizer

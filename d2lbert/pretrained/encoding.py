@@ -435,7 +435,6 @@ class TextEncoder:
         # These import MXNet, which a `QuantizedModel` does not need
         from d2lbert.machine.backend import autograd
         from d2lbert.nn import packed
-        from d2lbert.pretrained.families.bart import teacher_forced_states
         from d2lbert.pretrained.heads import FineTuned
         layer = self.layer
         ids = pad_rows([item.ids for item in batch], self.tokenizer.pad_id)
@@ -444,9 +443,8 @@ class TextEncoder:
             # -1 is for nets with the forward method of a `BERTModel`
             if layer == -1 and isinstance(self.net, FineTuned):
                 if self.net.decoder is not None:
-                    X = teacher_forced_states(self.net, ids, onp.array(lens))
-                    return (X.reshape(-1, X.shape[-1]).asnumpy,
-                            onp.arange(len(ids)) * ids.shape[1])
+                    X, begins = self.net.decoder_rows(ids, onp.array(lens))
+                    return X.asnumpy, begins
                 layer = self.net.encoder.blks.num_layers
             output = packed.encode(self.net, ids, segments, lens, layer=layer)
         return output.X.asnumpy, output.begins

@@ -37,7 +37,7 @@ from d2lbert.pretrained.tensor_files import (
     WEIGHTS,
     PretrainedError,
 )
-from d2lbert.pretrained.tokenizers.tokenizer import CONFIG, as_tokenizer
+from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
 #: Tokens between the starts of successive windows of a long text, as in the
 #: published BERT's code for SQuAD.
@@ -168,16 +168,11 @@ def load_opened_finetuned(opened, ctx=None, trainable=True, precision=None):
 
 def head_kind(opened):
     """The kind of the folder's task head, one of `heads.KINDS`, or None."""
-    family = family_of(opened.keywords)
-    for class_name in opened.fields.get('architectures') or ():
-        kinds = [kind for kind, name in family.finetuned.items()
-                 if name == class_name]
-        # 'classify' and 'regress' share a class
-        if 'regress' in kinds and len(labels_of(opened.fields)) == 1:
-            return 'regress'
-        if kinds:
-            return kinds[0]
-    return None
+    kinds = opened.head_kinds
+    # 'classify' and 'regress' share a class
+    if 'regress' in kinds and len(labels_of(opened.fields)) == 1:
+        return 'regress'
+    return kinds[0] if kinds else None
 
 
 def labels_of(fields):
@@ -344,19 +339,10 @@ def _write_folder(folder, json_files, tensors, tokenizer, has_segments):
             (partial_folder / name).parent.mkdir(exist_ok=True)
             write_text(partial_folder / name, json.dumps(
                 content, indent=2, sort_keys=True) + '\n')
-        tokenizer.save(partial_folder)
-        _name_inputs(partial_folder / CONFIG, has_segments)
+        # Without these names, the class and version of a tokenizer of
+        # `transformers` decide whether it gives segments (token_type_ids)
+        tokenizer.save(partial_folder, model_input_names=[
+            'input_ids', *['token_type_ids'] * has_segments,
+            'attention_mask'])
         tensor_files.write(partial_folder / WEIGHTS, tensors,
                            displayed_path=Path(folder, WEIGHTS))
-
-
-def _name_inputs(path, has_segments):
-    """Add the names of the net's inputs to a tokenizer_config.json.
-
-    Without them, the class and version of a tokenizer of `transformers` decide
-    whether it gives segments (token_type_ids), not the net.
-    """
-    config = tensor_files.read_json(path)
-    config['model_input_names'] = [
-        'input_ids', *['token_type_ids'] * has_segments, 'attention_mask']
-    write_text(path, json.dumps(config, indent=2, ensure_ascii=False) + '\n')

@@ -165,16 +165,24 @@ class FineTuned(Model):
             return encoded.X, encoded.begins
         return encoded.taken_X, onp.arange(len(encoded.taken_X))
 
-    def _decode(self, tokens, valid_lens):
-        """As `encode`, by the decoder; `TOKEN_KINDS` have rows for padding."""
+    def decoder_rows(self, tokens, valid_lens):
+        """The decoder's states as rows (B * T, H), and each text's first row.
+
+        tokens (B, T), valid_lens (B,): as for `encode`. Padding has rows, too.
+        """
         B, T = tokens.shape
         X = teacher_forced_states(self, tokens, valid_lens)
-        X, begins = X.reshape(B * T, -1), onp.arange(B) * T
+        return X.reshape(B * T, -1), onp.arange(B) * T
+
+    def _decode(self, tokens, valid_lens):
+        """As `encode`, by the decoder; `TOKEN_KINDS` have rows for padding."""
+        X, begins = self.decoder_rows(tokens, valid_lens)
         if self.kind in TOKEN_KINDS:
             return X, begins
         lens = host(valid_lens).reshape(-1).astype('int64')
         last = begins + lens - 1        # the row of each last token
-        return X.take(on_device(last, X.ctx, 'int32'), axis=0), onp.arange(B)
+        return (X.take(on_device(last, X.ctx, 'int32'), axis=0),
+                onp.arange(len(last)))
 
     def score(self, X, rows):
         """Scores (M, K) of X[rows], X (R, H); rows (M,) are on the host."""

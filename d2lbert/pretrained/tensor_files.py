@@ -191,11 +191,10 @@ def _list_file(path):
         with library.safe_open(str(path), 'np'):
             pass        # the library raises an error for a damaged header
         with open(path, 'rb') as file:
-            header_size, = struct.unpack('<Q', file.read(8))
-            header = files.parse_json(file.read(header_size))
+            header = _read_header(file)
             metadata = header.pop('__metadata__', {})
             digests = _stored_digests(metadata, header.keys())
-            data_begin = 8 + header_size
+            data_begin = file.tell()
             data_size = file.seek(0, os.SEEK_END) - data_begin
         # data_offsets: begin and end of a tensor, in bytes from data_begin
         needed_size = max((entry['data_offsets'][1]
@@ -210,6 +209,13 @@ def _list_file(path):
         path, name, entry['dtype'], tuple(entry['shape']),
         begin=data_begin + entry['data_offsets'][0],
         digest=digests.get(name)) for name, entry in header.items()}
+
+
+def _read_header(file):
+    """Read the header of an open safetensors file, up to the tensors' bytes.
+    """
+    size, = struct.unpack('<Q', file.read(8))
+    return files.parse_json(file.read(size))
 
 
 def _stored_digests(metadata, tensor_names):
@@ -300,12 +306,12 @@ def _sort_metadata(path):
     """Sort the metadata of a file, which the library writes in random order.
     """
     with open(path, 'r+b') as file:
-        header_size, = struct.unpack('<Q', file.read(8))
-        header = json.loads(file.read(header_size))
+        header = _read_header(file)
+        header_end = file.tell()
         header['__metadata__'] = dict(sorted(header['__metadata__'].items()))
         text = json.dumps(header, ensure_ascii=False, separators=(',', ':'))
         file.seek(8)
-        file.write(text.encode().ljust(header_size))
+        file.write(text.encode().ljust(header_end - 8))
 
 
 #: Arguments of a net that are at most the longest axis of its tensors.

@@ -146,7 +146,7 @@ class RunFolder:
     def reserve_space(self, num_bytes):
         """Reserve disk space for the last files, until `free_space`.
 
-        Some file systems cannot do this; then nothing is reserved.
+        Without effect on file systems that cannot do this.
         """
         if not hasattr(os, 'posix_fallocate'):
             return

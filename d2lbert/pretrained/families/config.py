@@ -280,9 +280,9 @@ def fields_of_net(net, tokenizer):
 def generation_fields_of_run(net, tokenizer):
     """The settings for text generation of a net from a run: a dict.
 
-    An imported run has those of its folder. Others limit the length to
-    `net.trained_len`, the largest number of tokens in training, because the
-    embeddings of later positions are random.
+    An imported run keeps the settings of its folder. Other runs limit the
+    length to `net.trained_len`, the largest number of tokens in training,
+    because the embeddings of later positions are random.
     """
     if net.generation_fields is not None:
         return net.generation_fields

@@ -161,12 +161,13 @@ class WordPiece(BaseTokenizer):
         """
         return cls(*_load_arguments(Path(path)))
 
-    def save(self, folder):
+    def save(self, folder, **fields):
         """Write tokenizer.json, tokenizer_config.json and vocab.txt.
 
         AutoTokenizer of transformers loads these files. vocab.txt is written
         only for word pieces with BERT's normalizer. A tokenizer of PhoBERT or
         FlauBERT is written as tokenizer_config.json and its original files.
+        fields: more fields of tokenizer_config.json.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -191,7 +192,7 @@ class WordPiece(BaseTokenizer):
         if self.max_len is not None:
             config['model_max_length'] = self.max_len
         write_text(folder / CONFIG, json.dumps(
-            config, indent=2, ensure_ascii=False) + '\n')
+            {**config, **fields}, indent=2, ensure_ascii=False) + '\n')
         if self.files is None:
             write_text(folder / TOKENIZER, self.tokenizer.to_str(pretty=True))
 
@@ -347,11 +348,11 @@ class WholeWords(BaseTokenizer):
             [(token, 0) for token in tokens[len(first_tokens):]], 0, RESERVED),
             tokenizer.max_len)
 
-    def save(self, folder):
+    def save(self, folder, **fields):
         """Write vocab.txt and the files that AutoTokenizer loads."""
         WordPiece(word_pieces.whole_word_tokenizer(
             self.idx_to_token, self.special, self._marks_are_words),
-            self.special, self.max_len).save(folder)
+            self.special, self.max_len).save(folder, **fields)
         self.vocab.save(Path(folder) / VOCAB)
 
     def encode_batch(self, texts, pairs=None, max_len=None):

@@ -180,8 +180,8 @@ def train_pieces(counts, vocab_size, special_tokens, options,
             f'vocab_size={vocab_size} is too small: the special tokens and '
             'the letters of this text, with and without ##, need '
             f'{len(first_tokens)} tokens')
-    # The library reserves memory for vocab_size tokens. Each merge shortens a
-    # word, so there are at most as many longer pieces as letters
+    # The library reserves memory for vocab_size tokens. A merge adds a piece
+    # and shortens a word: the letters of all words limit the number of pieces
     vocab_size = min(vocab_size,
                      len(first_tokens) + sum(len(word) for word in counts))
     # Of equally frequent pairs, the library merges the pair with lower ids
